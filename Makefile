@@ -1,0 +1,37 @@
+# make demo: the whole wheel on this machine; make test: the tests; make setup: the environment alone.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12)
+EXTRA ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(EXTRA)
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+
+.PHONY: setup demo test unit lint clean lock
+
+setup: $(STAMP)
+
+$(STAMP): requirements/$(EXTRA).lock pyproject.toml
+	PYTHON="$(PYTHON)" EXTRA="$(EXTRA)" VENV="$(VENV)" sh requirements/install.sh
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/flywheel run --profile quickstart --home runs/demo --turns 2
+
+test: $(STAMP)
+	$(BIN)/pytest -q -m "not engine and not end_to_end"
+	$(BIN)/pytest -q -m "engine or end_to_end"
+
+unit: $(STAMP)
+	$(BIN)/pytest -q -m "not engine and not end_to_end"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock:
+	$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --python-version 3.11 --no-annotate --no-header -o requirements/cpu.lock
+	sed -i 's/^torch==\([0-9.]*\)+cpu/torch==\1/' requirements/cpu.lock
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

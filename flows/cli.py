@@ -1,0 +1,52 @@
+"""`flywheel`: the command line. Exit status 0: done; 1: the work failed; 2: the request was wrong.
+
+A wrong request is told in one sentence on standard error. With `--json`, standard output is one JSON document and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+
+from flows.commands import data, looking, stages, wheel
+from warehouse.errors import RequestError
+
+app = typer.Typer(
+    help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
+    "Example: flywheel run --profile quickstart --home runs/demo --turns 2",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for family in (wheel, stages, looking, data):
+    family.register(app)
+
+
+def main() -> None:
+    """Run the command line and leave with its exit status."""
+    # Telemetry of every library under us is off unless the user has said otherwise.
+    for name in ("DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", "VLLM_NO_USAGE_STATS"):
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
+    flywheel = logging.getLogger("flywheel")
+    flywheel.addHandler(handler)
+    flywheel.setLevel(logging.INFO)
+    flywheel.propagate = False
+    try:
+        app()
+    except RequestError as error:
+        print(f"flywheel: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

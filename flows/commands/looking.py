@@ -1,0 +1,114 @@
+"""Commands that read: SQL over the lake, one trajectory, the report, what the machine has."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import HomeOption, JsonOption, print_json
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (sql, show, report, doctor):
+        app.command()(command)
+
+
+def sql(
+    home: HomeOption,
+    query: Annotated[str | None, typer.Argument(help="A SELECT.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
+    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read; the present one without it.")] = None,
+    how: Annotated[bool, typer.Option("--how", help="Print the lines by which a plain DuckDB client reads this lake.")] = False,
+) -> None:
+    """Read-only SQL over the lake, also while a run is writing.
+
+    Example: flywheel sql "SELECT * FROM learning_curve LIMIT 5" --home runs/demo --format json
+    """
+    from flows.commands.rows import print_result
+    from flows.lakes import open_lake
+    from warehouse.errors import RequestError
+
+    if how:
+        from warehouse.how import how_to_attach
+
+        open_lake(home).close()
+        print(how_to_attach(home))
+        return
+    if query is None:
+        raise RequestError('flywheel sql needs a query, for example: flywheel sql "SELECT count(*) FROM trajectories" --home ' + str(home))
+    with open_lake(home) as lake:
+        print_result(lake.query(query, at=at), format_.value)
+
+
+def show(
+    trajectory: Annotated[str, typer.Argument(help="Id of a trajectory.")],
+    home: HomeOption,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Token ids and log-probabilities of every action.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """One trajectory, turn by turn.
+
+    Example: flywheel show "$(flywheel sql "SELECT any_value(id) FROM trajectories" --home runs/demo --format csv | tail -1)" --home runs/demo
+    """
+    from dataclasses import asdict
+
+    from flows.lakes import open_lake
+    from flows.show import print_trajectory
+    from warehouse.errors import RequestError
+
+    with open_lake(home) as lake:
+        found = lake.trajectories("id = ?", [trajectory])
+        if not found:
+            raise RequestError(
+                f'{home} has no trajectory {trajectory!r}; `flywheel sql "SELECT id FROM trajectories" --home {home}` lists them.'
+            )
+        if json_:
+            print_json(asdict(found[0]))
+        else:
+            print_trajectory(found[0], lake, tokens)
+
+
+def report(
+    home: HomeOption, output: Annotated[Path | None, typer.Option(help="Where to write the page; HOME/report.html without it.")] = None
+) -> None:
+    """Write the report: one self-contained HTML page.
+
+    Example: flywheel report --home runs/demo
+    """
+    from flows.home import Home
+    from flows.lakes import open_lake
+    from flows.report import build_report
+
+    with open_lake(home) as lake:
+        print(build_report(lake, output or Home(home).report))
+
+
+def doctor(json_: JsonOption = False) -> None:
+    """What this machine has, what is missing, what to do.
+
+    Example: flywheel doctor
+    """
+    from dataclasses import asdict
+
+    from flows.doctor import diagnose
+
+    checks = diagnose()
+    if json_:
+        print_json([asdict(check) for check in checks])
+    else:
+        for check in checks:
+            print(f"{check.state:8} {check.name:22} {check.detail}" + (f"  → {check.advice}" if check.advice else ""))
+    if any(check.state == "missing" for check in checks):
+        raise typer.Exit(1)

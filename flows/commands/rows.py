@@ -1,0 +1,50 @@
+"""Rows of a query, printed as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from flows.commands.options import print_json
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LONGEST_CELL = 80
+"""Characters of a value that a table shows; JSON and CSV hold all of it."""
+
+
+def print_result(rows: pyarrow.Table, form: str) -> None:
+    """Print `rows` in the form `table`, `json` or `csv`."""
+    if form == "json":
+        print_json(rows.to_pylist())
+    elif form == "csv":
+        _print_csv(rows)
+    else:
+        _print_table(rows)
+
+
+def _print_csv(rows: pyarrow.Table) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout)
+    writer.writerow(rows.column_names)
+    writer.writerows(tuple(row.values()) for row in rows.to_pylist())
+
+
+def _print_table(rows: pyarrow.Table) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows.column_names)
+    for row in rows.to_pylist():
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+    print(f"{rows.num_rows} row{'' if rows.num_rows == 1 else 's'}")
+
+
+def _cell(value: Any) -> str:
+    from rich.markup import escape
+
+    text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return escape(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")

@@ -1,0 +1,80 @@
+"""One command a stage, for a home that exists: the same work as inside the wheel, by the same functions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import HomeOption, JsonOption, print_json
+
+TurnOption = Annotated[int, typer.Option(min=1, help="The turn of the wheel.")]
+
+
+class TrainStage(StrEnum):
+    """The stages of training."""
+
+    cpt = "cpt"
+    sft = "sft"
+    rl = "rl"
+
+
+class Variant(StrEnum):
+    """Horizons to compare with the growing one."""
+
+    fixed_first = "fixed_first"
+    fixed_last = "fixed_last"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(synth)
+    app.command()(train)
+    app.command("eval")(evaluate)
+
+
+def synth(home: HomeOption, turn: TurnOption = 1) -> None:
+    """Make the questions and the training examples of a turn.
+
+    Example: flywheel synth --home runs/demo --turn 1
+    """
+    from flows.stage_flows import run_stage, synthesis_flow
+
+    run_stage(home, synthesis_flow, turn=turn)
+
+
+def train(
+    stage: TrainStage,
+    home: HomeOption,
+    turn: TurnOption = 1,
+    variant: Annotated[Variant | None, typer.Option(help="RL with the horizon fixed at its first or its last value.")] = None,
+) -> None:
+    """Train one stage of a turn whose earlier stages are done.
+
+    Example: flywheel train rl --home runs/demo --turn 1 --variant fixed_first
+    """
+    from flows.stage_flows import run_stage, training_flow
+
+    run_stage(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
+
+
+def evaluate(
+    home: HomeOption,
+    policy: Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')],
+    suite: Annotated[str, typer.Option(help="Name of a held-out suite.")] = "held_out",
+    json_: JsonOption = False,
+) -> None:
+    """Roll out a policy on a held-out suite and print success by hops with 95 % intervals.
+
+    Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
+    """
+    from flows.stage_flows import evaluation_flow, run_stage
+
+    rows = run_stage(home, evaluation_flow, policy=policy, suite=suite)
+    if json_:
+        print_json(rows)
+    else:
+        from flows.summary import print_rows
+
+        print_rows(rows)

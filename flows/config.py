@@ -1,0 +1,161 @@
+"""The whole configuration: each stage's own model, composed. A profile is a TOML file; `--set` overrides it.
+
+Unknown keys, impossible combinations and missing files are refused here, before anything starts, in one sentence that names
+the key. Everything random follows from `seed`. What differs from the second turn on stands under `later`, in the same words.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+
+from flows.overrides import apply_overrides
+from rl.cpt import CptConfig
+from rl.curriculum import CurriculumConfig
+from rl.policy import PolicyConfig
+from rl.reinforce import ReinforceConfig
+from rl.rollout import RolloutConfig
+from rl.sft import SftConfig
+from synth.demonstrations import DemonstrationConfig
+from synth.fas import FasConfig
+from synth.has import HasConfig
+from synth.questions import QuestionConfig
+from synth.world import WorldConfig
+from warehouse.errors import RequestError
+
+PROFILES = Path(__file__).resolve().parent.parent / "profiles"
+
+
+class Section(BaseModel):
+    """A part of the configuration: no unknown keys, no changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CorpusConfig(Section):
+    """Where facts and documents come from."""
+
+    kind: Literal["generated", "films", "countries", "files"] = "generated"
+    path: Path | None = None
+    """Folder of the films, of the countries, or of `facts.*` and `documents.jsonl`; a generated world needs none."""
+    train: WorldConfig = WorldConfig()
+    """The generated world that is trained on."""
+    held_out: WorldConfig = WorldConfig()
+    """The generated world of the suites: other names, other facts, other documents."""
+
+    @model_validator(mode="after")
+    def _check_path(self) -> CorpusConfig:
+        if (self.path is None) != (self.kind == "generated"):
+            raise ValueError("path is needed for films, countries and files, and only for those")
+        if self.path is not None and not self.path.is_dir():
+            raise ValueError(f"path: there is no folder {self.path}; put the data there or name another folder")
+        return self
+
+
+class SynthConfig(Section):
+    """What is made from the graph for a turn."""
+
+    webshaper: QuestionConfig = QuestionConfig()
+    """The questions that RL draws its tasks from."""
+    fas: FasConfig = FasConfig()
+    has: HasConfig = HasConfig()
+    has_count: NonNegativeInt = 1000
+    """Trajectories of earlier turns that become decision records."""
+    demonstrations: DemonstrationConfig = DemonstrationConfig()
+    demonstration_questions: QuestionConfig = QuestionConfig()
+    """The questions that the oracle demonstrates."""
+    documents: NonNegativeInt = 1000
+    """Documents of the training corpus that CPT reads as plain text."""
+    rejection_samples: NonNegativeInt = 1000
+    """Successful trajectories of earlier turns that join the cold start, the deeper ones first."""
+
+
+class ReinforceSection(ReinforceConfig):
+    """GRPO and the curriculum over it."""
+
+    horizon: CurriculumConfig = CurriculumConfig()
+
+
+class TurnConfig(Section):
+    """What a turn of the wheel does; may differ from turn to turn."""
+
+    synth: SynthConfig = SynthConfig()
+    cpt: CptConfig = CptConfig()
+    sft: SftConfig = SftConfig()
+    rl: ReinforceSection = ReinforceSection()
+
+
+class EvaluationConfig(Section):
+    """The suites of held-out tasks, and what a policy must show to be promoted."""
+
+    suites: dict[str, QuestionConfig] = Field(default_factory=lambda: {"held_out": QuestionConfig()})
+    horizon: PositiveInt = 7
+    """Turns that an evaluated policy may take."""
+    largest_fall: float = Field(default=0.02, ge=0, le=1)
+    """A candidate that falls by more than this on any suite is not promoted."""
+
+
+class FlywheelConfig(TurnConfig):
+    """A whole run."""
+
+    seed: NonNegativeInt = 0
+    corpus: CorpusConfig = CorpusConfig()
+    policy: PolicyConfig = PolicyConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    later: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `synth`, `cpt`, `sft` and `rl` that are other from the second turn on."""
+
+    @model_validator(mode="after")
+    def _check_later(self) -> FlywheelConfig:
+        self.for_turn(2)
+        return self
+
+    def for_turn(self, turn: int) -> TurnConfig:
+        """The settings of a turn: the first one's, with `later` laid over them from the second on."""
+        first = self.model_dump(include=set(TurnConfig.model_fields))
+        return TurnConfig.model_validate(first if turn == 1 else lay_over(first, self.later))
+
+
+def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`: tables are merged, values and the counts by hops replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key != "counts" else value
+    return merged
+
+
+def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
+    """The configuration of a profile, by name or by the path of a TOML file, with `overrides` laid over it.
+
+    Raises:
+        RequestError: the profile does not exist or is no TOML, or a key or value is wrong: one sentence that names it.
+    """
+    path = Path(profile) if profile.endswith(".toml") else PROFILES / f"{profile}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in PROFILES.glob("*.toml")))
+        raise RequestError(f"there is no profile {profile!r}; choose one of {known}, or name a TOML file.")
+    try:
+        table = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{path} is not TOML: {error}.") from error
+    try:
+        return FlywheelConfig.model_validate(apply_overrides(table, overrides))
+    except ValidationError as error:
+        raise RequestError(describe(error, profile)) from error
+
+
+def describe(error: ValidationError, profile: str) -> str:
+    """The first thing wrong with a configuration, in one sentence."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"]) or "the configuration"
+    if first["type"] == "extra_forbidden":
+        return (
+            f"{profile}: unknown key {key}; see docs/configuration.md or `flywheel run --profile {profile} --dry-run` for those there are."
+        )
+    return f"{profile}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."

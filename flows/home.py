@@ -1,0 +1,86 @@
+"""A run's home: the folder that holds its lake, its policies, its reports and the configuration that it belongs to.
+
+A home belongs to one configuration. `home/config.json` holds it, resolved, with its digest; a command with another one is
+refused before anything starts, and told which keys differ.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.config import FlywheelConfig
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The paths inside a run's folder."""
+
+    root: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration, as JSON."""
+        return self.root / "config.json"
+
+    @property
+    def policies(self) -> Path:
+        """One folder for each policy."""
+        return self.root / "policies"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What interrupted training resumes from; emptied when its stage is done."""
+        return self.root / "checkpoints"
+
+    @property
+    def report(self) -> Path:
+        """The HTML page."""
+        return self.root / "report.html"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of engines, of Ray and of Prefect."""
+        return self.root / "logs"
+
+    def claim(self, config: FlywheelConfig) -> None:
+        """Make the folder, write the configuration into it, or check that it is the one that is there.
+
+        Raises:
+            RequestError: the folder belongs to another configuration, or holds something that is no home.
+        """
+        resolved = config.model_dump(mode="json")
+        if self.config_file.is_file():
+            self._compare(resolved)
+            return
+        if self.root.is_dir() and any(self.root.iterdir()):
+            raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
+        self.root.mkdir(parents=True, exist_ok=True)
+        draft = self.config_file.with_suffix(".draft")
+        draft.write_text(json.dumps({"digest": digest(resolved), "config": resolved}, indent=2) + "\n")
+        draft.replace(self.config_file)
+
+    def load(self) -> FlywheelConfig:
+        """The configuration that the home belongs to."""
+        if not self.config_file.is_file():
+            raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
+        return FlywheelConfig.model_validate(json.loads(self.config_file.read_text())["config"])
+
+    def _compare(self, resolved: dict[str, Any]) -> None:
+        stored = json.loads(self.config_file.read_text())["config"]
+        differing = sorted(key for key in flat(stored) | flat(resolved) if flat(stored).get(key) != flat(resolved).get(key))
+        if differing:
+            named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+            raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The table's leaves under their dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in table.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return leaves

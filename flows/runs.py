@@ -1,0 +1,90 @@
+"""Book-keeping around a stage: its row in `runs`, its metrics, and «nothing to do» for one that is done.
+
+A home has one configuration, so a stage's place in the wheel names its run for good: `t1-cpt`, `t2-rl`, `t1-rl-fixed_first`.
+A stage that was killed is still `running` in the lake; started again, it goes on from what it had stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from warehouse import Lake, Metric, Run
+from warehouse.digests import digest
+
+log = logging.getLogger("flywheel")
+
+FLUSH_SECONDS = 3.0
+"""How long a metric may wait before it is in the lake: one commit for many figures."""
+
+
+@dataclass(slots=True)
+class StageRun:
+    """A stage at work: what it is called, and where its figures go."""
+
+    lake: Lake
+    run: Run
+    total_steps: int | None = None
+    _waiting: list[Metric] = field(default_factory=list)
+    _flushed: float = field(default_factory=time.monotonic)
+    _shown: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """The run's id in the lake."""
+        return self.run.id
+
+    def metric(self, step: int, figures: Mapping[str, float]) -> None:
+        """Store the figures of one step, and show them now and then."""
+        run = self.run
+        self._waiting += [Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items()]
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+        self._show(step, figures)
+
+    def flush(self) -> None:
+        """Commit the figures that wait."""
+        if self._waiting:
+            self.lake.add(self._waiting)
+        self._waiting, self._flushed = [], time.monotonic()
+
+    def _show(self, step: int, figures: Mapping[str, float]) -> None:
+        if time.monotonic() - self._shown < 5.0 and step != self.total_steps:
+            return
+        self._shown = time.monotonic()
+        of = f"/{self.total_steps}" if self.total_steps else ""
+        shown = "  ".join(f"{name} {value:.3g}" for name, value in figures.items() if name in SHOWN)
+        log.info("%s  step %d%s  %s", self.run.id, step, of, shown)
+
+
+SHOWN = ("loss", "reward", "success", "horizon", "turns", "tokens_per_second", "logprob_difference")
+"""The figures that the progress line shows; the lake has all of them."""
+
+
+def execute(
+    lake: Lake, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Callable[[StageRun], dict[str, Any]]
+) -> tuple[bool, dict[str, Any]]:
+    """Do a stage's work unless it is done. Returns whether anything was done, and the stage's figures."""
+    done = next((run for run in lake.runs() if run.id == run_id and run.state == "completed"), None)
+    if done is not None:
+        log.info("%s is done: nothing to do", run_id)
+        return False, done.figures
+    before = lake.snapshot()
+    run = Run(run_id, stage, turn, settings, digest(settings), before, None, "running", datetime.now(UTC))
+    lake.replace([run])
+    at_work = StageRun(lake, run)
+    log.info("%s begins", run_id)
+    try:
+        figures = work(at_work)
+        at_work.flush()
+    except BaseException:
+        lake.replace([replace(run, state="failed", finished=datetime.now(UTC))])
+        raise
+    finished = datetime.now(UTC)
+    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)}
+    lake.replace([replace(run, state="completed", finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
+    return True, figures

@@ -1,0 +1,35 @@
+"""One trajectory in the terminal, turn by turn: what the policy wrote, and what came back and is masked in training."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from warehouse import Lake, Trajectory, Turn
+
+
+def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
+    """Print the task, then each turn with its parts named; with `tokens`, the ids and log-probabilities of each action."""
+    console = Console()
+    task = next((task for task in lake.tasks() if task.key == trajectory.task_key), None)
+    console.print(Text(trajectory.id, style="bold"))
+    console.print(
+        f"policy {trajectory.policy} · horizon {trajectory.horizon} · stopped by {trajectory.stop_reason} · "
+        f"outcome {trajectory.outcome} · reward {trajectory.reward}"
+    )
+    if task is not None:
+        console.print(Text(f"question  {task.question}"), Text(f"accepted  {' | '.join(task.answers)}"), sep="\n")
+    for turn in trajectory.turns:
+        _print_turn(console, turn, tokens)
+    if trajectory.error:
+        console.print(Text(f"error     {trajectory.error}", style="red"))
+
+
+def _print_turn(console: Console, turn: Turn, tokens: bool) -> None:
+    console.print(Text(f"── turn {turn.index} · policy version {turn.policy_version} · {turn.latency * 1000:.0f} ms", style="dim"))
+    console.print(Text(f"action       {turn.action}", style="green"))
+    if tokens:
+        pairs = " ".join(f"{i}({p:.2f})" for i, p in zip(turn.action_ids, turn.action_logprobs, strict=True))
+        console.print(Text(f"token (logp) {pairs}", style="dim"))
+    if turn.observation_ids:
+        console.print(Text(f"observation  {turn.observation}  [masked, {len(turn.observation_ids)} tokens]", style="cyan"))

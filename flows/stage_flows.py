@@ -1,0 +1,89 @@
+"""A Prefect flow for each stage. Prefect shows and schedules; what is done and what is left to do stands in the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+
+from flows.prefect_runtime import quiet_prefect
+from flows.runs import StageRun, execute
+from flows.stages.evaluation import evaluate
+from flows.stages.gate import promote
+from flows.stages.synthesis import synthesise
+from flows.stages.training import finetune, initialise, policy_id, pretrain, reinforce
+from flows.workshop import Workshop, workshop
+from warehouse.errors import RequestError
+
+Rows = list[dict[str, Any]]
+
+
+@flow(name="synthesis", log_prints=False)
+def synthesis_flow(home: Path, turn: int = 1) -> Rows:
+    """Questions, plans, reasoning, decision records and demonstrations of a turn."""
+    with workshop(home) as shop:
+        return _stage(shop, f"t{turn}-synth", "synth", turn, lambda run: synthesise(shop, run, turn))
+
+
+@flow(name="training", log_prints=False)
+def training_flow(home: Path, stage: str, turn: int = 1, variant: str = "") -> Rows:
+    """One of the training stages `cpt`, `sft`, `rl` of a turn; `variant` fixes RL's horizon at its first or last value."""
+    with workshop(home) as shop:
+        parent = _parent(shop, stage, turn)
+        work: dict[str, Callable[[StageRun], dict[str, Any]]] = {
+            "init": lambda run: initialise(shop, run),
+            "cpt": lambda run: pretrain(shop, run, turn, parent),
+            "sft": lambda run: finetune(shop, run, turn, parent),
+            "rl": lambda run: reinforce(shop, run, turn, parent, variant),
+        }
+        return _stage(shop, policy_id(turn, stage, variant), stage, turn, work[stage], variant)
+
+
+@flow(name="evaluation", log_prints=False)
+def evaluation_flow(home: Path, policy: str, suite: str = "held_out") -> Rows:
+    """Success of a policy on a held-out suite."""
+    with workshop(home) as shop:
+        record = shop.policy(policy)
+        if suite not in shop.config.evaluation.suites:
+            raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(shop.config.evaluation.suites)}.")
+        return _stage(shop, f"eval-{policy}-{suite}", "eval", record.wheel_turn, lambda run: evaluate(shop, record, suite, run))
+
+
+@flow(name="gate", log_prints=False)
+def gate_flow(home: Path, turn: int = 1) -> Rows:
+    """Promote the turn's candidate, or keep the champion, with the reason."""
+    with workshop(home) as shop:
+        return _stage(shop, f"t{turn}-gate", "gate", turn, lambda run: promote(shop, turn))
+
+
+def run_stage(home: Path, stage_flow: Callable[..., Rows], **parameters: Any) -> Rows:
+    """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured."""
+    with quiet_prefect(home):
+        return stage_flow(home=home, **parameters)
+
+
+def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Callable[[StageRun], dict[str, Any]], variant: str = "") -> Rows:
+    settings = shop.config.for_turn(turn).model_dump(mode="json") | {"variant": variant or "scaling"}
+    worked, figures = execute(shop.lake, run_id, stage, turn, settings, work)
+    rows = figure_rows(figures)
+    if worked:
+        create_table_artifact(rows, key=f"{run_id}".replace("_", "-"), description=f"{stage} of turn {turn}")
+    return rows
+
+
+def figure_rows(figures: dict[str, Any]) -> Rows:
+    """Figures as the rows of a table."""
+    return [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
+
+
+def _parent(shop: Workshop, stage: str, turn: int) -> str:
+    """The policy that a stage starts from; it must be there."""
+    if stage == "init":
+        return ""
+    if stage == "cpt":
+        champions = [policy.id for policy in shop.lake.policies("promoted AND wheel_turn < ?", [turn])]
+        return shop.policy(champions[-1] if champions and turn > 1 else policy_id(0, "init")).id
+    return shop.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage])).id

@@ -1,0 +1,64 @@
+"""Evaluation: greedy rollouts of one policy on the tasks of a held-out suite, scored by exact match, stored for the views.
+
+A trajectory's id follows from policy, suite and task, so an evaluation that was interrupted does only what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from eval.outcome import ExactMatch
+from flows.runs import StageRun
+from flows.workshop import Workshop
+from rl.rollout import RolloutRequest
+from warehouse import Policy, Score, Task, Trajectory
+from warehouse.digests import seed_from
+
+
+def score(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Score]]:
+    """Judge each trajectory: its outcome and reward as the verifier says, and the score beside it."""
+    verifier = ExactMatch()
+    scores = [verifier.verify(task, trajectory) for task, trajectory in zip(tasks, trajectories, strict=True)]
+    judged = [replace(t, outcome=s.verdict, reward=s.value) for t, s in zip(trajectories, scores, strict=True)]
+    return judged, scores
+
+
+def evaluate(shop: Workshop, policy: Policy, suite: str, run: StageRun) -> dict[str, Any]:
+    """Roll out `policy` on every task of `suite` that it has no trajectory for yet, and return its figures."""
+    tasks = shop.lake.tasks(split=suite)
+    ids = {f"{policy.id}-{suite}-{task.key}": task for task in tasks}
+    stored = shop.lake.existing(Trajectory, list(ids))
+    missing = {trajectory_id: task for trajectory_id, task in ids.items() if trajectory_id not in stored}
+    if missing:
+        requests = [_request(shop, policy, suite, run, trajectory_id, task) for trajectory_id, task in missing.items()]
+        trajectories = shop.rollouts(shop.folder(policy)).rollout(requests)
+        judged, scores = score(list(missing.values()), trajectories)
+        shop.lake.add([*judged, *scores])
+    return figures(shop, policy, suite)
+
+
+def figures(shop: Workshop, policy: Policy, suite: str) -> dict[str, Any]:
+    """Success of `policy` on `suite` with its interval, overall and by hops, from the view."""
+    rows = shop.lake.query(
+        "SELECT hops, tasks, invalid, success, low, high FROM evaluations WHERE policy = ? AND suite = ? ORDER BY hops NULLS FIRST",
+        [policy.id, suite],
+    ).to_pylist()
+    return {f"{suite}.{'all' if row['hops'] is None else row['hops']}": {k: v for k, v in row.items() if k != "hops"} for row in rows}
+
+
+def _request(shop: Workshop, policy: Policy, suite: str, run: StageRun, trajectory_id: str, task: Task) -> RolloutRequest:
+    return RolloutRequest(
+        trajectory_id=trajectory_id,
+        task=task,
+        policy=policy.id,
+        horizon=shop.config.evaluation.horizon,
+        seed=seed_from(shop.config.seed, trajectory_id),
+        temperature=0.0,
+        stage="eval",
+        wheel_turn=run.run.wheel_turn,
+        step=None,
+        suite=suite,
+        sample=0,
+    )

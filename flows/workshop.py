@@ -1,0 +1,93 @@
+"""What the stages of one home share: its configuration, its lake, its engines. Opened once, used by every flow inside.
+
+Engines start when the first stage needs them and stay for the rest: a stage that follows loads its weights into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.locking import exclusive
+from rl.rollout import Rollouts
+from warehouse import Document, Lake, Policy
+from warehouse.errors import RequestError
+
+
+@dataclass(slots=True)
+class Workshop:
+    """An open home."""
+
+    home: Home
+    config: FlywheelConfig
+    lake: Lake
+    _rollouts: Rollouts | None = field(default=None)
+    _versions: int = 0
+
+    def rollouts(self, policy_path: Path) -> Rollouts:
+        """The engines and environments, with the policy in `policy_path` loaded."""
+        if self._rollouts is None:
+            documents: list[Document] = self.lake.documents()
+            self._rollouts = Rollouts.start(self.config.rollout, policy_path, documents)
+        else:
+            self.publish(policy_path)
+        return self._rollouts
+
+    def publish(self, policy_path: Path) -> None:
+        """Load weights into the running engines; versions count the loads since the engines started."""
+        self._versions += 1
+        self.running.load_weights(policy_path, self._versions)
+
+    @property
+    def running(self) -> Rollouts:
+        """The engines and environments, with whatever weights they have."""
+        if self._rollouts is None:
+            raise RuntimeError("engines are started by `rollouts`")
+        return self._rollouts
+
+    def folder(self, policy: Policy) -> Path:
+        """Where a policy's weights lie; the lake stores it relative to the home, so that a home can be moved."""
+        return self.home.root / policy.path
+
+    def policy(self, policy_id: str) -> Policy:
+        """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
+        known = {policy.id: policy for policy in self.lake.policies()}
+        if policy_id not in known:
+            raise RequestError(f"{self.home.root} has no policy {policy_id!r}; it has {', '.join(sorted(known)) or 'none yet'}.")
+        return known[policy_id]
+
+    def close(self) -> None:
+        """Stop engines and environments, close the lake."""
+        if self._rollouts is not None:
+            self._rollouts.close()
+        self.lake.close()
+
+
+_open: dict[Path, Workshop] = {}
+
+
+@contextmanager
+def workshop(root: Path) -> Iterator[Workshop]:
+    """The home at `root`, opened: by the outermost flow for all the flows inside it. One process at a time may hold it.
+
+    Raises:
+        RequestError: there is no home, or another process is at work in it.
+    """
+    root = root.resolve()
+    if root in _open:
+        yield _open[root]
+        return
+    home = Home(root)
+    config = home.load()
+    with exclusive(root / "lock"):
+        shop = Workshop(home, config, Lake(root))
+        _open[root] = shop
+        try:
+            yield shop
+        finally:
+            del _open[root]
+            shop.close()

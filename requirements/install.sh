@@ -1,0 +1,18 @@
+#!/bin/sh
+# Creates the environment $VENV from requirements/$EXTRA.lock with uv, which the environment itself brings along.
+# The CPU lock takes torch's CPU build: from a wheel named by PIP_FIND_LINKS where there is one, else from PyTorch's own index.
+set -eu
+[ -n "$PYTHON" ] || { echo "Python 3.11 or 3.12 is needed; name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
+[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==0.13.8"
+tag=$("$VENV/bin/python" -c 'import sys; print(f"cp{sys.version_info[0]}{sys.version_info[1]}")')
+backend=
+if [ "$EXTRA" = cpu ]; then
+    backend="--torch-backend cpu"
+    for folder in ${UV_FIND_LINKS:-}; do
+        ls "$folder"/torch-*+cpu-"$tag"-*.whl >/dev/null 2>&1 && backend=
+    done
+fi
+# shellcheck disable=SC2086
+"$VENV/bin/uv" pip install --quiet --compile-bytecode --python "$VENV/bin/python" $backend -r "requirements/$EXTRA.lock"
+"$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps -e .

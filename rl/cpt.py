@@ -1,0 +1,29 @@
+"""Agentic continual pre-training: packed text of every kind (documents, plans, reasoning, decisions), loss on all tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import PositiveFloat
+
+from rl.supervised import SupervisedConfig, train_on_examples
+from rl.training import OnMetric, TrainResult
+from warehouse.records import Example
+
+
+class CptConfig(SupervisedConfig):
+    """Continual pre-training; the rate is that of a small policy from scratch."""
+
+    learning_rate: PositiveFloat = 2e-3
+
+
+def train_cpt(
+    policy_path: Path, examples: Iterable[Example], output: Path, config: CptConfig, seed: int, on_metric: OnMetric
+) -> TrainResult:
+    """Train the policy in `policy_path` on all tokens of `examples`; the same call goes on where an earlier one was stopped.
+
+    The result lies in `output`, its checkpoints below that. Figures: examples, examples left out because too long,
+    tokens, trained tokens, rows, steps, seconds (of this call) and the last loss in nats a token.
+    """
+    return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False)

@@ -1,0 +1,73 @@
+"""What an inference engine is to the rest of the house: token ids in, token ids and their log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class GenerationStop(StrEnum):
+    """Why the engine stopped: at a stop token, at `max_tokens`, or because it was told to."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class EngineFault(Exception):
+    """The engine failed; the request says nothing about the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one continuation. Temperature 0 is greedy; the stop token is kept in what comes back."""
+
+    temperature: float = 1.0
+    max_tokens: int = 64
+    stop_token_ids: tuple[int, ...] = ()
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What the engine sampled.
+
+    `logprobs` are natural logarithms under the distribution that was sampled from, so after temperature and top-p (greedy: of
+    the plain softmax). `policy_version` is the version of the weights that sampled the first token.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: GenerationStop
+    policy_version: int
+
+
+class Engine(Protocol):
+    """One inference engine, or a pool of them. A request id names a trajectory: its requests come one after the other."""
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue `prompt_ids`. Raises `EngineFault` where the engine fails."""
+        ...
+
+    async def load_weights(self, path: str, version: int) -> None:
+        """Take the weights in folder `path`; requests under way keep their tokens and go on with the new weights."""
+        ...
+
+    async def pause(self) -> None:
+        """Stop sampling until `resume`; requests under way keep their tokens."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        ...
+
+    async def sleep(self) -> None:
+        """Give back the accelerator's memory until `wake`; the weights are kept. Without effect on a CPU."""
+        ...
+
+    async def wake(self) -> None:
+        """Come back from `sleep`."""
+        ...

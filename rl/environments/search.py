@@ -1,0 +1,47 @@
+"""Search over the corpus: the question must be answered from the documents that searches bring."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from rl.environment import Resources
+from rl.environments.tool_use import ToolEnvironment
+from rl.search import SearchIndex, passages
+from rl.tools import Tool, ToolMiss
+from warehouse.errors import RequestError
+
+
+class SearchOptions(BaseModel):
+    """Options of the environment `search`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    documents: PositiveInt = 1
+    """How many documents a search brings."""
+
+
+class SearchEnvironment(ToolEnvironment):
+    """One tool, `search`, over an index."""
+
+    def __init__(self, index: SearchIndex, documents: int = 1) -> None:
+        super().__init__({"search": Tool(self.search)})
+        self._index = index
+        self._documents = documents
+
+    async def search(self, query: str) -> str:
+        """Search the corpus for documents.
+
+        Args:
+            query: the title of a document, or words to look for.
+        """
+        hits = self._index.find(query, self._documents)
+        if hits.miss is not None:
+            raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
+        return passages(hits.documents)
+
+
+def create(resources: Resources) -> SearchEnvironment:
+    """The environment of one trajectory."""
+    if resources.index is None:
+        raise RequestError("the environment 'search' needs documents, and there are none.")
+    return SearchEnvironment(resources.index, SearchOptions.model_validate(resources.options).documents)

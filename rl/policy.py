@@ -1,0 +1,112 @@
+"""A policy: a folder with weights (safetensors), a configuration and a tokenizer, from scratch or from a Hugging Face path.
+
+The embedded default is a Qwen2 of about a million parameters. Any causal language model that transformers can load takes its
+place; it keeps its own tokenizer and learns the tags of the dialect as new special tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, model_validator
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from rl.tokenization import add_tags, build_tokenizer
+from warehouse.errors import RequestError
+
+__all__ = ["PolicyConfig", "build_tokenizer", "create_policy", "load_policy"]
+
+disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+class PolicyConfig(BaseModel):
+    """What the first policy is: a local Hugging Face path, or a small Qwen2 from scratch."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str | None = None
+    """Folder of a causal language model with its tokenizer; the sizes below then have no effect."""
+    layers: PositiveInt = 4
+    width: PositiveInt = 128
+    """Size of the hidden states; a multiple of `heads`."""
+    heads: PositiveInt = 4
+    key_value_heads: PositiveInt = 4
+    """Divides `heads`; fewer than `heads` is grouped-query attention."""
+    intermediate_size: PositiveInt = 384
+    vocabulary_size: PositiveInt = 1500
+    tied_embeddings: bool = True
+    initializer_range: PositiveFloat = 0.06
+    """Standard deviation of the initial weights. With the usual 0.02 a model of this size does not learn to copy in time."""
+    max_position_embeddings: PositiveInt = 1024
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> PolicyConfig:
+        if self.width % self.heads or self.heads % self.key_value_heads:
+            raise ValueError("policy.width must be a multiple of policy.heads, and policy.heads of policy.key_value_heads")
+        return self
+
+
+def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[str], folder: Path, seed: int) -> Path:
+    """Make the first policy in `folder` and return it: from scratch (seeded), or a copy of `config.path` with the tags added.
+
+    Args:
+        texts: what the tokenizer is trained on; not read where `config.path` is given.
+        words: words that must be single tokens after a space; no demand on a policy with its own tokenizer.
+
+    Raises:
+        RequestError: where the path holds no model, or the vocabulary is too small for the words.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, tokenizer = _adopt(Path(config.path)) if config.path else _from_scratch(config, texts, words)
+    save_policy(model, tokenizer, folder)
+    return folder
+
+
+def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model (on the CPU, in evaluation mode) and the tokenizer in `folder`.
+
+    Weights are loaded in float32 unless asked otherwise: on a GPU the trainers compute in bfloat16 over float32 weights.
+    """
+    if not (folder / "config.json").is_file():
+        raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write weights, configuration and tokenizer into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    tokenizer = build_tokenizer(texts, config.vocabulary_size, words)
+    architecture = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=config.width,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.key_value_heads,
+        max_position_embeddings=config.max_position_embeddings,
+        initializer_range=config.initializer_range,
+        tie_word_embeddings=config.tied_embeddings,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM._from_config(architecture, dtype=torch.float32), tokenizer
+
+
+def _adopt(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    model, tokenizer = load_policy(path)
+    add_tags(tokenizer)
+    if len(tokenizer) > len(model.get_input_embeddings().weight):
+        model.resize_token_embeddings(len(tokenizer))
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer

@@ -1,0 +1,75 @@
+"""Ray: one machine by default, a cluster by its address. Whoever starts it here shuts it down here, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import ray
+from pydantic import BaseModel, ConfigDict, PositiveFloat
+
+GIB = 1024**3
+FOLDER = "flywheel-ray-"
+
+
+class RayConfig(BaseModel):
+    """Where rollouts run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str | None = None
+    """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
+    object_store_gib: PositiveFloat = 0.5
+    """Shared memory on this machine; the corpus's index must fit."""
+
+
+class RayRuntime:
+    """Ray, started if nobody did; `close` ends what was started here."""
+
+    def __init__(self, config: RayConfig, cpus: float, gpus: float = 0.0) -> None:
+        """Connect, or start on this machine with room for actors that reserve `cpus` and `gpus`.
+
+        CPUs are a reservation, not a limit: engine, environments and learner take turns on the cores there are.
+        """
+        self._folder: Path | None = None
+        self._mine = not ray.is_initialized()
+        if not self._mine:
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # It only says that access to the cluster is guarded by a token, as it should be.
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if config.address is not None:
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
+            return
+        # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
+        _remove_leftovers()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir="/tmp"))
+        ray.init(
+            num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
+            num_gpus=int(gpus) or None,
+            object_store_memory=int(config.object_store_gib * GIB),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            _temp_dir=str(self._folder),
+        )
+
+    def close(self) -> None:
+        """Shut Ray down if it was started here."""
+        if self._mine and ray.is_initialized():
+            ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _remove_leftovers() -> None:
+    """Remove the folders of processes that were killed before they could."""
+    for folder in Path("/tmp").glob(f"{FOLDER}*-*"):
+        process = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if process.isdigit() and not Path("/proc", process).exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,119 @@
+"""Next-token training on packed examples with TRL's `SFTTrainer`: the common part of CPT and SFT."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from pydantic import PositiveFloat, PositiveInt
+from transformers import PreTrainedTokenizerBase
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from rl.examples import EncodedExample, encode_examples
+from rl.packing import PackingCollator, pack_examples
+from rl.policy import load_policy, save_policy
+from rl.training import OnMetric, OptimizerConfig, TrainResult, last_figures, run_trainer, trainer_arguments
+from warehouse.errors import RequestError
+from warehouse.records import Example
+
+
+class SupervisedConfig(OptimizerConfig):
+    """Training on examples: how much of them at a time, and for how long."""
+
+    row_tokens: PositiveInt = 256
+    """Tokens of a packed row; a longer example stands in a row of its own. Wider rows cost more, for attention is quadratic in them."""
+    max_example_tokens: PositiveInt = 1024
+    """Longer examples are left out and counted: a cut one would teach to stop in the middle."""
+    rows_per_step: PositiveInt = 6
+    rows_per_pass: PositiveInt = 6
+    """Rows that go through the model at once; divides `rows_per_step`."""
+    epochs: PositiveFloat = 1.0
+    max_tokens: PositiveInt | None = None
+    """Training ends after about this many tokens, padding of rows included, where the epochs have more."""
+    log_every: PositiveInt = 10
+    """Steps between figures."""
+
+
+def train_on_examples(
+    policy_path: Path,
+    examples: Iterable[Example],
+    output: Path,
+    config: SupervisedConfig,
+    seed: int,
+    on_metric: OnMetric,
+    masked: bool,
+) -> TrainResult:
+    """Train the policy in `policy_path` on `examples` and write the result into `output`, from the last checkpoint if there is one.
+
+    Args:
+        masked: whether tokens that are not trained on leave the loss; otherwise the loss is over all tokens.
+
+    Raises:
+        RequestError: where no example is left, or `rows_per_pass` does not divide `rows_per_step`.
+    """
+    model, tokenizer = load_policy(policy_path)
+    encoded = encode_examples(examples, tokenizer)
+    kept = [example for example in encoded if 0 < len(example.token_ids) <= config.max_example_tokens]
+    rows = _rows(kept, config, masked)
+    steps = optimizer_steps(len(rows), config)
+    trainer = SFTTrainer(
+        model=model,
+        args=_arguments(config, output, seed, steps),
+        train_dataset=rows,
+        data_collator=PackingCollator(_pad_token_id(tokenizer)),
+        processing_class=tokenizer,
+    )
+    started = time.monotonic()
+    run_trainer(trainer, on_metric)
+    seconds = time.monotonic() - started
+    save_policy(model, tokenizer, output)
+    figures = _data_figures(kept, len(encoded), len(rows), masked)
+    return TrainResult(output, {**figures, "steps": steps, "seconds": seconds, "loss": last_figures(trainer).get("loss")})
+
+
+def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
+    """Steps that `rows` packed rows are good for: all epochs, or up to `max_tokens`; at least one."""
+    steps = math.ceil(rows * config.epochs / config.rows_per_step)
+    if config.max_tokens is not None:
+        steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
+    return max(steps, 1)
+
+
+def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool) -> Dataset:
+    if not kept:
+        raise RequestError(f"There is nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
+    return pack_examples(kept, config.row_tokens, masked)
+
+
+def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int) -> SFTConfig:
+    if config.rows_per_step % config.rows_per_pass:
+        raise RequestError(f"rows_per_pass = {config.rows_per_pass} does not divide rows_per_step = {config.rows_per_step}.")
+    return SFTConfig(
+        **trainer_arguments(config, output, seed, steps),
+        save_steps=config.save_every,
+        logging_steps=config.log_every,
+        per_device_train_batch_size=config.rows_per_pass,
+        gradient_accumulation_steps=config.rows_per_step // config.rows_per_pass,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
+    )
+
+
+def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+
+
+def _data_figures(kept: Sequence[EncodedExample], given: int, rows: int, masked: bool) -> dict[str, Any]:
+    tokens = sum(len(example.token_ids) for example in kept)
+    return {
+        "examples": len(kept),
+        "examples_left_out": given - len(kept),
+        "tokens": tokens,
+        "trained_tokens": sum(sum(example.trained) for example in kept) if masked else tokens,
+        "rows": rows,
+    }

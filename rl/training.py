@@ -1,0 +1,174 @@
+"""What the three training stages share: their configuration, checkpoints that survive a kill, and figures as they come.
+
+Checkpoints hold weights, optimiser, schedule, random state and step, so a stage that was stopped goes on where it was and ends
+with the weights that it would have had. Trackers, progress bars and telemetry are off: progress is told through `on_metric`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import datasets
+import huggingface_hub.constants
+import torch
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
+datasets.disable_progress_bars()
+
+OnMetric = Callable[[int, dict[str, float]], None]
+"""Told a step and its figures. After a resume it is told again of the steps since the last checkpoint."""
+
+CHECKPOINTS = "checkpoints"
+
+
+class OptimizerConfig(BaseModel):
+    """How weights are changed: AdamW under warmup, constant rate, decay."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    learning_rate: PositiveFloat = 1e-3
+    warmup_steps: NonNegativeInt = 20
+    decay_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the steps, at the end, in which the rate falls linearly to nothing."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.98, ge=0, lt=1)
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, else float32."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
+    save_every: PositiveInt = 200
+    """Steps between checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """The folder of the trained policy and what training measured."""
+
+    path: Path
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def trainer_arguments(config: OptimizerConfig, output: Path, seed: int, steps: int) -> dict[str, Any]:
+    """Arguments that `SFTConfig` and `GRPOConfig` take alike, for `steps` optimiser steps with checkpoints below `output`.
+
+    When to save and to log is the stage's to add, for it knows what a step is.
+    """
+    return {
+        "output_dir": str(output / CHECKPOINTS),
+        "max_steps": steps,
+        "seed": seed,
+        "learning_rate": config.learning_rate,
+        **_schedule(config, steps),
+        "adam_beta1": config.beta1,
+        "adam_beta2": config.beta2,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "bf16": _in_bfloat16(config.precision),
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "save_strategy": "steps",
+        "save_total_limit": 2,  # a kill while one is written leaves the one before
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "remove_unused_columns": False,
+        "use_cpu": not torch.cuda.is_available(),
+    }
+
+
+def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+    """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
+    checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
+    if checkpoint is not None and checkpoint_step(checkpoint) >= trainer.args.max_steps:
+        _load_finished(trainer, checkpoint)  # the trainer would make one step too many
+    else:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The optimiser step that a checkpoint was written after."""
+    return int(checkpoint.name.split("-")[-1])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in `folder`; those that a kill left unfinished are deleted."""
+    found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
+    for path in found:
+        if _is_whole(path):
+            return path
+        shutil.rmtree(path)
+    return None
+
+
+class MetricsCallback(TrainerCallback):
+    """Passes a trainer's figures on, without those about the run as a whole that it logs at the end."""
+
+    def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+        """`steps_per_figure`: optimiser steps that make one step of what is reported."""
+        self._on_metric = on_metric
+        self._steps_per_figure = steps_per_figure
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Called by the trainer whenever it logs."""
+        if logs and "train_runtime" not in logs:
+            self._on_metric(state.global_step // self._steps_per_figure, finite_figures(logs))
+
+
+def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The entries of `logs` that are finite numbers, without TRL's count of tokens, which is wrong for packed rows."""
+    numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float) and name != "num_tokens"}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    trainer._load_from_checkpoint(str(checkpoint))
+    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
+def last_figures(trainer: Trainer) -> dict[str, float]:
+    """The figures that `trainer` logged last, without those about the run as a whole."""
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return finite_figures(logs[-1]) if logs else {}
+
+
+def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
+    warmup = min(config.warmup_steps, steps // 2)
+    decay = min(round(config.decay_share * steps), steps - warmup)
+    return {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "warmup_steps": warmup,
+        "lr_scheduler_kwargs": {"num_decay_steps": decay, "decay_type": "linear"},
+    }
+
+
+def _in_bfloat16(precision: str) -> bool:
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return precision == "bfloat16" or (precision == "auto" and on_gpu)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the trainer's state is there, which is written last."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return True

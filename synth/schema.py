@@ -1,0 +1,171 @@
+"""The types and relations of the generated worlds, and how each relation is put into words.
+
+A relation has one subject type and another object type, so its undirected image (the knowledge projection of WebShaper) is the
+directed one. Forward, every relation has exactly one object. Its name is one word, and that word alone states it in the
+plainest prose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_SHARES: dict[str, float] = {
+    "person": 0.38,
+    "company": 0.14,
+    "city": 0.14,
+    "film": 0.16,
+    "university": 0.07,
+    "product": 0.07,
+    "country": 0.04,
+}
+"""Share of each type among the entities of a world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One relation type. `sentences` state it with `{s}` and `{o}`; `phrases` ask for its object and end with `{s}`,
+    what it is asked of, so that they can be nested."""
+
+    name: str
+    subject: str
+    object: str
+    sentences: tuple[str, ...]
+    phrases: tuple[str, ...]
+
+
+RELATIONS: tuple[Relation, ...] = (
+    Relation(
+        "employer",
+        "person",
+        "company",
+        ("{s} works for {o}.", "{s} earns a living at {o}.", "The payroll of {o} lists {s}."),
+        ("the employer of {s}", "the company that employs {s}"),
+    ),
+    Relation(
+        "birthplace",
+        "person",
+        "city",
+        ("{s} was born in {o}.", "{s} came into the world in {o}.", "The city of {o} saw the birth of {s}."),
+        ("the birthplace of {s}", "the city that saw the birth of {s}"),
+    ),
+    Relation(
+        "school",
+        "person",
+        "university",
+        ("{s} studied at {o}.", "{s} holds a degree from {o}.", "The classrooms of {o} taught {s}."),
+        ("the school of {s}", "the university that taught {s}"),
+    ),
+    Relation(
+        "seat",
+        "company",
+        "city",
+        ("{s} is based in {o}.", "{s} runs its business from {o}.", "The head office of {s} stands in {o}."),
+        ("the seat of {s}", "the city that houses {s}"),
+    ),
+    Relation(
+        "founder",
+        "company",
+        "person",
+        ("{s} was founded by {o}.", "{s} goes back to {o}.", "It was {o} who started {s}."),
+        ("the founder of {s}", "the person who started {s}"),
+    ),
+    Relation(
+        "flagship",
+        "company",
+        "product",
+        ("{s} is best known for {o}.", "{s} lives on the sales of {o}.", "The pride of {s} is called {o}."),
+        ("the flagship of {s}", "the best-known product of {s}"),
+    ),
+    Relation(
+        "country",
+        "city",
+        "country",
+        ("{s} lies in {o}.", "{s} belongs to {o}.", "On the map of {o} one finds {s}."),
+        ("the country of {s}", "the country that holds {s}"),
+    ),
+    Relation(
+        "mayor",
+        "city",
+        "person",
+        ("{s} is governed by {o}.", "{s} elected {o}.", "The town hall of {s} is led by {o}."),
+        ("the mayor of {s}", "the person who governs {s}"),
+    ),
+    Relation(
+        "director",
+        "film",
+        "person",
+        ("{s} was directed by {o}.", "{s} is the work of {o}.", "The camera of {s} followed the orders of {o}."),
+        ("the director of {s}", "the person who directed {s}"),
+    ),
+    Relation(
+        "studio",
+        "film",
+        "company",
+        ("{s} was produced by {o}.", "{s} was paid for by {o}.", "The budget of {s} came from {o}."),
+        ("the studio of {s}", "the company that produced {s}"),
+    ),
+    Relation(
+        "location",
+        "film",
+        "city",
+        ("{s} was shot in {o}.", "{s} was filmed on the streets of {o}.", "The scenes of {s} show {o}."),
+        ("the location of {s}", "the city that was the set of {s}"),
+    ),
+    Relation(
+        "star",
+        "film",
+        "person",
+        ("{s} features {o}.", "{s} made {o} famous.", "The main part in {s} is played by {o}."),
+        ("the star of {s}", "the person who plays the main part in {s}"),
+    ),
+    Relation(
+        "campus",
+        "university",
+        "city",
+        ("{s} teaches in {o}.", "{s} has its halls in {o}.", "The students of {s} live in {o}."),
+        ("the campus of {s}", "the city that hosts {s}"),
+    ),
+    Relation(
+        "rector",
+        "university",
+        "person",
+        ("{s} is headed by {o}.", "{s} follows the lead of {o}.", "The degrees of {s} are signed by {o}."),
+        ("the rector of {s}", "the person who heads {s}"),
+    ),
+    Relation(
+        "inventor",
+        "product",
+        "person",
+        ("{s} was invented by {o}.", "{s} began as an idea of {o}.", "The patent for {s} names {o}."),
+        ("the inventor of {s}", "the person who invented {s}"),
+    ),
+    Relation(
+        "maker",
+        "product",
+        "company",
+        ("{s} is made by {o}.", "{s} leaves the factory of {o}.", "The label on {s} reads {o}."),
+        ("the maker of {s}", "the company that makes {s}"),
+    ),
+    Relation(
+        "capital",
+        "country",
+        "city",
+        ("{s} is ruled from {o}.", "{s} has its parliament in {o}.", "The embassies in {s} stand in {o}."),
+        ("the capital of {s}", "the city that governs {s}"),
+    ),
+    Relation(
+        "leader",
+        "country",
+        "person",
+        ("{s} is led by {o}.", "{s} is in the hands of {o}.", "The head of state of {s} is {o}."),
+        ("the leader of {s}", "the person who leads {s}"),
+    ),
+)
+
+PHRASES: dict[str, tuple[str, ...]] = {relation.name: relation.phrases for relation in RELATIONS}
+"""How to ask for the object of each relation in varied prose."""
+
+
+def relations_of(subject: str) -> tuple[Relation, ...]:
+    """The relations whose subjects have the type `subject`."""
+    return tuple(relation for relation in RELATIONS if relation.subject == subject)

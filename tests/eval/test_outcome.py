@@ -1,0 +1,83 @@
+"""Verifiers of the final answer, and the figures of a suite that follow from their scores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from eval.outcome import ExactMatch, FinalNumber, TokenF1
+from eval.suites import compare, suite_figures
+from eval.verifier import Verifier
+from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
+
+TASK = Task("t1", "search", "Where?", ("Green Lake",), hops=2)
+
+
+def attempt(tool: str | None, text: str | None, stop: StopReason = StopReason.ANSWERED, observation: str = "") -> Trajectory:
+    turn = Turn(0, (1,), (-0.1,), f"<{tool}> {text}</{tool}>", tool, text, (), observation, None, "ok", 0.1, 1)
+    started = datetime(2030, 1, 1, tzinfo=UTC)
+    return Trajectory("x1", "t1", "p", "eval", 4, (1,), (turn,), stop, None, None, 0, started, 1.0)
+
+
+def score(key: str, verdict: Outcome, hops: int = 1) -> tuple[Task, Score]:
+    value = None if verdict is Outcome.INVALID else float(verdict is Outcome.SUCCESS)
+    return Task(key, "search", "?", ("a1",), hops=hops), Score(key, "qa_em", "1", value, verdict)
+
+
+def test_the_answer_decides() -> None:
+    verifier: Verifier = ExactMatch()
+    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "1", 1.0, Outcome.SUCCESS)
+    assert verifier.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
+
+
+def test_only_the_answer_action_counts() -> None:
+    judged = ExactMatch().verify(TASK, attempt("search", "Green Lake", StopReason.MAX_TURNS, "<answer> Green Lake</answer>"))
+    assert (judged.value, judged.verdict) == (0.0, Outcome.FAILURE)
+
+
+def test_a_fault_is_invalid_and_never_zero() -> None:
+    judged = ExactMatch().verify(TASK, attempt("answer", "Green Lake", StopReason.FAULT))
+    assert (judged.value, judged.verdict) == (None, Outcome.INVALID)
+    assert judged.error
+
+
+def test_a_task_that_accepts_nothing_cannot_be_judged() -> None:
+    assert ExactMatch().verify(Task("t1", "search", "?", ()), attempt("answer", "x1")).verdict is Outcome.INVALID
+
+
+def test_other_verifiers() -> None:
+    judged = TokenF1().verify(TASK, attempt("answer", "Green"))
+    assert (judged.value, judged.verdict) == (pytest.approx(2 / 3), Outcome.FAILURE)
+    sums = Task("t1", "code", "?", ("#### 18",))
+    assert FinalNumber().verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
+    assert FinalNumber().verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
+
+
+def test_suite_figures_count_the_invalid_apart() -> None:
+    figures = suite_figures(
+        [score("a", Outcome.SUCCESS), score("b", Outcome.FAILURE), score("c", Outcome.INVALID, 2), score("d", Outcome.SUCCESS, 2)]
+    )
+    assert (figures.overall.tasks, figures.overall.invalid, figures.overall.success) == (4, 1, pytest.approx(2 / 3))
+    assert [(rate.hops, rate.tasks, rate.invalid, rate.success) for rate in figures.by_hops] == [(1, 2, 0, 0.5), (2, 2, 1, 1.0)]
+
+
+def test_suite_figures_without_a_verdict() -> None:
+    overall = suite_figures([score("a", Outcome.INVALID)]).overall
+    assert (overall.success, overall.low, overall.high) == (None, 0.0, 1.0)
+
+
+def test_two_policies_are_compared_on_the_same_tasks() -> None:
+    before = [score(f"t{index}", Outcome.FAILURE) for index in range(12)] + [score("u", Outcome.INVALID), score("v", Outcome.SUCCESS)]
+    after = [score(f"t{index}", Outcome.SUCCESS) for index in range(10)] + [score("u", Outcome.SUCCESS), score("t11", Outcome.FAILURE)]
+    comparison = compare(before, after)
+    assert (comparison.test.tasks, comparison.test.only_b, comparison.left_out) == (11, 10, 3)
+    assert comparison.test.p_value == pytest.approx(2 / 1024)
+    assert comparison.difference is not None
+    assert comparison.difference.value == pytest.approx(10 / 11)
+
+
+def test_compare_wants_one_attempt_a_task() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        compare([score("a", Outcome.SUCCESS), score("a", Outcome.FAILURE)], [])
+    assert compare([], []).difference is None

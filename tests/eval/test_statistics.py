@@ -1,0 +1,101 @@
+"""Intervals and tests against scipy, known values and their own definitions."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, norm
+
+from eval.statistics import bootstrap_difference, bootstrap_mean, majority_at_k, mcnemar, pass_at_k, pass_hat_k, wilson
+
+COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@given(COUNTS)
+def test_wilson_agrees_with_scipy(counts: tuple[int, int]) -> None:
+    successes, n = counts
+    expected = binomtest(successes, n).proportion_ci(0.95, method="wilson")
+    assert wilson(successes, n, float(norm.ppf(0.975))) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_wilson_at_its_ends() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(0, 10) == (0.0, pytest.approx(0.2775, abs=1e-4))
+    assert wilson(10, 10)[1] == 1.0
+    with pytest.raises(ValueError, match="11 successes of 10"):
+        wilson(11, 10)
+
+
+def test_bootstrap_of_a_proportion_is_near_wilson() -> None:
+    interval = bootstrap_mean([1.0] * 300 + [0.0] * 700)
+    low, high = wilson(300, 1000)
+    assert interval.value == pytest.approx(0.3)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.005)
+
+
+def test_bootstrap_follows_from_its_seed_alone() -> None:
+    values = np.random.default_rng(1).normal(size=50).tolist()
+    assert bootstrap_mean(values, seed=3) == bootstrap_mean(values, seed=3)
+    assert bootstrap_mean(values, seed=3) != bootstrap_mean(values, seed=4)
+
+
+def test_paired_bootstrap_uses_the_pairs() -> None:
+    generator = np.random.default_rng(0)
+    a = generator.normal(size=200)
+    interval = bootstrap_difference(a.tolist(), (a + 0.1).tolist(), resamples=500)
+    assert (interval.low, interval.high) == pytest.approx((0.1, 0.1))
+    with pytest.raises(ValueError):
+        bootstrap_difference([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="no values"):
+        bootstrap_mean([])
+
+
+def test_mcnemar() -> None:
+    test = mcnemar([True] * 5 + [False] * 15 + [True] * 3 + [False] * 7, [True] * 5 + [True] * 15 + [False] * 3 + [False] * 7)
+    assert (test.both, test.only_a, test.only_b, test.neither, test.tasks) == (5, 3, 15, 7, 30)
+    assert test.p_value == pytest.approx(0.00754, abs=1e-5)
+    assert test.difference == pytest.approx(0.4)
+    assert mcnemar([], []).p_value == 1.0
+    assert mcnemar([True], [True]).p_value == 1.0
+    with pytest.raises(ValueError):
+        mcnemar([True], [])
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+def test_mcnemar_is_symmetric(pairs: list[tuple[bool, bool]]) -> None:
+    a, b = [left for left, _ in pairs], [right for _, right in pairs]
+    assert mcnemar(a, b).p_value == pytest.approx(mcnemar(b, a).p_value)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8).flatmap(lambda runs: st.tuples(st.just(runs), st.integers(1, len(runs)))))
+def test_pass_estimates_equal_the_mean_over_all_choices(drawn: tuple[list[bool], int]) -> None:
+    runs, k = drawn
+    choices = list(combinations(runs, k))
+    assert pass_at_k(len(runs), sum(runs), k) == pytest.approx(sum(any(choice) for choice in choices) / len(choices))
+    assert pass_hat_k(len(runs), sum(runs), k) == pytest.approx(sum(all(choice) for choice in choices) / len(choices))
+
+
+def test_pass_estimates_refuse_the_impossible() -> None:
+    with pytest.raises(ValueError, match="5 at a time"):
+        pass_at_k(4, 1, 5)
+    with pytest.raises(ValueError, match="5 of 4"):
+        pass_hat_k(4, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "correct", "k", "expected"),
+    [
+        (["x", "y", "x"], [True, False, True], 3, 1.0),
+        (["x", "y", "y"], [True, False, False], 3, 0.0),
+        (["x", "y"], [True, False], 2, 0.5),
+        (["x", "y", "y"], [True, False, False], 1, 1.0),
+        ([None, None, "x"], [False, False, True], 3, 1.0),
+        ([None], [False], 1, 0.0),
+    ],
+)
+def test_majority(answers: list[str | None], correct: list[bool], k: int, expected: float) -> None:
+    assert majority_at_k(answers, correct, k) == expected

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rl.dialect import Action
+from rl.environment import Environment, Resources, Step, ToolOutcome, find_environment
+from rl.search import SearchIndex
+from tests.rl.conftest import DOCUMENTS, TASKS
+from warehouse.errors import RequestError
+
+INDEX = SearchIndex(DOCUMENTS)
+
+
+def answer_of(environment: Environment, tool: str, arguments: str) -> Step:
+    return asyncio.run(environment.step(Action(tool, arguments)))
+
+
+def make(name: str, **options: object) -> Environment:
+    return find_environment(name)(Resources(INDEX, options))
+
+
+def test_a_search_brings_documents() -> None:
+    step = answer_of(make("search"), "search", "Blue River")
+    assert step == Step(DOCUMENTS[1].text, tool_outcome=ToolOutcome.OK)
+    assert answer_of(make("search", documents=2), "search", "Blue River").observation.count("\n") == 1
+
+
+def test_a_search_that_finds_nothing_is_a_miss() -> None:
+    assert answer_of(make("search"), "search", "zebra").tool_outcome is ToolOutcome.MISS
+    assert answer_of(make("search"), "search", "").tool_outcome is ToolOutcome.MISS
+
+
+@pytest.mark.parametrize("name", ["search", "calculator"])
+def test_an_answer_ends_it_without_a_word_about_the_truth(name: str) -> None:
+    assert answer_of(make(name), "answer", TASKS[0].answers[0]) == Step(done=True)
+
+
+def test_an_unknown_tool_is_told() -> None:
+    step = answer_of(make("search"), "code", "1 + 1")
+    assert step.tool_outcome is ToolOutcome.ERROR
+    assert "search" in step.observation
+
+
+@pytest.mark.parametrize(("expression", "value"), [("3 * (4 + 5)", "27"), ("-2 ** 3", "-8"), ("7 / 2", "3.5"), ("7 % 4", "3")])
+def test_the_calculator_calculates(expression: str, value: str) -> None:
+    assert answer_of(make("calculator"), "code", expression) == Step(value, tool_outcome=ToolOutcome.OK)
+
+
+@pytest.mark.parametrize("expression", ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "1" * 300])
+def test_the_calculator_refuses(expression: str) -> None:
+    assert answer_of(make("calculator"), "code", expression).tool_outcome is ToolOutcome.ERROR
+
+
+@pytest.mark.parametrize("name", ["chess", "no.such.module:create", "rl.search:nothing", ":create", ""])
+def test_an_unknown_environment_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="environment"):
+        find_environment(name)
+
+
+def test_environments_say_what_they_need() -> None:
+    with pytest.raises(RequestError, match="documents"):
+        find_environment("search")(Resources())

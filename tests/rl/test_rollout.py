@@ -1,0 +1,147 @@
+"""Rollouts with a real vLLM engine and real environment workers on Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from rl.engine import Generation, GenerationStop, Sampling
+from rl.logprob_check import max_logprob_difference
+from rl.policy import load_policy, save_policy
+from rl.rollout import RolloutConfig, RolloutRequest, Rollouts
+from tests.rl.conftest import TASKS
+from warehouse.errors import RequestError
+from warehouse.records import Outcome, StopReason, Task, Trajectory
+
+TOLERANCE = 1e-3
+
+
+def requests(count: int = 20, temperature: float = 1.0, prefix: str = "t", horizon: int = 3) -> list[RolloutRequest]:
+    return [
+        RolloutRequest(f"{prefix}{i}", TASKS[i % len(TASKS)], "tiny", horizon, seed=i, temperature=temperature, sample=i)
+        for i in range(count)
+    ]
+
+
+def actions(trajectories: list[Trajectory]) -> list[tuple[int, ...]]:
+    return [turn.action_ids for trajectory in trajectories for turn in trajectory.turns]
+
+
+def faulty(question: str) -> RolloutRequest:
+    return RolloutRequest(f"faulty-{question}", Task(question, "tests.rl.faulty:create", question, ()), "tiny", 2, seed=0)
+
+
+@pytest.mark.engine
+def test_trajectories_come_back_in_order_with_the_models_own_logprobs(rollouts: Rollouts, tiny_policy: Path) -> None:
+    done: list[tuple[int, int]] = []
+    trajectories = rollouts.rollout(requests(), on_progress=lambda count, total: done.append((count, total)))
+    assert [trajectory.id for trajectory in trajectories] == [f"t{i}" for i in range(20)]
+    assert done[-1] == (20, 20)
+    assert all(trajectory.outcome is None and trajectory.error is None for trajectory in trajectories)
+    assert all(len(turn.action_ids) == len(turn.action_logprobs) for t in trajectories for turn in t.turns)
+    model, _ = load_policy(tiny_policy)
+    assert max_logprob_difference(model, trajectories) < TOLERANCE
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_logprobs_are_those_of_the_distribution_sampled_from(rollouts: Rollouts, tiny_policy: Path, temperature: float) -> None:
+    model, _ = load_policy(tiny_policy)
+    assert max_logprob_difference(model, rollouts.rollout(requests(6, temperature)), temperature) < TOLERANCE
+
+
+@pytest.mark.engine
+def test_seeds_repeat_a_rollout(rollouts: Rollouts) -> None:
+    first, second = (actions(rollouts.rollout(requests(8, prefix=prefix))) for prefix in ("a", "b"))
+    assert first == second
+
+
+@pytest.mark.engine
+def test_engine_and_learner_agree_after_every_update(rollouts: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_policy(tiny_policy)
+    try:
+        for version in (1, 2):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.05)
+            save_policy(model, tokenizer, tmp_path / str(version))
+            rollouts.load_weights(tmp_path / str(version), version)
+            trajectories = rollouts.rollout(requests())
+            assert {turn.policy_version for trajectory in trajectories for turn in trajectory.turns} == {version}
+            assert max_logprob_difference(model, trajectories) < TOLERANCE
+    finally:
+        rollouts.load_weights(tiny_policy, 0)
+
+
+@pytest.mark.engine
+def test_an_update_cuts_nothing_off(rollouts: Rollouts, tiny_policy: Path) -> None:
+    async def generate_across_an_update() -> list[Generation]:
+        pool, sampling = rollouts._pool, Sampling(max_tokens=150, seed=1)
+        waiting = [asyncio.ensure_future(pool.generate(f"long{i}", (20 + i, 30), sampling)) for i in range(8)]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        await pool.load_weights(str(tiny_policy), 5)
+        return await asyncio.gather(*waiting)
+
+    generations = rollouts._wait(generate_across_an_update())
+    rollouts.load_weights(tiny_policy, 0)
+    assert {len(generation.token_ids) for generation in generations} == {150}
+    assert {len(generation.logprobs) for generation in generations} == {150}
+    assert {generation.stop_reason for generation in generations} == {GenerationStop.LENGTH}
+    assert {generation.policy_version for generation in generations} == {0}
+
+
+@pytest.mark.engine
+def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Rollouts) -> None:
+    trajectories = rollouts.rollout([faulty("raise"), faulty("hang"), faulty("none"), *requests(3)])
+    broken, hung, fine, *others = trajectories
+    assert broken.stop_reason is StopReason.FAULT
+    assert broken.outcome is Outcome.INVALID
+    assert broken.error == "ValueError: the world broke"
+    assert "longer than 1 seconds" in (hung.error or "")
+    assert fine.error is None
+    assert all(trajectory.error is None and trajectory.seconds < 1.0 for trajectory in others)
+
+
+@pytest.mark.engine
+def test_a_dead_worker_is_replaced(rollouts: Rollouts) -> None:
+    assert rollouts.rollout([faulty("die")])[0].outcome is Outcome.INVALID
+    assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3)))
+
+
+@pytest.mark.engine
+def test_an_environment_that_cannot_be_made_is_refused_before_anything_runs(rollouts: Rollouts) -> None:
+    with pytest.raises(RequestError, match="chess"):
+        rollouts.rollout([RolloutRequest("x", Task("x", "chess", "?", ()), "tiny", 2, seed=0)])
+
+
+def test_a_context_that_the_policy_cannot_take_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="max_context_tokens = 1024 is more than the 256"):
+        Rollouts.start(RolloutConfig(), tiny_policy)
+    with pytest.raises(RequestError, match="holds no policy"):
+        Rollouts.start(RolloutConfig(), tmp_path)
+
+
+@pytest.mark.engine
+def test_z_a_dead_engine_is_replaced_with_the_newest_weights(rollouts: Rollouts, tiny_policy: Path) -> None:
+    """Last, because the others share the engine."""
+    rollouts.load_weights(tiny_policy, 9)
+    _engine_process().send_signal(signal.SIGKILL)
+    dead = rollouts.rollout(requests(4, prefix="dead"))
+    assert {trajectory.outcome for trajectory in dead} == {Outcome.INVALID}
+    assert all(trajectory.error for trajectory in dead)
+    alive = rollouts.rollout(requests(4, prefix="alive"))
+    assert {trajectory.outcome for trajectory in alive} == {None}
+    assert {turn.policy_version for trajectory in alive for turn in trajectory.turns} == {9}
+
+
+def _engine_process() -> psutil.Process:
+    """vLLM's own process beneath this one."""
+    mine = psutil.Process(os.getpid()).children(recursive=True)
+    return next(process for process in mine if "EngineCore" in "".join(process.cmdline()))

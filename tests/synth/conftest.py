@@ -1,0 +1,45 @@
+"""A small world with its graph and its search, shared by the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from rl.search import SearchIndex
+from rl.tokenization import build_tokenizer
+from synth.graph import KnowledgeGraph
+from synth.paths import Retrieve
+from synth.world import WorldConfig, generate_world, world_words
+from warehouse.corpora.corpus import Corpus
+from warehouse.records import Document
+
+
+@pytest.fixture(scope="session")
+def world() -> Corpus:
+    """Four hundred entities in the plainest prose."""
+    return generate_world(WorldConfig(entities=400), "train", seed=11)
+
+
+@pytest.fixture(scope="session")
+def graph(world: Corpus) -> KnowledgeGraph:
+    """The graph of the world."""
+    return KnowledgeGraph.of(world)
+
+
+@pytest.fixture(scope="session")
+def retrieve(world: Corpus) -> Retrieve:
+    """The first hit of a search over the world."""
+    return first_hit(SearchIndex(world.documents))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(world: Corpus) -> PreTrainedTokenizerBase:
+    """A tokenizer trained on the world."""
+    return build_tokenizer([document.text for document in world.documents], 1_500, world_words())
+
+
+def first_hit(index: SearchIndex) -> Callable[[str], Document | None]:
+    """A search that gives its first hit."""
+    return lambda query: next(iter(index.search(query, 1)), None)

@@ -1,0 +1,28 @@
+"""Prints a digest of everything this room makes: run under several hash seeds by a test."""
+
+from __future__ import annotations
+
+from rl.search import SearchIndex
+from synth.demonstrations import DemonstrationConfig, build_demonstrations
+from synth.fas import FasConfig, build_fas
+from synth.graph import KnowledgeGraph
+from synth.questions import QuestionConfig, build_questions
+from synth.world import WorldConfig, generate_world
+from warehouse.digests import digest
+from warehouse.records import Document
+
+world = generate_world(WorldConfig(entities=150, prose_variety=3), "train", seed=2)
+graph = KnowledgeGraph.of(world)
+index = SearchIndex(world.documents)
+
+
+def retrieve(query: str) -> Document | None:
+    """The first hit."""
+    return next(iter(index.search(query, 1)), None)
+
+
+config = QuestionConfig(counts={1: 20, 2: 20, 4: 20}, intersections=0.3, unions=0.3, identify=0.5, variety=3)
+tasks, dropped = build_questions(graph, config, 1, retrieve)
+demonstrations, _ = build_demonstrations(graph, tasks, DemonstrationConfig(early_stop=0.4, wrong_turn=0.4), 1, retrieve)
+fas, rejected = build_fas(graph, FasConfig(plan_slices=20, reasoning={1: 10, 2: 10}, intersections=0.3), 1, retrieve)
+print(digest([world.facts, [task.digest for task in tasks], dropped, demonstrations, fas, rejected]))

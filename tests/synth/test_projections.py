@@ -1,0 +1,105 @@
+"""Formulas: what is malformed, and that solving gives exactly what brute force proves."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.formulas import Defect, constant, depth, is_constant, members, unknowns, validate
+from synth.graph import KnowledgeGraph
+from synth.projections import MalformedFormula, solve, witness
+from warehouse.records import Fact, Triple
+
+ENTITIES = "abcde"
+NODES = ["?", "V@X", "V@Y", "C@a", "C@b", "C@c | d"]
+
+facts = st.lists(st.builds(Fact, st.sampled_from(ENTITIES), st.sampled_from("rs"), st.sampled_from(ENTITIES)), max_size=12)
+formulas = st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from("rs"), st.sampled_from(NODES)), min_size=1, max_size=4)
+
+
+def brute_force(known: list[Fact], formula: list[Triple]) -> set[str]:
+    """Answers by trying every value for every unknown."""
+    pairs = {(f.relation, f.subject, f.object) for f in known} | {(f.relation, f.object, f.subject) for f in known}
+    free = unknowns(formula)
+    answers = set()
+    for chosen in product(ENTITIES, repeat=len(free)):
+        values = dict(zip(free, chosen, strict=True))
+        if all(holds(pairs, triple, values) for triple in formula):
+            answers.add(values["?"])
+    return answers
+
+
+def holds(pairs: set[tuple[str, str, str]], triple: Triple, values: dict[str, str]) -> bool:
+    left, right = ((values[n],) if n in values else members(n) for n in (triple[0], triple[2]))
+    return any((triple[1], a, b) in pairs for a in left for b in right)
+
+
+@settings(max_examples=400, deadline=None)
+@given(facts, formulas)
+def test_solve_gives_exactly_what_brute_force_gives(known: list[Fact], formula: list[Triple]) -> None:
+    graph = KnowledgeGraph(known)
+    if validate(formula):
+        with pytest.raises(MalformedFormula):
+            solve(graph, formula)
+        return
+    answers = solve(graph, formula)
+    assert answers == brute_force(known, formula)
+    for entity in ENTITIES:
+        values = witness(graph, formula, entity)
+        assert (values is not None) == (entity in answers)
+
+
+@settings(max_examples=100, deadline=None)
+@given(facts)
+def test_projection_of_a_union_is_the_union_of_projections(known: list[Fact]) -> None:
+    graph = KnowledgeGraph(known)
+    assert graph.project("r", "ab") == graph.project("r", "a") | graph.project("r", "b")
+    assert solve(graph, [(constant("a", "b"), "r", "?")]) == graph.project("r", "ab")
+
+
+@pytest.mark.parametrize(
+    ("formula", "defect"),
+    [
+        ([], Defect.EMPTY),
+        ([["V@X", "r"]], Defect.ARITY),
+        ([["V@X", "r", "C@a", "extra"]], Defect.ARITY),
+        (["abc"], Defect.ARITY),
+        ([["X", "r", "?"]], Defect.PREFIX),
+        ([["@CX", "r", "?"]], Defect.PREFIX),
+        ([["V@", "r", "?"]], Defect.PREFIX),
+        ([["C@a", "r", "?person"], ["C@a", "r", "?"]], Defect.PREFIX),
+        ([["C@a", " ", "?"]], Defect.RELATION),
+        ([["V@X", "r", "C@a"]], Defect.TARGET),
+        ([["C@a", "r", "?"], ["V@X", "r", "C@b"]], Defect.DISCONNECTED),
+        ([["C@a", "r", "?"], ["C@a", "r", "C@b"]], Defect.DISCONNECTED),
+    ],
+)
+def test_malformed_formulas_are_named(formula: list[list[str]], defect: Defect) -> None:
+    assert defect in {problem.defect for problem in validate(formula)}
+
+
+def test_the_formula_of_the_paper_is_well_formed_with_its_player_as_target() -> None:
+    formula = [
+        ("?", "playIn", "V@X"),
+        ("?", "playAt", "C@2004_05"),
+        ("?", "bornIn", "C@90s"),
+        ("V@X", "foundIn", "C@1966"),
+        ("V@X", "isA", "C@East German football team"),
+    ]
+    assert validate(formula) == []
+    assert depth(formula) == 2
+    assert sum(is_constant(triple[2]) for triple in formula) == 4
+
+
+def test_structure_is_the_same_graph_in_networkx() -> None:
+    graph = KnowledgeGraph([Fact("a", "r", "b"), Fact("a", "s", "b"), Fact("a", "r", "b")])
+    assert sorted(graph.structure().edges(keys=True)) == [("a", "b", "r"), ("a", "b", "s")]
+
+
+def test_a_fact_stated_twice_is_one_edge_with_both_documents() -> None:
+    graph = KnowledgeGraph([Fact("a", "r", "b", ("d1",)), Fact("a", "r", "b", ("d2",))])
+    assert graph.stating("a", "r", "b") == ("d1", "d2")
+    assert len(list(graph.facts())) == 1

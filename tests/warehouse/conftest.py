@@ -1,0 +1,106 @@
+"""Lakes and records for the tests of the warehouse. Everything is real: DuckDB, DuckLake, files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warehouse import (
+    Document,
+    Example,
+    Fact,
+    Failure,
+    Lake,
+    Metric,
+    Outcome,
+    Policy,
+    Record,
+    Run,
+    Score,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+)
+
+MakeTrajectory = Callable[..., Trajectory]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Lake(tmp_path / "home") as lake:
+        yield lake
+
+
+def _turn(index: int, tool: str = "search") -> Turn:
+    return Turn(
+        index=index,
+        action_ids=(5, 6, 7 + index),
+        action_logprobs=(-0.1, -2.5e-9, 0.0),
+        action=f"<{tool}> Amber «Stone» {index}</{tool}>",
+        tool=tool,
+        arguments=f"Amber «Stone» {index}",
+        observation_ids=() if tool == "answer" else (1, 2),
+        observation="" if tool == "answer" else "line\nanother 'quoted' \x00 line",
+        reward=None if index else 0.5,
+        tool_outcome="ok",
+        latency=0.25,
+        policy_version=index,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_trajectory() -> MakeTrajectory:
+    """A maker of trajectories: `n_turns` turns of which the last answers; other fields as given."""
+
+    def make(id: str, n_turns: int = 2, **fields: Any) -> Trajectory:
+        turns = tuple(_turn(index, "answer" if index == n_turns - 1 else "search") for index in range(n_turns))
+        base = Trajectory(
+            id=id,
+            task_key="t1",
+            policy="p1",
+            stage="rl",
+            horizon=3,
+            prompt_ids=(9, 8),
+            turns=turns,
+            stop_reason=StopReason.ANSWERED,
+            outcome=Outcome.SUCCESS,
+            reward=1.0,
+            seed=2**31 - 1,
+            started=datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC),
+            seconds=1.5,
+        )
+        return replace(base, **fields)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def one_of_each(make_trajectory: MakeTrajectory) -> list[Record]:
+    """At least one record of every kind, with empty, missing and awkward values among them."""
+    moment = datetime(2026, 5, 1, 14, 0, tzinfo=timezone(timedelta(hours=2)))
+    formula = (("V@a", "cast member", "C@X"), ("V@a", "release year", "?"))
+    return [
+        Fact("a'b", "likes", "c", ("d1", "d2"), "world"),
+        Fact("a'b", "likes", "c", (), "other world"),
+        Document("d1", "Title", 'Text with "quotes", tabs\t and emoji 🎡.', "world"),
+        Task("t1", "search", "Who?", ("one", "two"), formula, "eval", 2, 3, 1, {"seed": 7, "path": ["x", {"y": None}]}),
+        Task("t2", "search", "What?", ()),
+        make_trajectory("full", 3, step=4, suite="held_out", sample=2, wheel_turn=2),
+        make_trajectory("empty", 0, outcome=None, reward=None, stop_reason=StopReason.FAULT, error="engine died"),
+        Score("full", "qa_em", "1", 1.0, Outcome.SUCCESS),
+        Score("empty", "qa_em", "1", None, Outcome.INVALID, "no trajectory"),
+        Example("e1", "trajectory", (("prompt", False), ("action", True)), ("full",), 2, (1, 2, 3), (0, 1, 1)),
+        Example("e2", "document", (), ()),
+        Policy("p1", None, "init", "/weights", "abc", None),
+        Policy("p2", "p1", "rl", "/weights2", "def", 12, 2, True),
+        Run("r1", "rl", 1, {"lr": 1e-3, "rounds": [2, 4]}, "digest", 3, None, "running", moment),
+        Metric("r1", "rl", 1, 5, "loss", 0.125),
+        Failure("corpus", "debris", "no name", {"text": "and", "at": [1, 2]}),
+        Failure("corpus", "debris", "nothing known"),
+    ]

@@ -1,0 +1,166 @@
+"""Records in, records out: nothing changes on the way, nothing doubles, and a batch is stored whole or not at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC
+from functools import partial
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from warehouse import Document, Example, Fact, Failure, Lake, Metric, Outcome, Policy, Record, RequestError, Run, Score, Task, Trajectory
+from warehouse.schema import TABLE_OF
+
+MakeTrajectory = Callable[..., Trajectory]
+
+
+def test_every_record_comes_back_as_it_was(lake: Lake, one_of_each: list[Record]) -> None:
+    lake.add(one_of_each)
+    expected: dict[type, set[str]] = defaultdict(set)
+    for record in one_of_each:
+        expected[type(record)].add(repr(_in_utc(record)))
+    assert set(expected) == set(TABLE_OF)
+    for kind, texts in expected.items():
+        assert {*map(repr, lake.read(kind))} == texts
+
+
+def _in_utc(record: Record) -> Record:
+    """Times are kept in UTC: the same moment, written in another zone."""
+    return replace(record, started=record.started.astimezone(UTC)) if isinstance(record, Run) else record
+
+
+def test_adding_again_changes_nothing_and_keeps_what_was_there(lake: Lake, one_of_each: list[Record]) -> None:
+    lake.add(one_of_each)
+    before = lake.snapshot()
+    lake.add(one_of_each)
+    lake.add([Document("d1", "Other title", "Other text", "elsewhere")])
+    assert lake.snapshot() == before
+    assert lake.documents()[0].title == "Title"
+    assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
+
+
+def test_one_batch_of_many_kinds_is_one_commit(lake: Lake, one_of_each: list[Record]) -> None:
+    before = lake.snapshot()
+    lake.add(one_of_each)
+    assert lake.snapshot() == before + 1
+
+
+def test_a_key_twice_in_one_batch_is_stored_once(lake: Lake) -> None:
+    lake.add([Policy("p", None, "init", "first", "a", None), Policy("p", None, "init", "last", "b", None)])
+    assert [policy.path for policy in lake.policies()] == ["last"]
+
+
+def test_replace_overwrites_rows_and_turns(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([make_trajectory("a", 4), make_trajectory("b", 2), Policy("p1", None, "rl", "/w", "d", None)])
+    lake.replace([make_trajectory("a", 1), make_trajectory("c", 2), Policy("p1", None, "rl", "/w", "d", None, promoted=True)])
+    assert [(trajectory.id, len(trajectory.turns)) for trajectory in lake.trajectories()] == [("a", 1), ("b", 2), ("c", 2)]
+    assert [policy.promoted for policy in lake.policies()] == [True]
+    assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 5}]
+
+
+def test_a_batch_that_breaks_leaves_nothing(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    broken = replace(make_trajectory("broken"), seed="not a number")  # type: ignore[arg-type]
+    with pytest.raises(Exception, match=r"not a number|seed|int"):
+        lake.add([Document("d", "t", "x", "s"), make_trajectory("good"), broken])
+    assert lake.documents() == [] and lake.trajectories() == []
+
+
+def test_work_that_raises_is_rolled_back(lake: Lake) -> None:
+    with pytest.raises(RuntimeError):
+        lake.write(_insert_and_raise)
+    assert lake.metrics() == []
+
+
+def _insert_and_raise(cursor: duckdb.DuckDBPyConnection) -> None:
+    cursor.execute("INSERT INTO metrics(run_id, step, name, value) VALUES ('r', 1, 'loss', 0.5)")
+    raise RuntimeError("half-way")
+
+
+def test_threads_share_one_lake(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    batches = [[make_trajectory(f"{batch}-{row}") for row in range(12)] for batch in (0, 1, 2, 0, 1, 2)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lake.add, batches))
+    assert len(lake.trajectories()) == 36
+    assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 72}]
+
+
+def test_a_conflict_is_tried_again_and_another_error_is_not(lake: Lake) -> None:
+    tries: list[str] = []
+
+    def work(message: str, cursor: duckdb.DuckDBPyConnection) -> None:
+        cursor.execute("INSERT INTO metrics(run_id, step, name, value) VALUES ('r', 1, 'loss', 0.5)")
+        tries.append(message)
+        if len(tries) < 3:
+            raise duckdb.TransactionException(message)
+
+    lake.write(partial(work, "database is locked"))
+    assert len(tries) == 3 and len(lake.metrics()) == 1
+    tries.clear()
+    with pytest.raises(duckdb.Error):
+        lake.write(partial(work, "something else"))
+    assert len(tries) == 1 and len(lake.metrics()) == 1
+
+
+def test_readers_are_filtered_ordered_and_parametrised(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([make_trajectory(id, policy=policy) for id, policy in (("b", "x"), ("a", "x"), ("c", "it's"))])
+    lake.add([Task("t2", "search", "?", ("a",), split="eval"), Task("t1", "search", "?", ("a",))])
+    lake.add([Example("e2", "has", (), ()), Example("e1", "fas_plan", (), ()), Fact("s", "r", "o", source="w"), Fact("s", "r", "o")])
+    assert [trajectory.id for trajectory in lake.trajectories()] == ["a", "b", "c"]
+    assert [trajectory.id for trajectory in lake.trajectories("policy = ?", ["it's"])] == ["c"]
+    assert [task.key for task in lake.tasks("eval")] == ["t2"]
+    assert [example.id for example in lake.examples(["has", "document"])] == ["e2"]
+    assert [fact.source for fact in lake.facts()] == ["", "w"] and len(lake.facts("w")) == 1
+
+
+def test_existing_tells_which_keys_are_stored(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([make_trajectory("a"), Score("a", "qa_em", "1", 1.0, Outcome.SUCCESS)])
+    assert lake.existing(Trajectory, ["a", "b"]) == {"a"}
+    assert lake.existing(Score, [("a", "qa_em", "1"), ("a", "qa_em", "2")]) == {("a", "qa_em", "1")}
+    assert lake.existing(Trajectory, []) == set()
+
+
+def test_earlier_snapshots_stay_readable(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([make_trajectory("a", 3)])
+    before = lake.snapshot()
+    lake.add([make_trajectory("b", 2)])
+    lake.replace([make_trajectory("a", 1)])
+    assert [(trajectory.id, len(trajectory.turns)) for trajectory in lake.trajectories(at=before)] == [("a", 3)]
+    assert lake.query("SELECT n_turns FROM trajectories", at=before).to_pylist() == [{"n_turns": 3}]
+    assert lake.query("SELECT count(*) AS n FROM trajectories").to_pylist() == [{"n": 2}]
+    with pytest.raises(RequestError, match=r"no snapshot 999; the latest is \d+"):
+        lake.query("SELECT 1", at=999)
+
+
+def test_figures_that_are_not_finite_do_not_stop_a_run(lake: Lake) -> None:
+    lake.add([Failure("rl", "loss", "not finite", {"loss": float("nan"), "steps": [1.0, float("inf")]})])
+    lake.add([Metric("r", "rl", 1, 1, "loss", float("nan"))])
+    assert lake.failures()[0].item == {"loss": None, "steps": [1.0, None]}
+    assert lake.query("SELECT count(*) AS n FROM metrics WHERE isnan(value)").to_pylist() == [{"n": 1}]
+
+
+def test_a_reader_needs_a_lake_and_cannot_write(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no lake in"):
+        Lake(tmp_path / "nowhere", read_only=True)
+    assert not (tmp_path / "nowhere").exists()
+    lake.add([Document("d", "t", "x", "s")])
+    with Lake(lake.place.home, read_only=True) as reader:
+        assert [document.id for document in reader.documents()] == ["d"]
+        lake.add([Document("e", "t", "x", "s")])
+        assert [document.id for document in reader.documents()] == ["d", "e"]
+        with pytest.raises(RequestError, match="opened to read"):
+            reader.add([Document("f", "t", "x", "s")])
+
+
+def test_a_home_may_be_moved_and_have_an_awkward_name(tmp_path: Path, make_trajectory: MakeTrajectory) -> None:
+    with Lake(tmp_path / "it's here") as lake:
+        lake.add([make_trajectory(f"t{number}", 3) for number in range(20)])
+    (tmp_path / "it's here").rename(tmp_path / "moved away")
+    with Lake(tmp_path / "moved away") as lake:
+        lake.add([make_trajectory("t20", 3)])
+        assert len(lake.trajectories()) == 21
+        assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 63}]

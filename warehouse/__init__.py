@@ -1,0 +1,43 @@
+"""The warehouse: the records that all stages share, and the lake that keeps them."""
+
+from __future__ import annotations
+
+from warehouse.errors import RequestError
+from warehouse.lake import Lake
+from warehouse.records import (
+    Document,
+    Example,
+    Fact,
+    Failure,
+    Metric,
+    Outcome,
+    Policy,
+    Run,
+    Score,
+    StopReason,
+    Task,
+    Trajectory,
+    Triple,
+    Turn,
+)
+from warehouse.schema import Record
+
+__all__ = [
+    "Document",
+    "Example",
+    "Fact",
+    "Failure",
+    "Lake",
+    "Metric",
+    "Outcome",
+    "Policy",
+    "Record",
+    "RequestError",
+    "Run",
+    "Score",
+    "StopReason",
+    "Task",
+    "Trajectory",
+    "Triple",
+    "Turn",
+]

@@ -1,0 +1,132 @@
+"""Kinds of columns: how a column of Python values becomes an Arrow array and back, fast enough for token ids.
+
+Lists are encoded and decoded over their flat values and offsets: per-element conversion would dominate every read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+
+Encode = Callable[[Sequence[Any]], pa.Array]
+Decode = Callable[[pa.Array], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The type of a column in SQL, and its two conversions: values to an array, an array to values."""
+
+    sql: str
+    encode: Encode
+    decode: Decode
+
+
+def _scalar(sql: str, arrow: pa.DataType) -> Kind:
+    return Kind(sql, partial(pa.array, type=arrow), pa.Array.to_pylist)
+
+
+def _encode_list(values: Sequence[Sequence[Any]], arrow: pa.DataType) -> pa.Array:
+    offsets = pa.array([0, *accumulate(map(len, values))], pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(list(chain.from_iterable(values)), arrow))
+
+
+def _decode_list(array: pa.Array) -> list[tuple[Any, ...]]:
+    flat = _values(array.values)
+    return [tuple(flat[start:end]) for start, end in pairwise(array.offsets.to_pylist())]
+
+
+def _values(array: pa.Array) -> list[Any]:
+    if array.null_count == 0 and (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        return list(array.to_numpy().tolist())
+    return list(array.to_pylist())
+
+
+def _list(sql: str, arrow: pa.DataType) -> Kind:
+    return Kind(sql, partial(_encode_list, arrow=arrow), _decode_list)
+
+
+_SEGMENT = pa.struct([("text", pa.string()), ("trained", pa.bool_())])
+
+
+def _encode_segments(values: Sequence[Sequence[tuple[str, bool]]]) -> pa.Array:
+    offsets = pa.array([0, *accumulate(map(len, values))], pa.int32())
+    flat = list(chain.from_iterable(values))
+    texts, trained = pa.array([text for text, _ in flat], pa.string()), pa.array([flag for _, flag in flat], pa.bool_())
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([texts, trained], fields=list(_SEGMENT)))
+
+
+def _decode_segments(array: pa.Array) -> list[tuple[tuple[str, bool], ...]]:
+    flat = list(zip(array.values.field("text").to_pylist(), array.values.field("trained").to_pylist(), strict=True))
+    return [tuple(flat[start:end]) for start, end in pairwise(array.offsets.to_pylist())]
+
+
+def to_json(value: Any) -> str:
+    """JSON text of `value`: what JSON does not know becomes text, and numbers that are not finite become null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _encode_json(values: Sequence[Any]) -> pa.Array:
+    return pa.array([None if value is None else to_json(value) for value in values], pa.string())
+
+
+def _decode_json(array: pa.Array) -> list[Any]:
+    return [None if text is None else json.loads(text) for text in array.to_pylist()]
+
+
+def _decode_triples(array: pa.Array) -> list[tuple[tuple[str, ...], ...]]:
+    return [tuple(tuple(triple) for triple in formula) for formula in _decode_json(array)]
+
+
+def _encode_times(values: Sequence[datetime | None]) -> pa.Array:
+    """Times as UTC without a zone: a plain client then needs no time zone data to show them. Naive ones are UTC already."""
+    return pa.array([None if value is None else _utc(value).replace(tzinfo=None) for value in values], pa.timestamp("us"))
+
+
+def _utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _decode_times(array: pa.Array) -> list[datetime | None]:
+    return [None if value is None else value.replace(tzinfo=UTC) for value in array.to_pylist()]
+
+
+def _decode_enum(array: pa.Array, enum: type[StrEnum]) -> list[StrEnum | None]:
+    return [None if value is None else enum(value) for value in array.to_pylist()]
+
+
+def enumeration(enum: type[StrEnum]) -> Kind:
+    """Text in the table, a member of `enum` in the record."""
+    return Kind("VARCHAR", partial(pa.array, type=pa.string()), partial(_decode_enum, enum=enum))
+
+
+TEXT = _scalar("VARCHAR", pa.string())
+INTEGER = _scalar("BIGINT", pa.int64())
+REAL = _scalar("DOUBLE", pa.float64())
+FLAG = _scalar("BOOLEAN", pa.bool_())
+TEXTS = _list("VARCHAR[]", pa.string())
+INTEGERS = _list("INTEGER[]", pa.int32())
+REALS = _list("DOUBLE[]", pa.float64())
+SEGMENTS = Kind("STRUCT(text VARCHAR, trained BOOLEAN)[]", _encode_segments, _decode_segments)
+JSON = Kind("JSON", _encode_json, _decode_json)
+TRIPLES = Kind("JSON", _encode_json, _decode_triples)
+TIME = Kind("TIMESTAMP", _encode_times, _decode_times)

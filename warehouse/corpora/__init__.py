@@ -1,0 +1,1 @@
+"""Readers of facts and documents: each turns foreign data into one `Corpus`."""

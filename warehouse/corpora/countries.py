@@ -1,0 +1,146 @@
+"""Countries as a corpus: borders, capitals, languages, currencies and regions as facts, the World Factbook as documents.
+
+The Factbook's pages are long, so each of their sections is a document of its own; the first bears the country's bare name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.text import folded, plain, states
+from warehouse.errors import RequestError
+from warehouse.records import Document, Fact, Failure
+
+SOURCE = "kg_countries"
+_SHORTEST_ALIAS = 4
+"""Characters below which another spelling is a code: «IN» stands in any text."""
+
+_SECTION_OF = {
+    "borders": "Geography",
+    "capital": "Government",
+    "language": "People and Society",
+    "currency": "Economy",
+    "region": "Geography",
+    "subregion": "Geography",
+}
+"""The section that treats of a relation: a name elsewhere on the page says nothing about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Country:
+    """One country with what its document states about it."""
+
+    row: Mapping[str, Any]
+    sections: tuple[Document, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.row["name"]["common"])
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        names = self.row["name"]
+        others = [name for name in self.row.get("altSpellings", ()) if len(name) >= _SHORTEST_ALIAS]
+        return (names["common"], names["official"], *others)
+
+
+def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
+    """The graph in `folder` (`countries.json`) with the documents under `factbook` (by default `corpus_factbook` beside it).
+
+    Raises `RequestError` where `countries.json` is missing or no JSON. A country without a document keeps its facts and is
+    reported as a failure.
+    """
+    rows = _load(folder / "countries.json")
+    pages = _pages(factbook or folder.parent / "corpus_factbook")
+    countries = [_Country(row, _sections(row, pages)) for row in rows]
+    missing = [country.name for country in countries if not country.sections]
+    names = _Names(country.name for country in countries)
+    by_code = {country.row["cca3"]: country for country in countries}
+    facts = tuple(dict.fromkeys(fact for country in countries for fact in _facts(country, by_code, names)))
+    documents = tuple(section for country in countries for section in country.sections)
+    failures = tuple(Failure("corpus", "no_document", "no page of the Factbook bears this country's name", name) for name in missing)
+    return Corpus(facts=facts, documents=documents, types=names.types, failures=failures)
+
+
+class _Names:
+    """Gives each thing a name that only it bears: a city called like its country becomes «Singapore (city)»."""
+
+    def __init__(self, countries: Iterator[str]) -> None:
+        self.types = dict.fromkeys(countries, "country")
+
+    def of(self, text: str, kind: str) -> str:
+        name = text if self.types.setdefault(text, kind) == kind else f"{text} ({kind})"
+        self.types[name] = kind
+        return name
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RequestError(f"There is no file {path}: put the data of kg_countries there or name another folder.") from error
+    except ValueError as error:
+        raise RequestError(f"{path} is not JSON ({error}): fetch it again.") from error
+
+
+def _pages(folder: Path) -> dict[str, tuple[str, Any]]:
+    """Pages of the Factbook, each with its id, by the folded names that it gives its country; none where the folder is absent."""
+    pages: dict[str, tuple[str, Any]] = {}
+    for path in sorted(folder.rglob("*.json")):
+        page = _load(path)
+        names = page.get("Government", {}).get("Country name", {})
+        for form in ("conventional short form", "conventional long form"):
+            name = folded(plain(names.get(form, {}).get("text", "")))
+            if name not in ("", "none"):
+                pages.setdefault(name, (f"{path.parent.name}/{path.stem}", page))
+    return pages
+
+
+def _sections(row: Mapping[str, Any], pages: Mapping[str, tuple[str, Any]]) -> tuple[Document, ...]:
+    found = next((pages[key] for key in map(folded, _Country(row, ()).spellings) if key in pages), None)
+    if found is None:
+        return ()
+    page_id, page = found
+    name = row["name"]["common"]
+    return tuple(
+        Document(f"factbook:{page_id}#{section}", name if place == 0 else f"{name}: {section}", " ".join(_sentences(fields)), SOURCE)
+        for place, (section, fields) in enumerate(page.items())
+    )
+
+
+def _sentences(fields: Any, name: str = "") -> Iterator[str]:
+    """«Field: text.» for each text in a section, whatever its depth."""
+    for key, value in fields.items():
+        if key == "text" and isinstance(value, str):
+            yield f"{name}: {plain(value)}." if name else f"{plain(value)}."
+        elif isinstance(value, dict):
+            yield from _sentences(value, f"{name}, {key.strip()}" if name else key.strip())
+
+
+def _facts(country: _Country, by_code: Mapping[str, _Country], names: _Names) -> Iterator[Fact]:
+    row = country.row
+    for code in row["borders"]:
+        if code in by_code:
+            yield _fact(country, "borders", by_code[code].name, by_code[code].spellings)
+    for capital in row["capital"]:
+        yield _fact(country, "capital", names.of(capital, "city"), (capital,))
+    for language in row["languages"].values():
+        yield _fact(country, "language", names.of(language, "language"), (language,))
+    for currency in row["currencies"].values():
+        yield _fact(country, "currency", names.of(currency["name"], "currency"), (currency["name"], f"{currency['name']}s"))
+    for level in ("region", "subregion"):
+        if row[level]:
+            yield _fact(country, level, names.of(row[level], "region"), (row[level],))
+
+
+def _fact(country: _Country, relation: str, value: str, spellings: Sequence[str]) -> Fact:
+    """The fact with the section that states it: the one that treats of this relation, where it names the value."""
+    ending = f"#{_SECTION_OF[relation]}"
+    sections = [section for section in country.sections if section.id.endswith(ending)]
+    stating = [section.id for section in sections if any(states(folded(section.text), folded(spelling)) for spelling in spellings)]
+    return Fact(country.name, relation, value, tuple(stating), SOURCE)

@@ -1,0 +1,208 @@
+"""The lake of one home: records in, records out, and read-only SQL over all of it.
+
+Every batch is one commit, every write is idempotent by key, and any number of processes may read and write at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+import duckdb
+import pyarrow as pa
+
+from warehouse import rows
+from warehouse.catalogue import NAME, Place, connect_to_read, connect_to_write, cursor_in_lake
+from warehouse.errors import RequestError
+from warehouse.queries import run_query
+from warehouse.records import (
+    Document,
+    Example,
+    Fact,
+    Failure,
+    Metric,
+    Policy,
+    Run,
+    Score,
+    Task,
+    Trajectory,
+)
+from warehouse.schema import TABLE_OF, TABLES, Record
+from warehouse.transactions import commit, writers_lock
+from warehouse.views import VIEWS
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Lake:
+    """The lake in `home`: `home/lake/catalog.sqlite` and `home/lake/data/`. Safe to use from several threads.
+
+    A lake that may be written is made where it is missing; with `read_only=True` a missing one is a `RequestError`.
+    """
+
+    def __init__(self, home: Path, read_only: bool = False) -> None:
+        self.place = Place(Path(home))
+        self.read_only = read_only
+        self._reading: duckdb.DuckDBPyConnection | None = None
+        self._connection = self._open_to_read() if read_only else self._open_to_write()
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the lake's files."""
+        self._connection.close()
+        if self._reading is not None:
+            self._reading.close()
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Stores the records that are not there yet, of whatever kinds, in one commit; those that are there stay as they are."""
+        groups = rows.grouped(records)
+
+        def work(cursor: rows.Cursor) -> None:
+            for kind, keyed in groups.items():
+                table = TABLE_OF[kind]
+                known = rows.existing_keys(cursor, table, list(keyed))
+                rows.insert(cursor, table, [record for key, record in keyed.items() if key not in known])
+
+        self.write(work)
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Stores the records in one commit, in the place of those with the same keys."""
+        groups = rows.grouped(records)
+
+        def work(cursor: rows.Cursor) -> None:
+            for kind, keyed in groups.items():
+                rows.delete(cursor, TABLE_OF[kind], list(keyed))
+                rows.insert(cursor, TABLE_OF[kind], list(keyed.values()))
+
+        self.write(work)
+
+    def write(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """Runs `work` with a cursor as one transaction; it must bear being run again after a conflict."""
+        if self.read_only:
+            raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
+        return commit(self._connection, self.place.lock, work)
+
+    def existing(self, kind: type, keys: Iterable[Any]) -> set[Any]:
+        """Those of `keys` that are stored: plain values where the kind has one key column (`id`, `key`), else tuples."""
+        table = TABLE_OF[kind]
+        single = len(table.key) == 1
+        wanted = [(key,) if single else tuple(key) for key in keys]
+        found = self._with_cursor(lambda cursor: rows.existing_keys(cursor, table, wanted))
+        return {key[0] for key in found} if single else set(found)
+
+    def read(self, kind: type[R], where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[R]:
+        """Records of one kind that meet the SQL condition `where`, ordered by key; `at` reads an earlier snapshot."""
+        version = "" if at is None else f"AT (VERSION => {int(at)})"
+        table = TABLE_OF[kind]
+        return self._with_cursor(lambda cursor: cast("list[R]", rows.select(cursor, table, where, parameters, version)))
+
+    def tasks(self, split: str | None = None, at: int | None = None) -> list[Task]:
+        """Tasks, of one split or all."""
+        return self.read(Task, *_equal("split", split), at=at)
+
+    def trajectories(self, where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[Trajectory]:
+        """Trajectories with all their turns; `where` speaks of the columns of `trajectories`."""
+        return self.read(Trajectory, where, parameters, at)
+
+    def examples(self, kinds: Sequence[str] | None = None, at: int | None = None) -> list[Example]:
+        """Training examples, of some kinds or all."""
+        if kinds is None:
+            return self.read(Example, at=at)
+        return self.read(Example, "list_contains(?, kind)", [list(kinds)], at=at)
+
+    def documents(self, source: str | None = None, at: int | None = None) -> list[Document]:
+        """Documents, of one source or all."""
+        return self.read(Document, *_equal("source", source), at=at)
+
+    def facts(self, source: str | None = None, at: int | None = None) -> list[Fact]:
+        """Facts, of one source or all."""
+        return self.read(Fact, *_equal("source", source), at=at)
+
+    def runs(self, where: str = "TRUE", parameters: Sequence[Any] = ()) -> list[Run]:
+        """Runs of stages, in their present state."""
+        return self.read(Run, where, parameters)
+
+    def policies(self, where: str = "TRUE", parameters: Sequence[Any] = ()) -> list[Policy]:
+        """Policies."""
+        return self.read(Policy, where, parameters)
+
+    def scores(self, where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[Score]:
+        """Scores of all verifiers."""
+        return self.read(Score, where, parameters, at)
+
+    def metrics(self, run_id: str | None = None) -> list[Metric]:
+        """Figures of one run or all."""
+        return self.read(Metric, *_equal("run_id", run_id))
+
+    def failures(self, stage: str | None = None) -> list[Failure]:
+        """What one stage, or any, dropped or quarantined."""
+        return self.read(Failure, *_equal("stage", stage))
+
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), at: int | None = None) -> pa.Table:
+        """The result of one SELECT, now or as it was at snapshot `at`.
+
+        Anything but a SELECT, an error in the SQL and an unknown snapshot are a `RequestError`. The statement runs on a
+        connection that cannot write to the lake and reads no file but the lake's own data.
+        """
+        if at is None:
+            return run_query(self._reader(), sql, parameters)
+        try:
+            connection = connect_to_read(self.place, at)
+        except duckdb.InvalidInputException as error:
+            raise RequestError(f"The lake in {self.place.home} has no snapshot {at}; the latest is {self.snapshot()}.") from error
+        with connection:
+            return run_query(connection, sql, parameters)
+
+    def snapshot(self) -> int:
+        """Id of the latest snapshot: the version of everything that is stored now."""
+        sql = f"SELECT id FROM ducklake_current_snapshot('{NAME}')"
+        return self._with_cursor(lambda cursor: int(cursor.execute(sql).fetchall()[0][0]))
+
+    def _with_cursor(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """Reads in one transaction, so that several statements see one snapshot."""
+        with cursor_in_lake(self._connection) as cursor:
+            cursor.begin()
+            try:
+                return work(cursor)
+            finally:
+                cursor.rollback()
+
+    def _reader(self) -> duckdb.DuckDBPyConnection:
+        if self.read_only:
+            return self._connection
+        if self._reading is None:
+            self._reading = connect_to_read(self.place)
+        return self._reading
+
+    def _open_to_read(self) -> duckdb.DuckDBPyConnection:
+        if not self.place.catalogue.exists():
+            raise RequestError(f"There is no lake in {self.place.home}: give the --home of a run that has started.")
+        return connect_to_read(self.place)
+
+    def _open_to_write(self) -> duckdb.DuckDBPyConnection:
+        self.place.data.mkdir(parents=True, exist_ok=True)
+        with writers_lock(self.place.lock):
+            connection = connect_to_write(self.place)
+        commit(connection, self.place.lock, _create_missing)
+        return connection
+
+
+def _create_missing(cursor: duckdb.DuckDBPyConnection) -> None:
+    """Makes the tables and views that a new lake, or one of an older version, lacks."""
+    for table in TABLES:
+        cursor.execute(table.ddl)
+    for name, definition in VIEWS.items():
+        cursor.execute(f"CREATE VIEW IF NOT EXISTS {name} AS {definition}")
+
+
+def _equal(column: str, value: str | None) -> tuple[str, list[Any]]:
+    """The condition that `column` has `value`, or none where there is no value."""
+    return ("TRUE", []) if value is None else (f'"{column}" = ?', [value])

@@ -1,0 +1,222 @@
+"""The records that every stage reads and writes.
+
+Each is a frozen value with the same name as its table in the lake, in the singular. Stages speak to each other through
+these alone. Token ids are the record of what a policy did; text is a view of them. An outcome has three values, because a
+fault of a tool, an engine or a judge says nothing about the policy: such a trajectory is *invalid*, never a zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from warehouse.digests import digest
+
+Triple = tuple[str, str, str]
+"""One knowledge projection, `(subject, relation, object)`: variables `V@name`, constants `C@text`, the target `?`."""
+
+
+class Outcome(StrEnum):
+    """What a trajectory came to."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    INVALID = "invalid"
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended."""
+
+    ANSWERED = "answered"
+    MAX_TURNS = "max_turns"
+    MAX_CONTEXT_TOKENS = "max_context_tokens"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One edge of the knowledge graph, with the documents that state it; `source` names the world or the file, as in `Document`."""
+
+    subject: str
+    relation: str
+    object: str
+    documents: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text of the corpus; `source` names the world or the file that it came from."""
+
+    id: str
+    title: str
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question with the answers that are accepted; `key` is stable, `digest` follows the content."""
+
+    key: str
+    environment: str
+    question: str
+    answers: tuple[str, ...]
+    formula: tuple[Triple, ...] = ()
+    split: str = "train"
+    hops: int = 1
+    constraints: int = 1
+    layers: int = 1
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Digest of what the task asks and accepts; provenance does not enter it."""
+        return digest([self.environment, self.question, self.answers, self.formula, self.split, self.hops, self.constraints, self.layers])
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One action of the policy and what came back.
+
+    `action_ids` and `action_logprobs` have equal length: what the engine sampled, natural logarithms. `observation_ids` are
+    what was appended to the context after the action (empty where the trajectory ended). `latency` is in seconds.
+    """
+
+    index: int
+    action_ids: tuple[int, ...]
+    action_logprobs: tuple[float, ...]
+    action: str
+    tool: str | None
+    arguments: str | None
+    observation_ids: tuple[int, ...]
+    observation: str
+    reward: float | None
+    tool_outcome: str | None
+    latency: float
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One run of a policy on a task.
+
+    `stage` is what made it: `demonstration`, `rl`, `eval` or `import`. `suite` names the evaluation suite, `step` the RL step,
+    `wheel_turn` the turn of the wheel (from 1), `sample` the place within the group of trajectories of one task.
+    `started` is UTC, `seconds` a duration. `reward` is None where no verifier has spoken or the outcome is invalid.
+    """
+
+    id: str
+    task_key: str
+    policy: str
+    stage: str
+    horizon: int
+    prompt_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    stop_reason: StopReason
+    outcome: Outcome | None
+    reward: float | None
+    seed: int
+    started: datetime
+    seconds: float
+    wheel_turn: int = 1
+    step: int | None = None
+    suite: str | None = None
+    sample: int = 0
+    error: str | None = None
+
+    @property
+    def answer(self) -> str | None:
+        """The text of the policy's own answer action, or None where it gave none."""
+        last = self.turns[-1] if self.turns else None
+        return last.arguments if last is not None and last.tool == "answer" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A verifier's judgement of one trajectory: a value, or an error and no value."""
+
+    trajectory_id: str
+    verifier: str
+    version: str
+    value: float | None
+    verdict: Outcome
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A piece of training text.
+
+    `segments` are (text, trained) pairs that concatenate to the text; segments with `trained=False` are masked in the loss.
+    `kind` is `document`, `fas_plan`, `fas_reason`, `has` or `trajectory`; `sources` are the ids it was made from. Where the
+    example is a stored trajectory, `token_ids` and `loss_mask` carry the ids as sampled, and win over the text.
+    """
+
+    id: str
+    kind: str
+    segments: tuple[tuple[str, bool], ...]
+    sources: tuple[str, ...]
+    wheel_turn: int = 1
+    token_ids: tuple[int, ...] = ()
+    loss_mask: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(text for text, _ in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A set of weights with its parent, the stage that made it (`init`, `cpt`, `sft`, `rl`) and the snapshot it was trained on."""
+
+    id: str
+    parent: str | None
+    stage: str
+    path: str
+    weights_digest: str
+    snapshot: int | None
+    wheel_turn: int = 1
+    promoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of a stage. `state` is `running`, `completed` or `failed`; `figures` are what the stage measured."""
+
+    id: str
+    stage: str
+    wheel_turn: int
+    config: dict[str, Any]
+    config_digest: str
+    snapshot_before: int | None
+    snapshot_after: int | None
+    state: str
+    started: datetime
+    finished: datetime | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a stage at one of its steps: what the curves are drawn from."""
+
+    run_id: str
+    stage: str
+    wheel_turn: int
+    step: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something dropped, retried or quarantined: where, what kind, and the reason; `item` is what it was, as JSON-able data."""
+
+    stage: str
+    kind: str
+    reason: str
+    item: Any = None

@@ -1,0 +1,87 @@
+"""One commit: a lock that lets writers in one at a time, a transaction, and a bounded number of tries.
+
+DuckLake lets two commits append to one table at the same time, so "insert what is missing" in two processes could insert a
+row twice. The lock closes that gap for every writer that comes through here and spares them conflicts. The tries are for
+everybody else: a plain client that writes, or a checkpoint of the catalogue.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+
+from warehouse.catalogue import cursor_in_lake
+
+T = TypeVar("T")
+
+ATTEMPTS = 8
+"""Times that one commit is tried before its error is raised."""
+FIRST_PAUSE_S = 0.05
+"""Mean pause after the first failed try; it doubles from try to try."""
+LOCK_PATIENCE_S = 120.0
+"""Longest wait for other writers; a commit takes well under a second."""
+_LOCK_POLL_S = 0.005
+_PASSING = ("database is locked", "database table is locked", "conflict", "busy")
+
+
+@contextmanager
+def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
+    """Holds the lock at `path` against other threads and processes; the system frees it if this process dies.
+
+    Raises TimeoutError after `patience_s` seconds of waiting.
+    """
+    with path.open("a") as file:
+        deadline = time.monotonic() + patience_s
+        while not _try_lock(file.fileno()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another writer has held {path} for {patience_s:.0f} seconds")
+            time.sleep(_LOCK_POLL_S)
+        yield
+
+
+def commit(connection: duckdb.DuckDBPyConnection, lock: Path, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+    """Runs `work` with a cursor as one transaction: all of it is stored or nothing. `work` may run again after a conflict."""
+    with writers_lock(lock):
+        for attempt in range(ATTEMPTS):
+            try:
+                return _transaction(connection, work)
+            except duckdb.Error as error:
+                if attempt == ATTEMPTS - 1 or not _passing(error):
+                    raise
+                time.sleep(FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _transaction(connection: duckdb.DuckDBPyConnection, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+    cursor = cursor_in_lake(connection)
+    try:
+        cursor.begin()
+        result = work(cursor)
+        cursor.commit()
+        return result
+    except BaseException:
+        with suppress(duckdb.Error):
+            cursor.rollback()
+        raise
+    finally:
+        cursor.close()
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _passing(error: duckdb.Error) -> bool:
+    """Whether the same work may succeed a moment later."""
+    return any(sign in str(error).lower() for sign in _PASSING)
