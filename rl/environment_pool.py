@@ -96,7 +96,7 @@ class EnvironmentClient:
 
     async def step(self, action: Action) -> Step:
         """Answer one action."""
-        step = await self._faults(self._worker.step.remote(self._trajectory_id, action))
+        step: Step = await self._faults(self._worker.step.remote(self._trajectory_id, action))
         self._open = not step.done
         return step
 
@@ -110,8 +110,8 @@ class EnvironmentClient:
         try:
             return await call
         except RayError as error:
-            self._open = False
             if isinstance(error, RayActorError):
+                self._open = False
                 self._pool.replace(self._worker)
             raise EnvironmentFault(_one_line(error)) from error
 

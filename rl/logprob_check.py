@@ -27,7 +27,9 @@ def max_logprob_difference(model: PreTrainedModel, trajectories: Sequence[Trajec
 
 @torch.no_grad()
 def _difference(model: PreTrainedModel, trajectory: Trajectory, temperature: float) -> float:
-    ids, positions, sampled = list(trajectory.prompt_ids), [], []
+    ids = list(trajectory.prompt_ids)
+    positions: list[int] = []
+    sampled: list[float] = []
     for turn in trajectory.turns:
         positions.extend(range(len(ids) - 1, len(ids) - 1 + len(turn.action_ids)))
         sampled.extend(turn.action_logprobs)

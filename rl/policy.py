@@ -100,13 +100,13 @@ def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM._from_config(architecture, dtype=torch.float32), tokenizer
+    return Qwen2ForCausalLM(architecture), tokenizer  # type: ignore[no-untyped-call]
 
 
 def _adopt(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, tokenizer = load_policy(path)
     add_tags(tokenizer)
-    if len(tokenizer) > len(model.get_input_embeddings().weight):
+    if len(tokenizer) > model.config.get_text_config().vocab_size:
         model.resize_token_embeddings(len(tokenizer))
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer

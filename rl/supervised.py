@@ -96,7 +96,7 @@ def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int) ->
     return SFTConfig(
         **trainer_arguments(config, output, seed, steps),
         save_steps=config.save_every,
-        logging_steps=config.log_every,
+        logging_steps=min(config.log_every, steps),
         per_device_train_batch_size=config.rows_per_pass,
         gradient_accumulation_steps=config.rows_per_step // config.rows_per_pass,
         max_length=None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
@@ -71,9 +72,10 @@ def words_in_pieces(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) ->
 def _as_qwen2(tokenizer: Tokenizer) -> Qwen2Tokenizer:
     """The trained vocabulary and merges in the class that `AutoTokenizer` will load them with."""
     model = json.loads(tokenizer.to_str())["model"]
+    merges: list[Any] = [tuple(merge) for merge in model["merges"]]
     return Qwen2Tokenizer(
         vocab=model["vocab"],
-        merges=list(map(tuple, model["merges"])),
+        merges=merges,
         unk_token=END_TOKEN,
         eos_token=END_TOKEN,
         pad_token=PAD_TOKEN,

@@ -8,6 +8,7 @@ and short lookups stand among the long chains: a second format, or long texts al
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,8 @@ class FasConfig(BaseModel):
     """Share that one-hop examples must at least have among all reasoning examples; what `reasoning` lacks of it is added."""
     intersections: float = Field(default=0.0, ge=0.0, le=1.0)
     unions: float = Field(default=0.0, ge=0.0, le=1.0)
+    identify: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of one-hop intersections and unions that ask for the entity itself."""
     variety: int = Field(default=1, ge=1, le=3)
     """How freely the questions are worded."""
     order: Literal["mixed", "short_first"] = "mixed"
@@ -94,16 +97,18 @@ def build_fas(
     show: Show = passage,
     phrasing: Phrasing | None = None,
     wheel_turn: int = 1,
+    allowed: Callable[[str], bool] | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """Plan examples, then reasoning examples, and what was rejected on the way.
 
     Args:
         retrieve: first hit of the search over the graph's documents; intersections and unions need it.
         show: how an observation shows a document; give what the environment does.
+        allowed: which entities questions may touch, as in `build_questions`.
     """
     phrasing = phrasing or Phrasing.of(graph)
-    plans, rejected = build_plans(graph, config.plan_wishes(), seed, retrieve, phrasing, wheel_turn)
-    chains, dropped = build_reasoning(graph, config, seed, retrieve, show, phrasing, wheel_turn)
+    plans, rejected = build_plans(graph, config.plan_wishes(), seed, retrieve, phrasing, wheel_turn, allowed)
+    chains, dropped = build_reasoning(graph, config, seed, retrieve, show, phrasing, wheel_turn, allowed)
     return plans + chains, rejected + dropped
 
 
@@ -115,10 +120,13 @@ def build_reasoning(
     show: Show,
     phrasing: Phrasing,
     wheel_turn: int = 1,
+    allowed: Callable[[str], bool] | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """Reasoning examples in the order of the configuration."""
-    wishes = QuestionConfig(counts=config.counts(), intersections=config.intersections, unions=config.unions, variety=config.variety)
-    tasks, failures = build_questions(graph, wishes, seed_from("fas", seed), retrieve, phrasing=phrasing)
+    wishes = QuestionConfig(
+        counts=config.counts(), intersections=config.intersections, unions=config.unions, identify=config.identify, variety=config.variety
+    )
+    tasks, failures = build_questions(graph, wishes, seed_from("fas", seed), retrieve, allowed, phrasing)
     if config.order == "mixed":
         random.Random(seed_from("fas order", seed)).shuffle(tasks)
     examples: list[Example] = []

@@ -8,7 +8,7 @@ and the plan names all of the rest; what is rejected is returned with the reason
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -58,13 +58,19 @@ class PlanWishes:
 
 
 def build_plans(
-    graph: KnowledgeGraph, wishes: PlanWishes, seed: int, retrieve: Retrieve | None, phrasing: Phrasing, wheel_turn: int = 1
+    graph: KnowledgeGraph,
+    wishes: PlanWishes,
+    seed: int,
+    retrieve: Retrieve | None,
+    phrasing: Phrasing,
+    wheel_turn: int = 1,
+    allowed: Callable[[str], bool] | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """Plan examples, all of them different, and the rejected ones."""
     rng = random.Random(seed_from("plans", seed))
     examples: dict[str, Example] = {}
     failures: list[Failure] = []
-    for path in _question_paths(graph, wishes, retrieve is not None, rng):
+    for path in _question_paths(Walker(graph, allowed, pivots=retrieve is not None), wishes, rng):
         formula = formula_of(path)
         question = word_question(formula, phrasing, wishes.variety, rng)
         plan = propose(path)
@@ -77,9 +83,8 @@ def build_plans(
     return list(examples.values()), failures
 
 
-def _question_paths(graph: KnowledgeGraph, wishes: PlanWishes, pivots: bool, rng: random.Random) -> Iterator[Route]:
+def _question_paths(walker: Walker, wishes: PlanWishes, rng: random.Random) -> Iterator[Route]:
     """The paths of the questions, those over one slice behind each other."""
-    walker = Walker(graph, pivots=pivots)
     for number in range(wishes.slices):
         shape = wishes.shapes[number % len(wishes.shapes)]
         hops = rng.randint(min(2, wishes.max_hops), wishes.max_hops)

@@ -80,7 +80,9 @@ class Synthesis:
 
     def first_order(self) -> tuple[list[Example], list[Failure]]:
         """FAS: plans and reasoning."""
-        return build_fas(self.train, self.settings.fas, self.seed("fas"), self.retrieve, wheel_turn=self.turn)
+        return build_fas(
+            self.train, self.settings.fas, self.seed("fas"), self.retrieve, wheel_turn=self.turn, allowed=self.allowed("train")
+        )
 
     def higher_order(self) -> tuple[list[Example], list[Failure]]:
         """HAS: decision records from a sample of the trajectories of earlier turns, successes and failures."""

@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from rl.dialect import Action
-from rl.environment import Environment, Resources, Step, ToolOutcome, find_environment
+from rl.environment import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
+from rl.environment_pool import EnvironmentPoolConfig, EnvironmentWorker
 from rl.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError
+from warehouse.records import Task
 
 INDEX = SearchIndex(DOCUMENTS)
 
@@ -57,6 +59,25 @@ def test_the_calculator_refuses(expression: str) -> None:
 def test_an_unknown_environment_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match="environment"):
         find_environment(name)
+
+
+async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -> None:
+    worker = EnvironmentWorker(EnvironmentPoolConfig(), INDEX)
+    for name in ("a", "b"):
+        await worker.reset(name, TASKS[0], seed=0)
+    await worker.step("a", Action("answer", "Green Lake"))
+    with pytest.raises(KeyError):
+        await worker.step("a", Action("search", "Blue River"))
+    assert (await worker.step("b", Action("search", "Blue River"))).tool_outcome is ToolOutcome.OK
+    await worker.close("b")
+    await worker.close("b")
+
+
+async def test_a_slow_environment_is_a_fault() -> None:
+    config = EnvironmentPoolConfig(step_timeout_seconds=0.05, options={"tests.rl.faulty:create": {"seconds": 5}})
+    worker = EnvironmentWorker(config, None)
+    with pytest.raises(EnvironmentFault, match="reset took longer"):
+        await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
 
 
 def test_environments_say_what_they_need() -> None:

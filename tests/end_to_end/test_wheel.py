@@ -1,0 +1,154 @@
+"""The real wheel at a small size: command line, Prefect, lake, TRL, vLLM on Ray; undisturbed, killed in every stage, and asked again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from warehouse import Lake
+from warehouse.how import how_to_attach
+
+pytestmark = pytest.mark.end_to_end
+
+PROFILE = Path(__file__).parent / "small.toml"
+FLYWHEEL = Path(sys.executable).parent / "flywheel"
+KILL_AT = ("t1-synth begins", "t1-cpt  step", "t1-sft begins", "eval-t1-sft-held_out begins", "t1-rl  step 3")
+"""What the killed run has just said when SIGKILL comes: once in each kind of stage."""
+
+
+def flywheel(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=500)
+    assert done.returncode == check, done.stderr[-3000:]
+    return done
+
+
+def run_arguments(home: Path) -> list[str]:
+    return ["run", "--profile", str(PROFILE), "--home", str(home), "--turns", "1"]
+
+
+def kill_at(home: Path, line: str) -> None:
+    """Start the run and kill its process without warning as soon as it says `line`."""
+    with subprocess.Popen([str(FLYWHEEL), *run_arguments(home)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
+        assert run.stderr is not None
+        said: list[str] = []
+        for text in run.stderr:
+            said.append(text)
+            if line in text:
+                os.kill(run.pid, signal.SIGKILL)
+                return
+    raise AssertionError(f"the run never said {line!r}: {''.join(said)[-3000:]}")
+
+
+def rows(home: Path, query: str) -> list[dict[str, Any]]:
+    with Lake(home, read_only=True) as lake:
+        return lake.query(query).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("undisturbed") / "home"
+    flywheel("run", "--profile", str(PROFILE), "--home", str(home), "--turns", "2")
+    yield home
+
+
+def test_every_stage_of_both_turns_is_in_the_lake(undisturbed: Path) -> None:
+    done = {row["id"] for row in rows(undisturbed, "SELECT id FROM runs WHERE state = 'completed'")}
+    assert {f"t{turn}-{stage}" for turn in (1, 2) for stage in ("synth", "cpt", "sft", "rl", "gate")} <= done
+    evaluated = rows(undisturbed, "SELECT turn, stage, sum(tasks) AS tasks FROM evaluations WHERE hops IS NULL GROUP BY ALL ORDER BY ALL")
+    assert [(row["turn"], row["stage"]) for row in evaluated] == [(t, s) for t in (1, 2) for s in ("cpt", "rl", "sft")]
+    assert {row["tasks"] for row in evaluated} == {40}
+
+
+def test_the_second_turn_learns_from_the_first_ones_trajectories(undisturbed: Path) -> None:
+    sources = rows(
+        undisturbed,
+        """
+        SELECT count(*) AS n, count(t.id) AS found FROM (SELECT unnest(sources) AS source FROM examples WHERE kind = 'has' AND wheel_turn = 2) s
+        LEFT JOIN trajectories t ON t.id = s.source AND t.wheel_turn = 1 AND t.stage = 'rl'
+        """,
+    )[0]
+    assert sources["n"] > 0
+    assert sources["found"] == sources["n"]
+
+
+def test_what_was_sampled_is_what_is_trained_on(undisturbed: Path) -> None:
+    worst = rows(undisturbed, "SELECT max(value) AS worst, count(*) AS n FROM metrics WHERE name = 'logprob_difference'")[0]
+    assert worst["n"] > 0
+    assert worst["worst"] < 1e-3
+
+
+def test_held_out_names_answers_and_documents_are_not_in_training_text(undisturbed: Path) -> None:
+    leaks = rows(
+        undisturbed,
+        """
+        SELECT count(*) AS n FROM tasks a JOIN tasks b ON list_has_any(a.answers, b.answers)
+        WHERE a.split = 'train' AND b.split = 'held_out'
+        """,
+    )
+    assert leaks == [{"n": 0}]
+
+
+def test_a_finished_run_does_nothing_and_says_so(undisturbed: Path) -> None:
+    before = rows(undisturbed, "SELECT count(*) AS n FROM trajectories")
+    again = flywheel("run", "--profile", str(PROFILE), "--home", str(undisturbed), "--turns", "2")
+    assert "nothing to do" in again.stderr
+    assert rows(undisturbed, "SELECT count(*) AS n FROM trajectories") == before
+
+
+def test_a_run_killed_in_every_stage_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path) -> None:
+    home = tmp_path / "killed"
+    for line in KILL_AT:
+        kill_at(home, line)
+    flywheel(*run_arguments(home))
+    tasks = "SELECT key, digest FROM tasks WHERE split <> 'train' OR json_extract(provenance, '$') IS NOT NULL ORDER BY key"
+    of_turn_one = "SELECT id FROM trajectories WHERE wheel_turn = 1 ORDER BY id"
+    examples = "SELECT id FROM examples WHERE wheel_turn = 1 ORDER BY id"
+    ours = {row["key"]: row["digest"] for row in rows(home, tasks)}
+    theirs = {row["key"]: row["digest"] for row in rows(undisturbed, tasks)}
+    assert ours
+    assert ours.items() <= theirs.items()
+    assert rows(home, examples) == rows(undisturbed, examples)
+    assert rows(home, of_turn_one) == rows(undisturbed, of_turn_one)
+    assert rows(home, "SELECT count(*) - count(DISTINCT id) AS double FROM trajectories") == [{"double": 0}]
+
+
+def test_a_plain_duckdb_client_reads_the_lake_by_the_printed_lines(undisturbed: Path) -> None:
+    lines = flywheel("sql", "--how", "--home", str(undisturbed)).stdout
+    assert lines.strip() == how_to_attach(undisturbed).strip()
+
+
+def test_sql_show_report_and_export_answer(undisturbed: Path, tmp_path: Path) -> None:
+    home = ["--home", str(undisturbed)]
+    found = json.loads(flywheel("sql", "SELECT id FROM trajectories ORDER BY id LIMIT 1", "--format", "json", *home).stdout)
+    assert "turn 0" in flywheel("show", found[0]["id"], "--tokens", *home).stdout
+    page = Path(flywheel("report", *home).stdout.strip())
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    flywheel("export", "duckdb", "--to", str(tmp_path / "lake.duckdb"), *home)
+    with duckdb.connect(str(tmp_path / "lake.duckdb"), read_only=True) as single:
+        counted = single.execute("SELECT count(*) FROM trajectories").fetchone()
+    assert counted == (rows(undisturbed, "SELECT count(*) AS n FROM trajectories")[0]["n"],)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["run", "--profile", "nonesuch"], "nonesuch"),
+        (["run", "--profile", "quickstart", "--set", "rl.stepz=1"], "rl.stepz"),
+        (["sql", "SELECT 1"], "no lake"),
+        (["sql", "DROP TABLE tasks"], "no lake"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence_and_status_2(arguments: list[str], named: str, tmp_path: Path) -> None:
+    wrong = flywheel(*arguments, "--home", str(tmp_path / "none"), check=2)
+    assert named in wrong.stderr
+    assert len(wrong.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "none").exists()

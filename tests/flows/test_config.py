@@ -1,0 +1,70 @@
+"""Configuration: what is wrong is told in one sentence that names the key, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.config import PROFILES, FlywheelConfig, lay_over, load_config
+from flows.overrides import apply_overrides
+from warehouse.errors import RequestError
+
+
+def test_every_profile_is_valid_where_its_data_is() -> None:
+    for path in PROFILES.glob("*.toml"):
+        if path.stem == "movies" and not Path("../shared/data/kg_movies").is_dir():
+            continue
+        assert isinstance(load_config(path.stem), FlywheelConfig)
+
+
+def test_overrides_are_typed_and_nested() -> None:
+    config = load_config("quickstart", ["seed=7", "rl.horizon.rounds=[2,4,6]", "corpus.train.entities=500"])
+    assert config.seed == 7
+    assert config.rl.horizon.rounds == (2, 4, 6)
+    assert config.corpus.train.entities == 500
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("rl.stepz=3", "rl.stepz"),
+        ("seed=-1", "seed"),
+        ("seed", "key=value"),
+        ("seed.deep=1", "seed"),
+        ("later.rl.stepz=3", "stepz"),
+        ("corpus.kind=films", "path"),
+        ("policy.heads=5", "policy"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence_that_names_the_key(override: str, named: str) -> None:
+    with pytest.raises(RequestError) as error:
+        load_config("quickstart", [override])
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_profile_names_the_known_ones() -> None:
+    with pytest.raises(RequestError, match="quickstart"):
+        load_config("nonesuch")
+
+
+def test_absent_data_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="there is no folder"):
+        load_config("movies", [f"corpus.path={tmp_path / 'absent'}"])
+
+
+def test_later_lays_over_the_first_turn_and_replaces_counts() -> None:
+    config = load_config("quickstart", ["later.rl.steps=3", 'later.synth.webshaper.counts={"5":7}'])
+    assert config.for_turn(1).rl.steps == config.rl.steps
+    assert config.for_turn(2).rl.steps == 3
+    assert config.for_turn(2).rl.learning_rate == config.rl.learning_rate or "learning_rate" in config.later.get("rl", {})
+    assert config.for_turn(3).synth.webshaper.counts == {5: 7}
+
+
+def test_lay_over_does_not_change_what_lies_below() -> None:
+    below = {"a": {"b": 1}}
+    assert lay_over(below, {"a": {"c": 2}}) == {"a": {"b": 1, "c": 2}}
+    assert below == {"a": {"b": 1}}
+    assert apply_overrides(below, ["a.b=3"]) == {"a": {"b": 3}}
+    assert below == {"a": {"b": 1}}

@@ -1,0 +1,54 @@
+"""A home belongs to one configuration and to one process at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config import load_config
+from flows.home import Home
+from flows.locking import exclusive
+from warehouse.errors import RequestError
+
+
+def test_claim_writes_the_configuration_and_loads_it_again(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    config = load_config("quickstart", ["seed=3"])
+    home.claim(config)
+    home.claim(config)
+    assert home.load() == config
+
+
+def test_another_configuration_is_refused_and_the_keys_are_named(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config("quickstart"))
+    with pytest.raises(RequestError, match=r"rl\.steps"):
+        home.claim(load_config("quickstart", ["rl.steps=1"]))
+
+
+def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(RequestError, match="not empty"):
+        Home(tmp_path).claim(load_config("quickstart"))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_no_home_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no run's home"):
+        Home(tmp_path).load()
+
+
+def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    code = f"import sys; from pathlib import Path; from flows.locking import exclusive\nwith exclusive(Path({str(lock)!r})):\n print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RequestError, match=str(holder.pid)), exclusive(lock):
+            pass
+        holder.kill()
+    with exclusive(lock):
+        pass
