@@ -14,12 +14,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from flows.overrides import apply_overrides
-from rl.cpt import CptConfig
+from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, SftConfig
 from rl.curriculum import CurriculumConfig
-from rl.policy import PolicyConfig
-from rl.reinforce import ReinforceConfig
-from rl.rollout import RolloutConfig
-from rl.sft import SftConfig
 from synth.demonstrations import DemonstrationConfig
 from synth.fas import FasConfig
 from synth.has import HasConfig
@@ -42,6 +38,8 @@ class CorpusConfig(Section):
     kind: Literal["generated", "films", "countries", "files"] = "generated"
     path: Path | None = None
     """Folder of the films, of the countries, or of `facts.*` and `documents.jsonl`; a generated world needs none."""
+    longest_document: PositiveInt | None = None
+    """Characters of a film's document at most, in whole sentences: as much as an observation can show."""
     train: WorldConfig = WorldConfig()
     """The generated world that is trained on."""
     held_out: WorldConfig = WorldConfig()

@@ -18,28 +18,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt
-
+from rl.config import Limits
 from rl.dialect import Action, Dialect, ParseError
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environment import EnvironmentFault, Observation, Step, ToolOutcome
 from warehouse.digests import seed_from
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
-
-
-class Limits(BaseModel):
-    """What one trajectory may use. What is too long is cut off at the right, here and in training."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_action_tokens: PositiveInt = 48
-    """Tokens of one action, thought and tags included."""
-    max_observation_tokens: int = Field(default=160, ge=8)
-    """Tokens of one observation, tags and the mark of truncation included."""
-    max_context_tokens: PositiveInt = 1024
-    """Tokens of prompt, actions and observations together."""
-    temperature: NonNegativeFloat = 1.0
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import PositiveFloat
-
-from rl.supervised import SupervisedConfig, train_on_examples
+from rl.config import CptConfig
+from rl.supervised import train_on_examples
 from rl.training import OnMetric, TrainResult
 from warehouse.records import Example
-
-
-class CptConfig(SupervisedConfig):
-    """Continual pre-training; the rate is that of a small policy from scratch."""
-
-    learning_rate: PositiveFloat = 2e-3
 
 
 def train_cpt(

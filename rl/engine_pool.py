@@ -15,8 +15,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from rl.config import EngineConfig
 from rl.engine import EngineFault, Generation, Sampling
-from rl.vllm_engine import EngineConfig, VllmEngine, environment_variables
+from rl.vllm_engine import VllmEngine, environment_variables
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import ray
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from rl.config import EnvironmentPoolConfig
 from rl.dialect import Action
 from rl.environment import Environment, EnvironmentFault, Observation, Resources, Step, find_environment
 from rl.search import SearchIndex
@@ -22,20 +22,6 @@ from warehouse.records import Task
 
 T = TypeVar("T")
 PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-class EnvironmentPoolConfig(BaseModel):
-    """Workers that environments run in."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    workers: PositiveInt = 1
-    cpus: NonNegativeFloat = 0.5
-    """What each worker reserves of Ray's CPUs."""
-    step_timeout_seconds: PositiveFloat = 60.0
-    """A reset or a step that takes longer is a fault."""
-    options: dict[str, dict[str, Any]] = {}
-    """Options of environments, by the name that tasks call them by."""
 
 
 class EnvironmentWorker:

@@ -1,6 +1,6 @@
 """A policy: a folder with weights (safetensors), a configuration and a tokenizer, from scratch or from a Hugging Face path.
 
-The embedded default is a Qwen2 of about a million parameters. Any causal language model that transformers can load takes its
+The embedded default is a Qwen3 of about a million parameters. Any causal language model that transformers can load takes its
 place; it keeps its own tokenizer and learns the tags of the dialect as new special tokens.
 """
 
@@ -10,43 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, model_validator
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from rl.config import PolicyConfig
 from rl.tokenization import add_tags, build_tokenizer
 from warehouse.errors import RequestError
 
 __all__ = ["PolicyConfig", "build_tokenizer", "create_policy", "load_policy"]
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-class PolicyConfig(BaseModel):
-    """What the first policy is: a local Hugging Face path, or a small Qwen2 from scratch."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    path: str | None = None
-    """Folder of a causal language model with its tokenizer; the sizes below then have no effect."""
-    layers: PositiveInt = 4
-    width: PositiveInt = 128
-    """Size of the hidden states; a multiple of `heads`."""
-    heads: PositiveInt = 4
-    key_value_heads: PositiveInt = 4
-    """Divides `heads`; fewer than `heads` is grouped-query attention."""
-    intermediate_size: PositiveInt = 384
-    vocabulary_size: PositiveInt = 1500
-    tied_embeddings: bool = True
-    initializer_range: PositiveFloat = 0.06
-    """Standard deviation of the initial weights. With the usual 0.02 a model of this size does not learn to copy in time."""
-    max_position_embeddings: PositiveInt = 1024
-
-    @model_validator(mode="after")
-    def _check_heads(self) -> PolicyConfig:
-        if self.width % self.heads or self.heads % self.key_value_heads:
-            raise ValueError("policy.width must be a multiple of policy.heads, and policy.heads of policy.key_value_heads")
-        return self
 
 
 def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[str], folder: Path, seed: int) -> Path:
@@ -86,13 +59,15 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
 
 def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     tokenizer = build_tokenizer(texts, config.vocabulary_size, words)
-    architecture = Qwen2Config(
+    architecture = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=config.width,
         intermediate_size=config.intermediate_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         num_key_value_heads=config.key_value_heads,
+        head_dim=config.head_size,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         max_position_embeddings=config.max_position_embeddings,
         initializer_range=config.initializer_range,
         tie_word_embeddings=config.tied_embeddings,
@@ -100,7 +75,7 @@ def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(architecture), tokenizer  # type: ignore[no-untyped-call]
+    return Qwen3ForCausalLM(architecture), tokenizer  # type: ignore[no-untyped-call]
 
 
 def _adopt(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -9,21 +9,11 @@ import tempfile
 from pathlib import Path
 
 import ray
-from pydantic import BaseModel, ConfigDict, PositiveFloat
+
+from rl.config import RayConfig
 
 GIB = 1024**3
 FOLDER = "flywheel-ray-"
-
-
-class RayConfig(BaseModel):
-    """Where rollouts run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    address: str | None = None
-    """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
-    object_store_gib: PositiveFloat = 0.5
-    """Shared memory on this machine; the corpus's index must fit."""
 
 
 class RayRuntime:

@@ -6,25 +6,24 @@ Each step publishes the weights to the engines, asks `collect` for the step's tr
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from datasets import Dataset
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.batches import Row, collate_rows, describe, rows_of, split_rows
+from rl.config import ReinforceConfig
 from rl.estimators import ESTIMATORS
 from rl.policy import load_policy, save_policy
-from rl.training import OnMetric, OptimizerConfig, TrainResult, last_figures, run_trainer, trainer_arguments
+from rl.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
 from warehouse.records import Trajectory
 
 Collect = Callable[[int], Sequence[Trajectory]]
@@ -38,48 +37,6 @@ WEIGHTS_KEPT = 2
 
 ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
 """Losses that TRL averages over the rows of a pass; `bnpo` is one over its tokens, the others over the whole step's tokens."""
-
-
-class ReinforceConfig(OptimizerConfig):
-    """Group-based policy optimisation."""
-
-    steps: PositiveInt = 100
-    tasks_per_step: PositiveInt = 12
-    samples_per_task: int = Field(default=8, ge=2)
-    """Trajectories of one task: the group that advantages are taken within."""
-    learning_rate: PositiveFloat = 3e-4
-    warmup_steps: NonNegativeInt = 0
-    """With any, the rate of the first step is 0 and its trajectories are wasted."""
-    decay_share: float = Field(default=0.0, ge=0, le=1)
-    save_every: PositiveInt = 10
-    estimator: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"] = "dapo"
-    importance_sampling_level: Literal["token", "sequence"] = "token"
-    """`sequence` with the loss `grpo` is GSPO."""
-    clip_low: PositiveFloat = 0.2
-    clip_high: PositiveFloat = 0.28
-    """How far a probability may rise against that of the sampler before its gradient stops; in `cispo` the highest ratio itself."""
-    beta: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from the policy that training began with."""
-    epochs: PositiveInt = 1
-    """Optimiser steps on the trajectories of one step."""
-    temperature: PositiveFloat = 1.0
-    """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
-    trajectories_per_pass: PositiveInt = 16
-    """Trajectories that go through the model at once."""
-    max_completion_tokens: PositiveInt = 512
-    """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
-
-    @model_validator(mode="after")
-    def _check_clip(self) -> ReinforceConfig:
-        if self.loss_type == "cispo" and self.clip_high < 1:
-            raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
-        return self
-
-    @property
-    def passes(self) -> int:
-        """Forward and backward passes of an optimiser step."""
-        return math.ceil(self.tasks_per_step * self.samples_per_task / self.trajectories_per_pass)
 
 
 def train_reinforce(

@@ -14,16 +14,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
 from transformers import AutoTokenizer
 
-from rl.agent_loop import AgentLoop, Limits, RolloutRequest
+from rl.agent_loop import AgentLoop, RolloutRequest
+from rl.config import RolloutConfig
 from rl.dialect import Dialect, TagDialect
 from rl.engine_pool import EnginePool
-from rl.environment_pool import EnvironmentPool, EnvironmentPoolConfig
-from rl.ray_runtime import RayConfig, RayRuntime
+from rl.environment_pool import EnvironmentPool
+from rl.ray_runtime import RayRuntime
 from rl.search import SearchIndex
-from rl.vllm_engine import EngineConfig
 from warehouse.errors import RequestError
 from warehouse.records import Document, Trajectory
 
@@ -31,19 +30,6 @@ __all__ = ["RolloutConfig", "RolloutRequest", "Rollouts"]
 
 T = TypeVar("T")
 OnProgress = Callable[[int, int], None]
-
-
-class RolloutConfig(BaseModel):
-    """Rollouts: what trajectories may use, and what they run on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    limits: Limits = Limits()
-    concurrency: PositiveInt = 256
-    """Trajectories side by side."""
-    engine: EngineConfig = EngineConfig()
-    environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
-    ray: RayConfig = RayConfig()
 
 
 class Rollouts:

@@ -6,6 +6,7 @@ scores are ordered by document id: the same query over the same documents always
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import bm25s
 import numpy as np
 
 from warehouse.records import Document
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 _WORD = re.compile(r"\w+")
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import PositiveFloat
-
-from rl.supervised import SupervisedConfig, train_on_examples
+from rl.config import SftConfig
+from rl.supervised import train_on_examples
 from rl.training import OnMetric, TrainResult
 from warehouse.records import Example
-
-
-class SftConfig(SupervisedConfig):
-    """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
-
-    learning_rate: PositiveFloat = 5e-4
 
 
 def train_sft(

@@ -9,34 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from pydantic import PositiveFloat, PositiveInt
 from transformers import PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from rl.config import SupervisedConfig
 from rl.examples import EncodedExample, encode_examples
 from rl.packing import PackingCollator, pack_examples
 from rl.policy import load_policy, save_policy
-from rl.training import OnMetric, OptimizerConfig, TrainResult, last_figures, run_trainer, trainer_arguments
+from rl.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
 from warehouse.errors import RequestError
 from warehouse.records import Example
-
-
-class SupervisedConfig(OptimizerConfig):
-    """Training on examples: how much of them at a time, and for how long."""
-
-    row_tokens: PositiveInt = 256
-    """Tokens of a packed row; a longer example stands in a row of its own. Wider rows cost more, for attention is quadratic in them."""
-    max_example_tokens: PositiveInt = 1024
-    """Longer examples are left out and counted: a cut one would teach to stop in the middle."""
-    rows_per_step: PositiveInt = 6
-    rows_per_pass: PositiveInt = 6
-    """Rows that go through the model at once; divides `rows_per_step`."""
-    epochs: PositiveFloat = 1.0
-    max_tokens: PositiveInt | None = None
-    """Training ends after about this many tokens, padding of rows included, where the epochs have more."""
-    log_every: PositiveInt = 10
-    """Steps between figures."""
 
 
 def train_on_examples(

@@ -12,13 +12,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import datasets
 import huggingface_hub.constants
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rl.config import OptimizerConfig
 
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
 datasets.disable_progress_bars()
@@ -27,27 +28,6 @@ OnMetric = Callable[[int, dict[str, float]], None]
 """Told a step and its figures. After a resume it is told again of the steps since the last checkpoint."""
 
 CHECKPOINTS = "checkpoints"
-
-
-class OptimizerConfig(BaseModel):
-    """How weights are changed: AdamW under warmup, constant rate, decay."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    learning_rate: PositiveFloat = 1e-3
-    warmup_steps: NonNegativeInt = 20
-    decay_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of the steps, at the end, in which the rate falls linearly to nothing."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.98, ge=0, lt=1)
-    weight_decay: NonNegativeFloat = 0.0
-    max_grad_norm: PositiveFloat = 1.0
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, else float32."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
-    save_every: PositiveInt = 200
-    """Steps between checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

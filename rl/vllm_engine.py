@@ -12,49 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-
+from rl.config import EngineConfig
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 
 GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
 """How long vLLM's process may take to end by itself; it holds nothing that would have to be saved."""
-
-
-class EngineConfig(BaseModel):
-    """Engines: how many, on what, how large."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    count: PositiveInt = 1
-    """Engines side by side, each with the whole policy."""
-    cpus: NonNegativeFloat = 1
-    """What each reserves of Ray's CPUs."""
-    gpus: NonNegativeFloat = 0
-    """What each reserves of Ray's GPUs; with tensor parallelism, as many as `tensor_parallel`."""
-    threads: PositiveInt = 1
-    """OpenMP threads of each worker on CPUs. A second one gains nothing for a small policy, and where other processes want the
-    cores its barriers make the engine 20 times slower (measured)."""
-    tensor_parallel: PositiveInt = 1
-    dtype: str = "float32"
-    max_model_len: PositiveInt | None = None
-    """Longest context in tokens; None is what the policy's own configuration says."""
-    max_num_seqs: PositiveInt = 128
-    """Sequences in one batch."""
-    max_batched_tokens: PositiveInt = 8192
-    """Tokens in one forward pass."""
-    kv_cache_gib: PositiveFloat = 0.5
-    """Memory for keys and values, of each worker."""
-    block_size: PositiveInt | None = 32
-    """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
-    enforce_eager: bool = True
-    """No compilation: starts sooner, and is no slower for small policies on CPUs."""
-    sleep_mode: bool = False
-    """Let `sleep` give back GPU memory while the learner has its turn."""
-    seed: NonNegativeInt = 0
-    start_timeout_seconds: PositiveFloat = 600.0
-    max_replacements: NonNegativeInt = 3
-    """How many dead engines may be replaced before the pool gives up."""
 
 
 def environment_variables(config: EngineConfig) -> dict[str, str]:

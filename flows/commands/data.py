@@ -48,11 +48,11 @@ def export(
     Example: flywheel export duckdb --home runs/demo --to demo.duckdb
     """
     from flows.lakes import open_lake
-    from warehouse.export import export_duckdb, export_table
+    from warehouse.export import export_database, export_table
 
     with open_lake(home) as lake:
         if kind == "duckdb":
-            export_duckdb(lake, to)
+            export_database(lake, to)
         else:
             export_table(lake, kind, to)
     print(to)

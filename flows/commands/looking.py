@@ -60,7 +60,7 @@ def show(
 ) -> None:
     """One trajectory, turn by turn.
 
-    Example: flywheel show "$(flywheel sql "SELECT any_value(id) FROM trajectories" --home runs/demo --format csv | tail -1)" --home runs/demo
+    Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
     from dataclasses import asdict
 

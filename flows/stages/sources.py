@@ -40,8 +40,10 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
         held_out = generate_world(config.held_out, "heldout", seed_from(seed, "held out"))
         return Sources(train, held_out, world_words())
     assert config.path is not None, "checked by the configuration"
-    reader = {"films": read_films, "countries": read_countries, "files": read_files}[config.kind]
-    corpus = reader(config.path)
+    if config.kind == "films":
+        corpus = read_films(config.path, config.longest_document)
+    else:
+        corpus = read_countries(config.path) if config.kind == "countries" else read_files(config.path)
     return Sources(corpus, corpus, ())
 
 
@@ -53,7 +55,7 @@ def read_files(folder: Path) -> Corpus:
     """
     facts = read_facts(_only(folder, "facts"))
     documents = read_documents(_only(folder, "documents"))
-    return Corpus(facts.facts, documents.documents, {}, facts.failures + documents.failures)
+    return facts.joined(documents)
 
 
 def _only(folder: Path, stem: str) -> Path:

@@ -72,8 +72,9 @@ def test_the_second_turn_learns_from_the_first_ones_trajectories(undisturbed: Pa
     sources = rows(
         undisturbed,
         """
-        SELECT count(*) AS n, count(t.id) AS found FROM (SELECT unnest(sources) AS source FROM examples WHERE kind = 'has' AND wheel_turn = 2) s
-        LEFT JOIN trajectories t ON t.id = s.source AND t.wheel_turn = 1 AND t.stage = 'rl'
+        WITH used AS (SELECT unnest(sources) AS source FROM examples WHERE kind = 'has' AND wheel_turn = 2)
+        SELECT count(*) AS n, count(t.id) AS found FROM used
+        LEFT JOIN trajectories t ON t.id = used.source AND t.wheel_turn = 1 AND t.stage = 'rl'
         """,
     )[0]
     assert sources["n"] > 0

@@ -43,7 +43,14 @@ def test_no_home_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = f"import sys; from pathlib import Path; from flows.locking import exclusive\nwith exclusive(Path({str(lock)!r})):\n print('held', flush=True); sys.stdin.read()"
+    code = f"""
+import sys
+from pathlib import Path
+from flows.locking import exclusive
+with exclusive(Path({str(lock)!r})):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

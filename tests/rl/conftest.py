@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rl.policy import PolicyConfig, create_policy
-from rl.rollout import RolloutConfig, Rollouts
+from rl.config import PolicyConfig, RolloutConfig
+from rl.policy import create_policy
+from rl.rollout import Rollouts
 from warehouse.records import Document, Task
 
 WORDS = ("Amber", "Stone", "Blue", "River", "Green", "Lake", "Quiet", "Harbor", "Silver", "Field")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from rl.agent_loop import AgentLoop, Limits, RolloutRequest
+from rl.agent_loop import AgentLoop, RolloutRequest
+from rl.config import Limits
 from rl.dialect import Action, TagDialect
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environments.search import SearchEnvironment

@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rl.cpt import CptConfig, train_cpt
+from rl.config import CptConfig, PolicyConfig
+from rl.cpt import train_cpt
 from rl.examples import IGNORED_LABEL, EncodedExample
 from rl.packing import PackingCollator, pack_examples, row_positions
-from rl.policy import PolicyConfig, create_policy, load_policy
+from rl.policy import create_policy, load_policy
 from rl.supervised import optimizer_steps
 from rl.training import last_checkpoint
 from warehouse.errors import RequestError

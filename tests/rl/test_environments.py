@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from rl.config import EnvironmentPoolConfig
 from rl.dialect import Action
 from rl.environment import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
-from rl.environment_pool import EnvironmentPoolConfig, EnvironmentWorker
+from rl.environment_pool import EnvironmentWorker
 from rl.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError

@@ -9,7 +9,8 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
-from rl.policy import PolicyConfig, create_policy, load_policy, save_policy
+from rl.config import PolicyConfig
+from rl.policy import create_policy, load_policy, save_policy
 from rl.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, words_in_pieces
 from warehouse.digests import digest_files
 from warehouse.errors import RequestError

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from transformers import PreTrainedModel
 
 from rl.batches import Row, collate_rows, describe, rows_of, split_rows
+from rl.config import PolicyConfig, ReinforceConfig
 from rl.estimators import dr_grpo
-from rl.policy import PolicyConfig, create_policy, load_policy
-from rl.reinforce import ReinforceConfig, ReinforceTrainer, train_reinforce
+from rl.policy import create_policy, load_policy
+from rl.reinforce import ReinforceTrainer, train_reinforce
 from warehouse.records import Outcome, StopReason, Trajectory, Turn
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)

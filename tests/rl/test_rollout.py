@@ -11,10 +11,11 @@ import psutil
 import pytest
 import torch
 
+from rl.config import RolloutConfig
 from rl.engine import Generation, GenerationStop, Sampling
 from rl.logprob_check import max_logprob_difference
 from rl.policy import load_policy, save_policy
-from rl.rollout import RolloutConfig, RolloutRequest, Rollouts
+from rl.rollout import RolloutRequest, Rollouts
 from tests.rl.conftest import TASKS
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory

@@ -9,10 +9,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rl.config import PolicyConfig, SftConfig
 from rl.examples import IGNORED_LABEL, encode_examples
 from rl.packing import PackingCollator, pack_examples
-from rl.policy import PolicyConfig, create_policy, load_policy
-from rl.sft import SftConfig, train_sft
+from rl.policy import create_policy, load_policy
+from rl.sft import train_sft
 from warehouse.records import Example
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -36,13 +37,27 @@ _GENRE_WORDS = {
 """How texts say a genre, where that is more than its name."""
 
 
-def read_films(folder: Path) -> Corpus:
-    """The corpus in `folder` (`movies-*.json`); raises `RequestError` where there are no such files or one is no JSON list."""
+def read_films(folder: Path, longest: int | None = None) -> Corpus:
+    """The corpus in `folder` (`movies-*.json`); raises `RequestError` where there are no such files or one is no JSON list.
+
+    Args:
+        longest: characters of a document at most, cut after a sentence; a fact then counts as stated only in what is left.
+    """
     films, failures = parse_films(_rows(folder))
+    if longest is not None:
+        films = [replace(film, summary=first_sentences(film.summary, longest)) for film in films]
     names = _names(films)
     documents = tuple(_document(film, name) for film, name in zip(films, names, strict=True) if film.summary)
     facts = tuple(fact for film, name in zip(films, names, strict=True) for fact in _facts(film, name))
     return Corpus(facts=facts, documents=documents, types=_types(films, names), failures=tuple(failures))
+
+
+def first_sentences(text: str, longest: int) -> str:
+    """As many whole sentences of `text` as fit into `longest` characters; the beginning of the first where not even that fits."""
+    if len(text) <= longest:
+        return text
+    end = max(text.rfind(mark, 0, longest) for mark in (". ", "! ", "? "))
+    return text[: end + 1] if end > 0 else text[:longest].rsplit(" ", 1)[0]
 
 
 def _rows(folder: Path) -> Iterator[Any]:

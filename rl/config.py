@@ -1,0 +1,225 @@
+"""The configuration of everything in this room: policies, training, engines, environments, rollouts.
+
+It stands apart from the code that it configures because that code imports torch, TRL, Ray or vLLM, and a wrong key must be refused
+before any of them is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+
+class PolicyConfig(BaseModel):
+    """What the first policy is: a local Hugging Face path, or a small Qwen3 from scratch."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str | None = None
+    """Folder of a causal language model with its tokenizer; the sizes below then have no effect."""
+    layers: PositiveInt = 4
+    width: PositiveInt = 128
+    """Size of the hidden states."""
+    heads: PositiveInt = 8
+    """Many small heads learn to look up a fact sooner: with 4 of them a policy of this size had not after a million tokens."""
+    key_value_heads: PositiveInt = 8
+    """Divides `heads`; fewer than `heads` is grouped-query attention."""
+    head_size: PositiveInt = 32
+    """Width of a head; vLLM on CPUs takes 32, 64 and more."""
+    intermediate_size: PositiveInt = 256
+    vocabulary_size: PositiveInt = 1500
+    tied_embeddings: bool = True
+    initializer_range: PositiveFloat = 0.06
+    """Standard deviation of the initial weights. With the usual 0.02 a model of this size does not learn to copy in time."""
+    max_position_embeddings: PositiveInt = 1024
+    rope_theta: PositiveFloat = 1000.0
+    """Base of the rotary positions. The usual 10,000 spends half of a small head on distances that its contexts do not have."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> PolicyConfig:
+        if self.heads % self.key_value_heads:
+            raise ValueError("policy.heads must be a multiple of policy.key_value_heads")
+        return self
+
+
+class OptimizerConfig(BaseModel):
+    """How weights are changed: AdamW under warmup, constant rate, decay."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    learning_rate: PositiveFloat = 1e-3
+    warmup_steps: NonNegativeInt = 20
+    decay_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the steps, at the end, in which the rate falls linearly to nothing."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.98, ge=0, lt=1)
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, else float32."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
+    save_every: PositiveInt = 200
+    """Steps between checkpoints."""
+
+
+class SupervisedConfig(OptimizerConfig):
+    """Training on examples: how much of them at a time, and for how long."""
+
+    row_tokens: PositiveInt = 256
+    """Tokens of a packed row; a longer example stands in a row of its own. Wider rows cost more, for attention is quadratic in them."""
+    max_example_tokens: PositiveInt = 1024
+    """Longer examples are left out and counted: a cut one would teach to stop in the middle."""
+    rows_per_step: PositiveInt = 6
+    rows_per_pass: PositiveInt = 6
+    """Rows that go through the model at once; divides `rows_per_step`."""
+    epochs: PositiveFloat = 1.0
+    max_tokens: PositiveInt | None = None
+    """Training ends after about this many tokens, padding of rows included, where the epochs have more."""
+    log_every: PositiveInt = 10
+    """Steps between figures."""
+
+
+class CptConfig(SupervisedConfig):
+    """Continual pre-training; the rate is that of a small policy from scratch."""
+
+    learning_rate: PositiveFloat = 2e-3
+
+
+class SftConfig(SupervisedConfig):
+    """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
+
+    learning_rate: PositiveFloat = 5e-4
+
+
+class ReinforceConfig(OptimizerConfig):
+    """Group-based policy optimisation."""
+
+    steps: PositiveInt = 100
+    tasks_per_step: PositiveInt = 12
+    samples_per_task: int = Field(default=8, ge=2)
+    """Trajectories of one task: the group that advantages are taken within."""
+    learning_rate: PositiveFloat = 3e-4
+    warmup_steps: NonNegativeInt = 0
+    """With any, the rate of the first step is 0 and its trajectories are wasted."""
+    decay_share: float = Field(default=0.0, ge=0, le=1)
+    save_every: PositiveInt = 10
+    estimator: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"] = "dapo"
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """`sequence` with the loss `grpo` is GSPO."""
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.28
+    """How far a probability may rise against that of the sampler before its gradient stops; in `cispo` the highest ratio itself."""
+    beta: NonNegativeFloat = 0.0
+    """Weight of the KL divergence from the policy that training began with."""
+    epochs: PositiveInt = 1
+    """Optimiser steps on the trajectories of one step."""
+    temperature: PositiveFloat = 1.0
+    """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
+    trajectories_per_pass: PositiveInt = 16
+    """Trajectories that go through the model at once."""
+    max_completion_tokens: PositiveInt = 512
+    """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
+
+    @model_validator(mode="after")
+    def _check_clip(self) -> ReinforceConfig:
+        if self.loss_type == "cispo" and self.clip_high < 1:
+            raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
+        return self
+
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes of an optimiser step."""
+        return math.ceil(self.tasks_per_step * self.samples_per_task / self.trajectories_per_pass)
+
+
+class EngineConfig(BaseModel):
+    """Engines: how many, on what, how large."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: PositiveInt = 1
+    """Engines side by side, each with the whole policy."""
+    cpus: NonNegativeFloat = 1
+    """What each reserves of Ray's CPUs."""
+    gpus: NonNegativeFloat = 0
+    """What each reserves of Ray's GPUs; with tensor parallelism, as many as `tensor_parallel`."""
+    threads: PositiveInt = 1
+    """OpenMP threads of each worker on CPUs. A second one gains nothing for a small policy, and where other processes want the
+    cores its barriers make the engine 20 times slower (measured)."""
+    tensor_parallel: PositiveInt = 1
+    dtype: str = "float32"
+    max_model_len: PositiveInt | None = None
+    """Longest context in tokens; None is what the policy's own configuration says."""
+    max_num_seqs: PositiveInt = 128
+    """Sequences in one batch."""
+    max_batched_tokens: PositiveInt = 8192
+    """Tokens in one forward pass."""
+    kv_cache_gib: PositiveFloat = 0.5
+    """Memory for keys and values, of each worker."""
+    block_size: PositiveInt | None = 32
+    """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
+    enforce_eager: bool = True
+    """No compilation: starts sooner, and is no slower for small policies on CPUs."""
+    sleep_mode: bool = False
+    """Let `sleep` give back GPU memory while the learner has its turn."""
+    seed: NonNegativeInt = 0
+    start_timeout_seconds: PositiveFloat = 600.0
+    max_replacements: NonNegativeInt = 3
+    """How many dead engines may be replaced before the pool gives up."""
+
+
+class EnvironmentPoolConfig(BaseModel):
+    """Workers that environments run in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    workers: PositiveInt = 1
+    cpus: NonNegativeFloat = 0.5
+    """What each worker reserves of Ray's CPUs."""
+    step_timeout_seconds: PositiveFloat = 60.0
+    """A reset or a step that takes longer is a fault."""
+    options: dict[str, dict[str, Any]] = {}
+    """Options of environments, by the name that tasks call them by."""
+
+
+class RayConfig(BaseModel):
+    """Where rollouts run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str | None = None
+    """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
+    object_store_gib: PositiveFloat = 0.5
+    """Shared memory on this machine; the corpus's index must fit."""
+
+
+class Limits(BaseModel):
+    """What one trajectory may use. What is too long is cut off at the right, here and in training."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_action_tokens: PositiveInt = 48
+    """Tokens of one action, thought and tags included."""
+    max_observation_tokens: int = Field(default=160, ge=8)
+    """Tokens of one observation, tags and the mark of truncation included."""
+    max_context_tokens: PositiveInt = 1024
+    """Tokens of prompt, actions and observations together."""
+    temperature: NonNegativeFloat = 1.0
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+
+
+class RolloutConfig(BaseModel):
+    """Rollouts: what trajectories may use, and what they run on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limits: Limits = Limits()
+    concurrency: PositiveInt = 256
+    """Trajectories side by side."""
+    engine: EngineConfig = EngineConfig()
+    environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
+    ray: RayConfig = RayConfig()
