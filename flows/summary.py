@@ -28,7 +28,7 @@ def print_table(rows: Rows) -> None:
     table = Table(title="success on held-out tasks, % (95 % interval)", title_justify="left")
     hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
     for name in ("suite", "turn", "after", "tasks", "invalid", "success", *(f"{h} hop{'s' if h > 1 else ''}" for h in hops)):
-        table.add_column(name, justify="left" if name in ("suite", "after") else "right")
+        table.add_column(name, no_wrap=True, justify="left" if name in ("suite", "after") else "right")
     for overall in (row for row in rows if row["hops"] is None):
         parts = {row["hops"]: row for row in rows if row["policy"] == overall["policy"] and row["suite"] == overall["suite"]}
         table.add_row(
@@ -40,7 +40,7 @@ def print_table(rows: Rows) -> None:
             _rate(overall, interval=True),
             *(_rate(parts[h]) if h in parts else "" for h in hops),
         )
-    Console(width=max(100, Console().width)).print(table)
+    Console(width=max(128, Console().width)).print(table)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,50 @@
+"""A stage's run: done once, resumed when it was interrupted, its figures in the lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.runs import StageRun, execute
+from warehouse import Lake
+
+
+def work(run: StageRun) -> dict[str, Any]:
+    run.metric(1, {"loss": 2.0})
+    run.metric(2, {"loss": 1.0})
+    return {"policy": "t1-cpt"}
+
+
+def test_a_stage_is_done_once_and_says_what_it_found(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        assert execute(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)[0] is True
+        again, figures = execute(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)
+        assert again is False
+        assert figures["policy"] == "t1-cpt"
+        curve = lake.query("SELECT step, value FROM learning_curve WHERE metric = 'loss' ORDER BY step").to_pylist()
+        assert curve == [{"step": 1, "value": 2.0}, {"step": 2, "value": 1.0}]
+        assert lake.runs()[0].snapshot_after is not None
+
+
+def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
+    def fail(run: StageRun) -> dict[str, Any]:
+        raise OSError("the disk is full")
+
+    with Lake(tmp_path) as lake:
+        with pytest.raises(OSError, match="full"):
+            execute(lake, "t1-cpt", "cpt", 1, {}, fail)
+        assert [run.state for run in lake.runs()] == ["failed"]
+        assert execute(lake, "t1-cpt", "cpt", 1, {}, work)[0] is True
+        assert [run.state for run in lake.runs()] == ["completed"]
+
+
+def test_metrics_told_twice_after_a_resume_are_stored_once(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        execute(lake, "t1-rl", "rl", 1, {}, work)
+        execute(lake, "t1-rl-again", "rl", 1, {}, work)
+        run = StageRun(lake, lake.runs("id = 't1-rl'")[0])
+        run.metric(2, {"loss": 1.0})
+        run.flush()
+        assert len(lake.metrics("t1-rl")) == 2
