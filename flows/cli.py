@@ -35,8 +35,10 @@ def main() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    # A flow that fails raises, and that is told once, below.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     # TRL names the vLLM versions that its own generation was tested with; ours does not go through it.
     warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
     handler = logging.StreamHandler(sys.stderr)

@@ -154,6 +154,6 @@ def describe(error: ValidationError, profile: str) -> str:
     key = ".".join(str(part) for part in first["loc"]) or "the configuration"
     if first["type"] == "extra_forbidden":
         return (
-            f"{profile}: unknown key {key}; see docs/configuration.md or `flywheel run --profile {profile} --dry-run` for those there are."
+            f"{profile}: unknown key {key}; `flywheel run --profile {profile} --dry-run` prints those there are."
         )
     return f"{profile}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."

@@ -1,4 +1,4 @@
-"""Prefect as a library: its database inside the home, its telemetry off, its log lines kept to warnings.
+"""Prefect as a library: its database inside the home, its telemetry off, its log lines off: what fails is raised.
 
 Where PREFECT_API_URL names a server, that server is used and its settings are left alone. Otherwise the flows bring up Prefect's
 own temporary server, which ends with them.
@@ -19,10 +19,13 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from flows.guardian import start_guardian
+
 
 @contextmanager
 def quiet_prefect(home: Path) -> Iterator[None]:
-    """Settings for flows run from our command line."""
+    """Settings for flows run from our command line; from here on, what this process starts ends with it."""
+    start_guardian()
     if PREFECT_API_URL.value():
         yield
         return
@@ -30,7 +33,7 @@ def quiet_prefect(home: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         PREFECT_HOME: folder,
-        PREFECT_LOGGING_LEVEL: "WARNING",
+        PREFECT_LOGGING_LEVEL: "CRITICAL",
         PREFECT_SERVER_ANALYTICS_ENABLED: False,
         PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120,
     }

@@ -1,0 +1,70 @@
+"""A guardian: when this process dies, however it dies, what it started dies too.
+
+SIGKILL leaves a process no time to stop Prefect's temporary server, Ray or an engine. So a run starts a small companion that waits for
+the end of a pipe. The pipe ends when the run does; then the companion ends every process that carries the run's token in its
+environment, which is every process that the run started on this machine and no other.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOKEN = "FLYWHEEL_PROCESS_TOKEN"
+GRACE_SECONDS = 5.0
+"""How long they have to end by themselves after SIGTERM."""
+
+
+def start_guardian() -> None:
+    """Start this process's companion, once; called before anything else is started."""
+    if TOKEN in os.environ:
+        return
+    token = secrets.token_hex(16)
+    command = [sys.executable, "-I", "-S", __file__, token]
+    _keep.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True))
+    os.environ[TOKEN] = token
+
+
+_keep: list[subprocess.Popen[bytes]] = []
+"""Holds the pipe open for as long as this process lives."""
+
+
+def carriers(token: str) -> list[int]:
+    """The processes on this machine that were started with `token` in their environment."""
+    mark = f"{TOKEN}={token}".encode()
+    found: list[int] = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it ended meanwhile, or belongs to somebody else
+                continue
+    return found
+
+
+def end(token: str) -> None:
+    """Ask the carriers of `token` to end, and end those that do not."""
+    _signal(carriers(token), signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while carriers(token) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    _signal(carriers(token), signal.SIGKILL)
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            continue
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end(sys.argv[1])

@@ -1,0 +1,38 @@
+"""One's own graph and corpus: a broken row is quarantined with its reason, and nothing else is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.config import CorpusConfig
+from flows.stages.sources import read_sources
+from warehouse.errors import RequestError
+
+
+def corpus(folder: Path) -> CorpusConfig:
+    return CorpusConfig(kind="files", path=folder)
+
+
+def test_a_broken_row_is_quarantined_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_text("subject,relation,object,documents\nParis,country,France,d1\n,country,Spain,d2\n")
+    (tmp_path / "documents.jsonl").write_text('{"id": "d1", "title": "Paris", "text": "Paris lies in France."}\n{"id": 3}\n')
+    sources = read_sources(corpus(tmp_path), 0)
+    assert [(fact.subject, fact.object) for fact in sources.train.facts] == [("Paris", "France")]
+    assert len(sources.train.documents) == 1
+    assert len(sources.train.failures) == 2
+    assert sources.shared
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_text("subject,relation,object\na,b,c\n")
+    with pytest.raises(RequestError, match="documents"):
+        read_sources(corpus(tmp_path), 0)
+
+
+def test_generated_worlds_share_no_name_and_no_document() -> None:
+    sources = read_sources(CorpusConfig.model_validate({"train": {"entities": 400}, "held_out": {"entities": 300}}), 3)
+    assert not set(sources.train.types) & set(sources.held_out.types)
+    assert not {d.text for d in sources.train.documents} & {d.text for d in sources.held_out.documents}
+    assert sources == read_sources(CorpusConfig.model_validate({"train": {"entities": 400}, "held_out": {"entities": 300}}), 3)
