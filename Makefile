@@ -30,8 +30,9 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 lock:
-	$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --python-version 3.11 --no-annotate --no-header -o requirements/cpu.lock
-	sed -i 's/^torch==\([0-9.]*\)+cpu/torch==\1/' requirements/cpu.lock
+	for extra in cpu gpu; do $(BIN)/uv pip compile -q pyproject.toml --extra $$extra --extra dev --universal --python-version 3.11 \
+		--no-annotate --no-header -o requirements/$$extra.lock; done
+	sed -i -e '0,/^torch==/{/^torch==/d}' -e 's/^torch==\([0-9.]*\).*/torch==\1/' requirements/cpu.lock  # the build is chosen on installing
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
