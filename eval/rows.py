@@ -38,9 +38,17 @@ RowVerifier = Callable[[dict[str, Any]], tuple[float, bool]]
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a JSONL file, blank lines left out; a line that is no JSON comes as a `RowError` that names the line."""
+    """The rows of a JSONL file, blank lines left out; a line that is no JSON comes as a `RowError` that names the line.
+
+    Raises:
+        RequestError: at once where there is no such file.
+    """
     if not path.is_file():
         raise RequestError(f"There is no file {path}: give a JSONL file with one row {{id, gold, pred}} a line.")
+    return _rows(path)
+
+
+def _rows(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():

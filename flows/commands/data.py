@@ -31,10 +31,12 @@ def verify(
 
     judged = invalid = 0
     rows = verify_rows(kind, read_rows(input_))
-    with output.open("w") as file:
+    draft = output.with_name(f"{output.name}.part")  # a run that stops half-way leaves no half of an output under its name
+    with draft.open("w") as file:
         for row in rows:
             judged, invalid = judged + 1, invalid + (row.value is None)
             file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
+    draft.replace(output)
     print(f"{judged} rows judged by {kind}, {invalid} of them invalid, written to {output}")
 
 

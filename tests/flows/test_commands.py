@@ -1,0 +1,66 @@
+"""The command line without an engine: wrong requests, rows in and out, start-up time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from warehouse import Failure, Lake
+
+FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
+
+
+def flywheel(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([FLYWHEEL, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_help_answers_at_once() -> None:
+    fastest = 9.0
+    for _ in range(3):
+        started = time.monotonic()
+        assert "Example" in flywheel("--help").stdout
+        fastest = min(fastest, time.monotonic() - started)
+    assert fastest < 1.0, "heavy imports belong inside the commands"
+
+
+def test_every_command_has_an_example() -> None:
+    for command in ("run", "synth", "train", "eval", "sql", "show", "report", "doctor", "verify", "export"):
+        assert f"Example: flywheel {command}" in flywheel(command, "--help").stdout
+
+
+def test_rows_are_judged_and_the_broken_one_has_an_error_and_no_value(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": 1, "gold": ["Paris"], "pred": "the Paris."}\n{"id": 2, "gold": ["Rome"], "pred": "Oslo"}\n{"id": 3}\n')
+    done = flywheel("verify", "qa_em", "--input", str(rows), "--output", str(tmp_path / "scored.jsonl"))
+    assert done.returncode == 0, done.stderr
+    scored = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
+    assert [row["value"] for row in scored] == [1.0, 0.0, None]
+    assert scored[2]["error"]
+
+
+def test_sql_prints_one_json_document_and_refuses_to_write(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        lake.add([Failure("synth", "debris", "no name", {"line": 3})])
+    asked = flywheel("sql", "SELECT kind FROM failures", "--home", str(tmp_path), "--format", "json")
+    assert json.loads(asked.stdout) == [{"kind": "debris"}]
+    wrong = flywheel("sql", "DELETE FROM failures", "--home", str(tmp_path))
+    assert wrong.returncode == 2
+    assert len(wrong.stderr.strip().splitlines()) == 1
+
+
+def test_a_missing_input_is_one_sentence(tmp_path: Path) -> None:
+    wrong = flywheel("verify", "qa_em", "--input", str(tmp_path / "none.jsonl"), "--output", str(tmp_path / "out.jsonl"))
+    assert wrong.returncode == 2
+    assert "none.jsonl" in wrong.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    planned = json.loads(flywheel("run", "--profile", "quickstart", "--home", str(home), "--turns", "2", "--dry-run").stdout)
+    assert planned["would_run"][0] == {"stage": "t1-synth", "state": "to do"}
+    assert planned["would_run"][-1]["stage"] == "t2-gate"
+    assert not home.exists()
