@@ -23,10 +23,16 @@ TYPE_SHARES: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One relation type. `sentences` state it with `{s}` and `{o}`; `phrases` ask for its object and end with `{s}`,
-    what it is asked of, so that they can be nested."""
+    """One relation type.
+
+    Plain documents state it by its `name`, plain questions ask for it by another word, `asked`. If both used one word, what follows
+    it in the question would compete with what follows it in the document, and a policy would learn to look facts up much later.
+    In varied prose `sentences` state it with `{s}` and `{o}`; `phrases` ask for its object and end with `{s}`, what it is asked of,
+    so that they can be nested.
+    """
 
     name: str
+    asked: str
     subject: str
     object: str
     sentences: tuple[str, ...]
@@ -36,6 +42,7 @@ class Relation:
 RELATIONS: tuple[Relation, ...] = (
     Relation(
         "employer",
+        "workplace",
         "person",
         "company",
         ("{s} works for {o}.", "{s} earns a living at {o}.", "The payroll of {o} lists {s}."),
@@ -43,6 +50,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "birthplace",
+        "hometown",
         "person",
         "city",
         ("{s} was born in {o}.", "{s} came into the world in {o}.", "The city of {o} saw the birth of {s}."),
@@ -50,6 +58,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "school",
+        "college",
         "person",
         "university",
         ("{s} studied at {o}.", "{s} holds a degree from {o}.", "The classrooms of {o} taught {s}."),
@@ -57,6 +66,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "seat",
+        "base",
         "company",
         "city",
         ("{s} is based in {o}.", "{s} runs its business from {o}.", "The head office of {s} stands in {o}."),
@@ -64,6 +74,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "founder",
+        "creator",
         "company",
         "person",
         ("{s} was founded by {o}.", "{s} goes back to {o}.", "It was {o} who started {s}."),
@@ -71,6 +82,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "flagship",
+        "bestseller",
         "company",
         "product",
         ("{s} is best known for {o}.", "{s} lives on the sales of {o}.", "The pride of {s} is called {o}."),
@@ -78,6 +90,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "country",
+        "nation",
         "city",
         "country",
         ("{s} lies in {o}.", "{s} belongs to {o}.", "On the map of {o} one finds {s}."),
@@ -85,6 +98,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "mayor",
+        "governor",
         "city",
         "person",
         ("{s} is governed by {o}.", "{s} elected {o}.", "The town hall of {s} is led by {o}."),
@@ -92,6 +106,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "director",
+        "filmmaker",
         "film",
         "person",
         ("{s} was directed by {o}.", "{s} is the work of {o}.", "The camera of {s} followed the orders of {o}."),
@@ -99,6 +114,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "studio",
+        "producer",
         "film",
         "company",
         ("{s} was produced by {o}.", "{s} was paid for by {o}.", "The budget of {s} came from {o}."),
@@ -106,6 +122,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "location",
+        "setting",
         "film",
         "city",
         ("{s} was shot in {o}.", "{s} was filmed on the streets of {o}.", "The scenes of {s} show {o}."),
@@ -113,6 +130,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "star",
+        "lead",
         "film",
         "person",
         ("{s} features {o}.", "{s} made {o} famous.", "The main part in {s} is played by {o}."),
@@ -120,6 +138,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "campus",
+        "grounds",
         "university",
         "city",
         ("{s} teaches in {o}.", "{s} has its halls in {o}.", "The students of {s} live in {o}."),
@@ -127,6 +146,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "rector",
+        "head",
         "university",
         "person",
         ("{s} is headed by {o}.", "{s} follows the lead of {o}.", "The degrees of {s} are signed by {o}."),
@@ -134,6 +154,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "inventor",
+        "originator",
         "product",
         "person",
         ("{s} was invented by {o}.", "{s} began as an idea of {o}.", "The patent for {s} names {o}."),
@@ -141,6 +162,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "maker",
+        "manufacturer",
         "product",
         "company",
         ("{s} is made by {o}.", "{s} leaves the factory of {o}.", "The label on {s} reads {o}."),
@@ -148,6 +170,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "capital",
+        "metropolis",
         "country",
         "city",
         ("{s} is ruled from {o}.", "{s} has its parliament in {o}.", "The embassies in {s} stand in {o}."),
@@ -155,12 +178,16 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     Relation(
         "leader",
+        "president",
         "country",
         "person",
         ("{s} is led by {o}.", "{s} is in the hands of {o}.", "The head of state of {s} is {o}."),
         ("the leader of {s}", "the person who leads {s}"),
     ),
 )
+
+ASKED: dict[str, str] = {relation.name: relation.asked for relation in RELATIONS}
+"""The word by which a plain question asks for each relation."""
 
 PHRASES: dict[str, tuple[str, ...]] = {relation.name: relation.phrases for relation in RELATIONS}
 """How to ask for the object of each relation in varied prose."""

@@ -1,8 +1,8 @@
 """Putting a formula into words, without a model.
 
 The formula's tree is read from the target down: what stands below a node becomes the words that describe it. Variety 1 is the
-compact form with the relation's own keyword ("capital of country of birthplace of Amber Stone?"); 2 is a sentence around the
-same keywords; 3 paraphrases them. A graph with relations of its own brings its own phrases; without them the keyword serves.
+compact form with one word a relation ("metropolis of nation of hometown of Amber Stone?"); 2 is a sentence; 3 paraphrases it. A
+graph with relations of its own brings its own words and phrases; without them a relation's name serves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from synth.formulas import TARGET, is_constant, members
 from synth.graph import KnowledgeGraph
-from synth.schema import PHRASES
+from synth.schema import ASKED, PHRASES
 from warehouse.records import Triple
 
 _OPENINGS = ("Who or what is {}?", "Name {}.", "Find {}.", "I am looking for {}.", "Could you tell me {}?")
@@ -23,12 +23,17 @@ _OPENINGS = ("Who or what is {}?", "Name {}.", "Find {}.", "I am looking for {}.
 class Phrasing:
     """How relations are spoken of.
 
-    `phrases` ask for the object of a relation with `{s}` for what it is asked of; `nouns` say what kind of thing a relation is
-    about ("film"). Either may lack a relation.
+    `words` are the plain words for relations. `phrases` ask for the object of a relation with `{s}` for what it is asked of; `nouns`
+    say what kind of thing a relation is about ("film"). Each may lack a relation.
     """
 
     phrases: Mapping[str, Sequence[str]] = field(default_factory=lambda: PHRASES)
     nouns: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=lambda: ASKED)
+
+    def word(self, relation: str) -> str:
+        """The plain word for a relation."""
+        return self.words.get(relation) or spoken(relation)
 
     @classmethod
     def of(cls, graph: KnowledgeGraph, phrases: Mapping[str, Sequence[str]] = PHRASES) -> Phrasing:
@@ -76,7 +81,7 @@ class _Writer:
 
     def _object_of(self, relation: str, subject: str) -> str:
         if self.variety == 1:
-            return f"{spoken(relation)} of {subject}"
+            return f"{self.phrasing.word(relation)} of {subject}"
         known = self.phrasing.phrases.get(relation) or (f"the {spoken(relation)} of {{s}}",)
         phrase = known[0] if self.variety == 2 else self.rng.choice(list(known))
         return phrase.format(s=subject)
@@ -84,7 +89,8 @@ class _Writer:
     def _condition(self, relation: str, value: str, done: frozenset[int]) -> str:
         described = self.describe(value, done)
         nested = self.variety == 1 and not is_constant(value)
-        return f"{spoken(relation)} {'the ' if nested else ''}{described}"
+        word = self.phrasing.word(relation) if self.variety == 1 else spoken(relation)
+        return f"{word} {'the ' if nested else ''}{described}"
 
     def _noun(self, triples: Iterable[Triple]) -> str:
         relation = next(iter(triples))[1]

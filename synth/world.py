@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from synth.names import Split, make_names
 from synth.prose import sentence_choices, write_keywords, write_sentences
-from synth.schema import RELATIONS, TYPE_SHARES, Relation, relations_of
+from synth.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
 from synth.words import NAME_WORDS
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
@@ -57,7 +57,7 @@ def world_name(config: WorldConfig, split: Split, seed: int) -> str:
 
 def world_words() -> tuple[str, ...]:
     """The words that a tokenizer for generated worlds should hold as single tokens: those of names, relations and types."""
-    return tuple(dict.fromkeys([*NAME_WORDS, *(relation.name for relation in RELATIONS), *TYPE_SHARES]))
+    return tuple(dict.fromkeys([*NAME_WORDS, *(relation.name for relation in RELATIONS), *ASKED.values(), *TYPE_SHARES]))
 
 
 def _names_by_type(entities: int, split: Split, seed: int) -> dict[str, list[str]]:

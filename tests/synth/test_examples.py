@@ -22,6 +22,7 @@ from synth.memory import remember, required_knowledge
 from synth.oracle import path_of, solution_of, transcript
 from synth.paths import Retrieve
 from synth.questions import QuestionConfig, build_questions
+from synth.schema import ASKED
 from synth.transcripts import tagged, untagged
 from warehouse.records import Document, Example, Outcome, StopReason, Task, Trajectory, Turn
 
@@ -58,7 +59,7 @@ def test_a_transcript_in_the_dialect(graph: KnowledgeGraph, tasks: list[Task]) -
     assert solution is not None
     one, two = (step.document.text for step in solution.steps)
     assert transcript(task.question, solution) == (
-        (f"<question> {following} of {relation} of {first}?</question>", False),
+        (f"<question> {ASKED[following]} of {ASKED[relation]} of {first}?</question>", False),
         (f"<search> {first}</search>", True),
         (f"<information> {one}</information>", False),
         (f"<think> {relation} {second}</think><search> {second}</search>", True),

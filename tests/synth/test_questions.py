@@ -18,6 +18,7 @@ from synth.oracle import path_of
 from synth.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
 from synth.projections import solve
 from synth.questions import Drop, QuestionConfig, build_questions, split_of
+from synth.schema import ASKED
 from synth.walks import Shape
 from synth.world import WorldConfig, generate_world
 from warehouse.records import Document, Fact, Task
@@ -69,7 +70,7 @@ def test_unions_are_folded_into_one_constant(tasks: list[Task]) -> None:
 def test_wording_of_the_compact_form(graph: KnowledgeGraph) -> None:
     (task,) = build_questions(graph, QuestionConfig(counts={3: 1}), 1)[0]
     start = task.formula[0][0].removeprefix("C@")
-    relations = [triple[1] for triple in task.formula]
+    relations = [ASKED[triple[1]] for triple in task.formula]
     assert task.question == f"{' of '.join(reversed(relations))} of {start}?"
 
 
