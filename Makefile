@@ -18,11 +18,11 @@ demo: $(STAMP)
 	$(BIN)/flywheel run --profile quickstart --home runs/demo --turns 2
 
 test: $(STAMP)
-	$(BIN)/pytest -q -m "not engine and not end_to_end"
+	$(BIN)/pytest -q -n 2 -m "not engine and not end_to_end"
 	$(BIN)/pytest -q -m "engine or end_to_end"
 
 unit: $(STAMP)
-	$(BIN)/pytest -q -m "not engine and not end_to_end"
+	$(BIN)/pytest -q -n 2 -m "not engine and not end_to_end"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
