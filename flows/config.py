@@ -153,7 +153,5 @@ def describe(error: ValidationError, profile: str) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "the configuration"
     if first["type"] == "extra_forbidden":
-        return (
-            f"{profile}: unknown key {key}; `flywheel run --profile {profile} --dry-run` prints those there are."
-        )
+        return f"{profile}: unknown key {key}; `flywheel run --profile {profile} --dry-run` prints those there are."
     return f"{profile}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."

@@ -31,12 +31,12 @@ _HORIZON_CURVE = """
 WITH calls AS (
     SELECT trajectory_id, count(*) FILTER (tool IS NOT NULL AND tool <> 'answer') AS tool_calls FROM turns GROUP BY trajectory_id
 )
-SELECT t.wheel_turn AS turn, t.step, t.horizon, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid,
+SELECT t.wheel_turn AS turn, t.policy, t.step, t.horizon, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid,
     avg(t.n_turns) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS mean_turns,
     avg(CASE o.outcome WHEN 'success' THEN 1 WHEN 'failure' THEN 0 END) AS success, avg(o.reward) AS reward,
     avg(coalesce(c.tool_calls, 0)) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS tool_calls
 FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id LEFT JOIN calls c ON c.trajectory_id = t.id
-WHERE t.stage = 'rl' GROUP BY t.wheel_turn, t.step, t.horizon
+WHERE t.stage = 'rl' GROUP BY t.wheel_turn, t.policy, t.step, t.horizon
 """
 
 _TOOL_USE = """

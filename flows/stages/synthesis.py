@@ -26,6 +26,9 @@ from warehouse import Document, Example, Failure, Task
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 
+EARLIER = "stage = 'rl' AND wheel_turn < ? AND policy = format('t{}-rl', wheel_turn)"
+"""What the wheel itself did before: training trajectories, without those of horizons that were only compared."""
+
 HELD_OUT_SHARE = 0.2
 """Share of a real graph's entities that only suites may use."""
 
@@ -86,7 +89,7 @@ class Synthesis:
 
     def higher_order(self) -> tuple[list[Example], list[Failure]]:
         """HAS: decision records from a sample of the trajectories of earlier turns, successes and failures."""
-        earlier = self.shop.lake.trajectories("stage = 'rl' AND wheel_turn < ?", [self.turn])
+        earlier = self.shop.lake.trajectories(EARLIER, [self.turn])
         chosen = random.Random(self.seed("has")).sample(earlier, min(len(earlier), self.settings.has_count))
         tasks = {task.key: task for task in self.shop.lake.tasks(split="train")}
         return build_has(self.train, chosen, tasks, self.settings.has, self.seed("has"), self.retrieve, self.turn)
@@ -102,7 +105,7 @@ class Synthesis:
 
     def rejection_sampled(self) -> tuple[list[Example], list[Failure]]:
         """The cold start from the policy's own successes in earlier turns, as sampled."""
-        earlier = self.shop.lake.trajectories("stage = 'rl' AND wheel_turn < ? AND outcome = 'success'", [self.turn])
+        earlier = self.shop.lake.trajectories(f"{EARLIER} AND outcome = 'success'", [self.turn])
         hops = {task.key: task.hops for task in self.shop.lake.tasks(split="train")}
         return choose_successes(earlier, hops, self.settings.rejection_samples, self.seed("rejection"), self.turn), []
 

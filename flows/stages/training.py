@@ -147,7 +147,7 @@ def pass_rates(shop: Workshop, turn: int) -> dict[str, float]:
     rows = shop.lake.query(
         """
         SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM trajectories
-        WHERE stage = 'rl' AND wheel_turn = ? AND outcome <> 'invalid' GROUP BY task_key
+        WHERE stage = 'rl' AND wheel_turn = ? AND policy = format('t{}-rl', wheel_turn) AND outcome <> 'invalid' GROUP BY task_key
         """,
         [turn - 1],
     ).to_pylist()
