@@ -1,5 +1,5 @@
 # make demo: the whole wheel on this machine; make test: the tests; make setup: the environment alone.
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12)
+PYTHON ?= $(shell for name in python3.11 python3.12 python3; do command -v $$name && break; done)
 EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin

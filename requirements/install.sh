@@ -2,7 +2,10 @@
 # Creates the environment $VENV from requirements/$EXTRA.lock with uv, which the environment itself brings along.
 # The CPU lock takes torch's CPU build: from a wheel named by PIP_FIND_LINKS where there is one, else from PyTorch's own index.
 set -eu
-[ -n "$PYTHON" ] || { echo "Python 3.11 or 3.12 is needed; name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
+if ! "${PYTHON:-false}" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
+    echo "Python 3.11 or 3.12 is needed; name it with: make PYTHON=/path/to/python3.11" >&2
+    exit 2
+fi
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==0.13.8"
 tag=$("$VENV/bin/python" -c 'import sys; print(f"cp{sys.version_info[0]}{sys.version_info[1]}")')
