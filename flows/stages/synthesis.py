@@ -25,6 +25,7 @@ from synth.transcripts import observation
 from warehouse import Document, Example, Failure, Task
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
+from warehouse.errors import RequestError
 
 EARLIER = "stage = 'rl' AND wheel_turn < ? AND policy = format('t{}-rl', wheel_turn)"
 """What the wheel itself did before: training trajectories, without those of horizons that were only compared."""
@@ -124,7 +125,14 @@ def synthesise(shop: Workshop, run: StageRun, turn: int) -> dict[str, Any]:
         made, failures = made + list(records), failures + dropped
     made += work.documents()
     shop.lake.add([*made, *failures])
-    return _figures(shop, made, failures)
+    figures = _figures(shop, made, failures)
+    empty = [name.removeprefix("tasks.") for name, count in figures.items() if name.startswith("tasks.") and not count]
+    if empty:
+        raise RequestError(
+            f"the graph gives no task for {', '.join(empty)}; the reasons are in the lake: "
+            f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {shop.home.root}'
+        )
+    return figures
 
 
 def first_hit(corpus: Corpus) -> Callable[[str], Document | None]:
