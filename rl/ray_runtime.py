@@ -29,6 +29,8 @@ class RayRuntime:
         if not self._mine:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray lowers its workers' priority by 15: beside anything else on the machine the engines would starve.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # It only says that access to the cluster is guarded by a token, as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
