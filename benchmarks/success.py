@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from flows.summary import evaluation_rows
+from flows.summary import evaluation_rows, stage_name
 from warehouse import Lake
 
 Key = tuple[str, int, str]
@@ -22,7 +22,7 @@ def successes(home: Path) -> dict[Key, float]:
     """Success by suite, turn and policy, of all hops together."""
     with Lake(home, read_only=True) as lake:
         rows = evaluation_rows(lake)
-    return {(row["suite"], row["turn"], row["policy"].split("-", 1)[1]): row["success"] for row in rows if row["hops"] is None}
+    return {(row["suite"], row["turn"], stage_name(row)): row["success"] for row in rows if row["hops"] is None}
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from flows.overrides import apply_overrides
-from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, SftConfig
+from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, Section, SftConfig
 from rl.curriculum import CurriculumConfig
 from synth.demonstrations import DemonstrationConfig
 from synth.fas import FasConfig
@@ -24,12 +24,6 @@ from synth.world import WorldConfig
 from warehouse.errors import RequestError
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
-
-
-class Section(BaseModel):
-    """A part of the configuration: no unknown keys, no changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class CorpusConfig(Section):

@@ -34,7 +34,7 @@ def print_table(rows: Rows) -> None:
         table.add_row(
             overall["suite"],
             str(overall["turn"]),
-            _stage_name(overall),
+            stage_name(overall),
             str(overall["tasks"]),
             str(overall["invalid"]),
             _rate(overall, interval=True),
@@ -53,7 +53,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     print_result(pyarrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), "table")
 
 
-def _stage_name(row: dict[str, Any]) -> str:
+def stage_name(row: dict[str, Any]) -> str:
     """The stage, with the variant that stands in the policy's id."""
     return str(row["policy"]).split("-", 1)[-1]
 

@@ -12,10 +12,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 
-class PolicyConfig(BaseModel):
-    """What the first policy is: a local Hugging Face path, or a small Qwen3 from scratch."""
+class Section(BaseModel):
+    """A part of the configuration: no unknown keys, no changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PolicyConfig(Section):
+    """What the first policy is: a local Hugging Face path, or a small Qwen3 from scratch."""
 
     path: str | None = None
     """Folder of a causal language model with its tokenizer; the sizes below then have no effect."""
@@ -44,10 +48,8 @@ class PolicyConfig(BaseModel):
         return self
 
 
-class OptimizerConfig(BaseModel):
+class OptimizerConfig(Section):
     """How weights are changed: AdamW under warmup, constant rate, decay."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     learning_rate: PositiveFloat = 1e-3
     warmup_steps: NonNegativeInt = 20
@@ -136,10 +138,8 @@ class ReinforceConfig(OptimizerConfig):
         return math.ceil(self.tasks_per_step * self.samples_per_task / self.trajectories_per_pass)
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Section):
     """Engines: how many, on what, how large."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: PositiveInt = 1
     """Engines side by side, each with the whole policy."""
@@ -172,10 +172,8 @@ class EngineConfig(BaseModel):
     """How many dead engines may be replaced before the pool gives up."""
 
 
-class EnvironmentPoolConfig(BaseModel):
+class EnvironmentPoolConfig(Section):
     """Workers that environments run in."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     workers: PositiveInt = 1
     cpus: NonNegativeFloat = 0.5
@@ -186,10 +184,8 @@ class EnvironmentPoolConfig(BaseModel):
     """Options of environments, by the name that tasks call them by."""
 
 
-class RayConfig(BaseModel):
+class RayConfig(Section):
     """Where rollouts run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     address: str | None = None
     """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
@@ -197,10 +193,8 @@ class RayConfig(BaseModel):
     """Shared memory on this machine; the corpus's index must fit."""
 
 
-class Limits(BaseModel):
+class Limits(Section):
     """What one trajectory may use. What is too long is cut off at the right, here and in training."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_action_tokens: PositiveInt = 48
     """Tokens of one action, thought and tags included."""
@@ -212,10 +206,8 @@ class Limits(BaseModel):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
 
 
-class RolloutConfig(BaseModel):
+class RolloutConfig(Section):
     """Rollouts: what trajectories may use, and what they run on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     limits: Limits = Limits()
     concurrency: PositiveInt = 256

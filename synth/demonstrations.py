@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterable
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from rl.config import Section
 from rl.search import passage
 from synth.graph import KnowledgeGraph
 from synth.oracle import Show, path_of, transcript, walk
@@ -28,10 +29,8 @@ class Style(StrEnum):
     WRONG_TURN = "wrong_turn"
 
 
-class DemonstrationConfig(BaseModel):
+class DemonstrationConfig(Section):
     """How many of the demonstrations are spoilt, and how; the rest are clean."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     early_stop: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that a demonstration answers with what it found half-way; one of a single hop is clean instead."""

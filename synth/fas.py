@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from eval.answers import exact_match
+from rl.config import Section
 from rl.search import passage
 from synth.fas_plans import PlanWishes, build_plans
 from synth.graph import KnowledgeGraph
@@ -27,10 +28,8 @@ from warehouse.digests import digest, seed_from
 from warehouse.records import Document, Example, Failure, Task
 
 
-class FasConfig(BaseModel):
+class FasConfig(Section):
     """How much first-order text to write."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     plan_slices: int = Field(default=500, ge=0)
     """Slices of the memory for which plans are written."""

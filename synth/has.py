@@ -12,8 +12,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from rl.config import Section
 from synth.graph import KnowledgeGraph
 from synth.paths import Retrieve
 from synth.transcripts import observation, prompt, tagged, untagged
@@ -22,10 +23,8 @@ from warehouse.digests import digest, seed_from
 from warehouse.records import Example, Failure, Outcome, Task, Trajectory, Turn
 
 
-class HasConfig(BaseModel):
+class HasConfig(Section):
     """How wide the decisions are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     n_alternatives: int = Field(default=2, ge=1, le=20)
     """Alternatives to the action taken at each step; fewer only where the graph knows no more."""

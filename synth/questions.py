@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from rl.config import Section
 from synth.formulas import depth, is_constant
 from synth.graph import KnowledgeGraph
 from synth.paths import Retrieve, Route, find_document, formula_of, trace
@@ -24,10 +25,8 @@ from warehouse.digests import digest, seed_from
 from warehouse.records import Failure, Task, Triple
 
 
-class QuestionConfig(BaseModel):
+class QuestionConfig(Section):
     """How many questions of which kind."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     counts: dict[int, int] = Field(default_factory=lambda: {1: 100, 2: 100, 3: 100, 4: 100})
     """Questions wanted by hops (1 to 6): the number of documents that must be read."""

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from rl.config import Section
 from synth.names import Split, make_names
 from synth.prose import sentence_choices, write_keywords, write_sentences
 from synth.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
@@ -24,10 +25,8 @@ _Assignment = dict[tuple[str, str], NDArray[np.int64]]
 """For each (subject type, relation): the place of the object among the entities of its type, per subject."""
 
 
-class WorldConfig(BaseModel):
+class WorldConfig(Section):
     """How large a generated world is and how freely its documents are written."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     entities: int = Field(default=3_000, ge=100, le=1_000_000)
     prose_variety: int = Field(default=1, ge=1, le=3)

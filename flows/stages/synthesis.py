@@ -13,6 +13,7 @@ from typing import Any
 from flows.config import SynthConfig
 from flows.runs import StageRun
 from flows.stages.sources import Sources, read_sources
+from flows.stages.training import WHEEL_ROLLOUTS
 from flows.workshop import Workshop
 from rl.search import SearchIndex, passage
 from synth.demonstrations import build_demonstrations
@@ -27,8 +28,7 @@ from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 
-EARLIER = "stage = 'rl' AND wheel_turn < ? AND policy = format('t{}-rl', wheel_turn)"
-"""What the wheel itself did before: training trajectories, without those of horizons that were only compared."""
+EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
 
 HELD_OUT_SHARE = 0.2
 """Share of a real graph's entities that only suites may use."""

@@ -21,6 +21,9 @@ from synth.world import world_words
 from warehouse import Example, Policy, Task, Trajectory
 from warehouse.digests import digest_files, seed_from
 
+WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
+"""Condition on trajectories: sampled in training by the wheel itself, not for a horizon that was only compared."""
+
 CPT_KINDS = ("document", "fas_plan", "fas_reason", "has")
 
 
@@ -145,9 +148,9 @@ def fix_horizon(curriculum: CurriculumConfig, variant: str) -> CurriculumConfig:
 def pass_rates(shop: Workshop, turn: int) -> dict[str, float]:
     """Success of the turn before on each training task that it tried."""
     rows = shop.lake.query(
-        """
+        f"""
         SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM trajectories
-        WHERE stage = 'rl' AND wheel_turn = ? AND policy = format('t{}-rl', wheel_turn) AND outcome <> 'invalid' GROUP BY task_key
+        WHERE {WHEEL_ROLLOUTS} AND wheel_turn = ? AND outcome <> 'invalid' GROUP BY task_key
         """,
         [turn - 1],
     ).to_pylist()

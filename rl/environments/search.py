@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 
+from rl.config import Section
 from rl.environment import Resources
 from rl.environments.tool_use import ToolEnvironment
 from rl.search import SearchIndex, passages
@@ -11,10 +12,8 @@ from rl.tools import Tool, ToolMiss
 from warehouse.errors import RequestError
 
 
-class SearchOptions(BaseModel):
+class SearchOptions(Section):
     """Options of the environment `search`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     documents: PositiveInt = 1
     """How many documents a search brings."""
