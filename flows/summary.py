@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flows.verdicts import paired, read_verdicts
 from warehouse import Lake
 
 Rows = list[dict[str, Any]]
 
 
 def evaluation_rows(lake: Lake) -> Rows:
-    """The rows of the view `evaluations`, in the order of the wheel."""
-    return lake.query(
+    """The rows of the view `evaluations`, in the order of the wheel.
+
+    A row over all hops also has `change`, success less that of the policy's parent on the tasks that both were judged on, and
+    `p_value` of the paired test (McNemar, exact); both are None where the parent was not evaluated on the suite.
+    """
+    rows = lake.query(
         """
         SELECT turn, stage, policy, suite, hops, tasks, invalid, success, low, high FROM evaluations
         ORDER BY suite <> 'held_out', suite, turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, hops NULLS FIRST
         """
     ).to_pylist()
+    parents = {policy.id: policy.parent for policy in lake.policies()}
+    verdicts = read_verdicts(lake)
+    for row in (row for row in rows if row["hops"] is None):
+        before = verdicts.get((parents.get(row["policy"]) or "", row["suite"]), {})
+        test = paired(before, verdicts.get((row["policy"], row["suite"]), {}))
+        row |= {"change": test.difference if test else None, "p_value": test.p_value if test else None}
+    return rows
 
 
 def print_table(rows: Rows) -> None:
@@ -25,9 +37,10 @@ def print_table(rows: Rows) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="success on held-out tasks, % (95 % interval)", title_justify="left")
+    title = "success on held-out tasks, % (95 % interval); change against the stage before on the same tasks (McNemar)"
+    table = Table(title=title, title_justify="left")
     hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
-    for name in ("suite", "turn", "after", "tasks", "invalid", "success", *(f"{h} hop{'s' if h > 1 else ''}" for h in hops)):
+    for name in ("suite", "turn", "after", "tasks", "invalid", "success", "change", *(f"{h} hop{'s' if h > 1 else ''}" for h in hops)):
         table.add_column(name, no_wrap=True, justify="left" if name in ("suite", "after") else "right")
     for overall in (row for row in rows if row["hops"] is None):
         parts = {row["hops"]: row for row in rows if row["policy"] == overall["policy"] and row["suite"] == overall["suite"]}
@@ -38,9 +51,10 @@ def print_table(rows: Rows) -> None:
             str(overall["tasks"]),
             str(overall["invalid"]),
             _rate(overall, interval=True),
+            _change(overall),
             *(_rate(parts[h]) if h in parts else "" for h in hops),
         )
-    Console(width=max(128, Console().width)).print(table)
+    Console(width=max(150, Console().width)).print(table)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
@@ -56,6 +70,13 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 def stage_name(row: dict[str, Any]) -> str:
     """The stage, with the variant that stands in the policy's id."""
     return str(row["policy"]).split("-", 1)[-1]
+
+
+def _change(row: dict[str, Any]) -> str:
+    if row["change"] is None:
+        return ""
+    p_value = "p < 0.001" if row["p_value"] < 0.001 else f"p = {row['p_value']:.3f}"
+    return f"{100 * row['change']:+.1f} ({p_value})"
 
 
 def _rate(row: dict[str, Any], interval: bool = False) -> str:

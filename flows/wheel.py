@@ -7,35 +7,36 @@ walks over what is done and goes on where it was.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.home import Home
+from flows.plan import Kind, steps
 from flows.prefect_runtime import quiet_prefect
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
-from flows.stages.training import policy_id
 from flows.summary import evaluation_rows
 from flows.workshop import workshop
 from warehouse import Lake
 
 log = logging.getLogger("flywheel")
 
+FLOWS: dict[Kind, Callable[..., Any]] = {
+    Kind.SYNTHESIS: synthesis_flow,
+    Kind.TRAINING: training_flow,
+    Kind.EVALUATION: evaluation_flow,
+    Kind.GATE: gate_flow,
+}
+
 
 @flow(name="flywheel", log_prints=False)
 def wheel_flow(home: Path, turns: int = 1) -> None:
     """Turns of the wheel, from the first; those that are done pass by."""
     with workshop(home) as shop:
-        for turn in range(1, turns + 1):
-            synthesis_flow(home=home, turn=turn)
-            if turn == 1:
-                training_flow(home=home, stage="init", turn=0)
-            for stage in ("cpt", "sft", "rl"):
-                training_flow(home=home, stage=stage, turn=turn)
-                for suite in shop.config.evaluation.suites:
-                    evaluation_flow(home=home, policy=policy_id(turn, stage), suite=suite)
-            gate_flow(home=home, turn=turn)
+        for step in steps(shop.config, turns):
+            FLOWS[step.kind](home=home, **step.arguments)
 
 
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:

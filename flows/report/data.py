@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flows.verdicts import Solved, read_verdicts
 from warehouse import Lake
 
 STAGES = ("init", "cpt", "sft", "rl")
@@ -135,7 +136,7 @@ class ReportData:
     failures: tuple[FailureCount, ...]
     tools: tuple[ToolUse, ...]
     collected: tuple[Collected, ...]
-    verdicts: dict[tuple[str, str], dict[str, bool]]
+    verdicts: dict[tuple[str, str], Solved]
     """(policy, suite) -> task key -> solved (by every attempt), of judged evaluation trajectories: what the paired tests are made of."""
 
 
@@ -157,7 +158,7 @@ def read_report_data(lake: Lake) -> ReportData:
         failures=tuple(FailureCount(**row) for row in rows(lake, _FAILURES)),
         tools=tuple(ToolUse(**row) for row in rows(lake, _TOOLS)),
         collected=tuple(Collected(**row) for row in rows(lake, _COLLECTED)),
-        verdicts=_verdicts(lake),
+        verdicts=read_verdicts(lake),
     )
 
 
@@ -191,12 +192,6 @@ ORDER BY turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, suite
 _CURVES = """
 SELECT run_id, name, list(step ORDER BY step) AS steps, list(value ORDER BY step) AS points
 FROM metrics WHERE isfinite(value) GROUP BY run_id, name ORDER BY run_id, name
-"""
-
-_VERDICTS = """
-SELECT t.policy, coalesce(t.suite, 'unnamed') AS suite, t.task_key, bool_and(o.outcome = 'success') AS solved
-FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
-WHERE t.stage = 'eval' AND o.outcome IN ('success', 'failure') GROUP BY ALL ORDER BY 1, 2, 3
 """
 
 
@@ -273,10 +268,3 @@ def _lineage(lake: Lake) -> tuple[Ancestor, ...]:
         ordered.append(Ancestor(**row, depth=depth))
         pending.extend((child, depth + 1) for child in reversed(children.get(row["id"], [])))
     return tuple(ordered)
-
-
-def _verdicts(lake: Lake) -> dict[tuple[str, str], dict[str, bool]]:
-    verdicts: dict[tuple[str, str], dict[str, bool]] = {}
-    for row in rows(lake, _VERDICTS):
-        verdicts.setdefault((row["policy"], row["suite"]), {})[row["task_key"]] = row["solved"]
-    return verdicts

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.statistics import PairedTest, mcnemar
+from eval.statistics import PairedTest
 from flows.report.data import COMPARED, Evaluation, ReportData, stage_order
+from flows.verdicts import Solved, paired
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "cold start", "rl": "reinforcement learning"}
 """What each stage is called in sentences."""
@@ -110,14 +111,11 @@ def _change(before: SummaryRow | None, cells: Sequence[Evaluation | None], data:
     earlier, later = (before.cells[0] if before else None), cells[0]
     if earlier is None or later is None or earlier.success is None or later.success is None:
         return None
-    return Change(100 * (later.success - earlier.success), _paired(data, earlier, later))
+    return Change(100 * (later.success - earlier.success), paired(_solved(data, earlier), _solved(data, later)))
 
 
-def _paired(data: ReportData, earlier: Evaluation, later: Evaluation) -> PairedTest | None:
-    a = data.verdicts.get((earlier.policy, earlier.suite), {})
-    b = data.verdicts.get((later.policy, later.suite), {})
-    keys = sorted(a.keys() & b.keys())
-    return mcnemar([a[key] for key in keys], [b[key] for key in keys]) if keys else None
+def _solved(data: ReportData, evaluation: Evaluation) -> Solved:
+    return data.verdicts.get((evaluation.policy, evaluation.suite), {})
 
 
 def _headline(table: Sequence[SummaryRow]) -> tuple[str, str]:

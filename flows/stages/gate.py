@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from eval.statistics import mcnemar
 from flows.stages.training import policy_id
+from flows.verdicts import Solved, paired, read_verdicts
 from flows.workshop import Workshop
-from warehouse import Failure, Outcome, Policy
+from warehouse import Failure, Policy
 
 
 def promote(shop: Workshop, turn: int) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def promote(shop: Workshop, turn: int) -> dict[str, Any]:
     candidate = shop.policy(policy_id(turn, "rl"))
     champions = [policy for policy in shop.lake.policies("promoted") if policy.wheel_turn < turn]
     champion = max(champions, key=lambda policy: policy.wheel_turn, default=None)
-    comparison = {suite: compare(shop, champion, candidate, suite) for suite in shop.config.evaluation.suites} if champion else {}
+    comparison = compare_on_suites(shop, champion, candidate) if champion else {}
     fallen = [name for name, row in comparison.items() if row["difference"] < -shop.config.evaluation.largest_fall]
     if fallen:
         shop.lake.add([Failure("gate", "not_promoted", f"{candidate.id} falls on {', '.join(fallen)}", comparison)])
@@ -29,25 +29,20 @@ def promote(shop: Workshop, turn: int) -> dict[str, Any]:
     return {"candidate": candidate.id, "champion": champion.id if champion else None, "promoted": not fallen, **comparison}
 
 
-def compare(shop: Workshop, champion: Policy, candidate: Policy, suite: str) -> dict[str, Any]:
-    """Success of both on the tasks that both have a valid outcome for, and the paired test of the difference."""
-    before, after = outcomes(shop, champion, suite), outcomes(shop, candidate, suite)
-    keys = sorted(before.keys() & after.keys())
-    old, new = [before[key] for key in keys], [after[key] for key in keys]
-    count = max(1, len(keys))
+def compare_on_suites(shop: Workshop, champion: Policy, candidate: Policy) -> dict[str, Any]:
+    """The comparison of the two on every suite."""
+    verdicts = read_verdicts(shop.lake)
     return {
-        "tasks": len(keys),
-        "before": sum(old) / count,
-        "after": sum(new) / count,
-        "difference": (sum(new) - sum(old)) / count,
-        **{f"mcnemar_{name}": value for name, value in asdict(mcnemar(new, old)).items()},
+        suite: compare(verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {}))
+        for suite in shop.config.evaluation.suites
     }
 
 
-def outcomes(shop: Workshop, policy: Policy, suite: str) -> dict[str, bool]:
-    """Whether `policy` solved each task of `suite`; invalid trajectories are left out."""
-    rows = shop.lake.query(
-        "SELECT task_key, outcome FROM trajectories WHERE stage = 'eval' AND policy = ? AND suite = ? AND outcome <> ?",
-        [policy.id, suite, Outcome.INVALID.value],
-    ).to_pylist()
-    return {row["task_key"]: row["outcome"] == Outcome.SUCCESS.value for row in rows}
+def compare(before: Solved, after: Solved) -> dict[str, Any]:
+    """Success of both on the tasks that both have a verdict for, and the paired test of the difference."""
+    test = paired(before, after)
+    if test is None:
+        return {"tasks": 0, "difference": 0.0}
+    before_share, after_share = (test.both + test.only_a) / test.tasks, (test.both + test.only_b) / test.tasks
+    figures = {"tasks": test.tasks, "before": before_share, "after": after_share, "difference": test.difference}
+    return {**figures, **{f"mcnemar_{name}": value for name, value in asdict(test).items()}}

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from eval.outcome import ExactMatch, FinalNumber, TokenF1
-from eval.suites import compare, suite_figures
 from eval.verifier import Verifier
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
 
@@ -52,32 +51,3 @@ def test_other_verifiers() -> None:
     sums = Task("t1", "code", "?", ("#### 18",))
     assert FinalNumber().verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
     assert FinalNumber().verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
-
-
-def test_suite_figures_count_the_invalid_apart() -> None:
-    figures = suite_figures(
-        [score("a", Outcome.SUCCESS), score("b", Outcome.FAILURE), score("c", Outcome.INVALID, 2), score("d", Outcome.SUCCESS, 2)]
-    )
-    assert (figures.overall.tasks, figures.overall.invalid, figures.overall.success) == (4, 1, pytest.approx(2 / 3))
-    assert [(rate.hops, rate.tasks, rate.invalid, rate.success) for rate in figures.by_hops] == [(1, 2, 0, 0.5), (2, 2, 1, 1.0)]
-
-
-def test_suite_figures_without_a_verdict() -> None:
-    overall = suite_figures([score("a", Outcome.INVALID)]).overall
-    assert (overall.success, overall.low, overall.high) == (None, 0.0, 1.0)
-
-
-def test_two_policies_are_compared_on_the_same_tasks() -> None:
-    before = [score(f"t{index}", Outcome.FAILURE) for index in range(12)] + [score("u", Outcome.INVALID), score("v", Outcome.SUCCESS)]
-    after = [score(f"t{index}", Outcome.SUCCESS) for index in range(10)] + [score("u", Outcome.SUCCESS), score("t11", Outcome.FAILURE)]
-    comparison = compare(before, after)
-    assert (comparison.test.tasks, comparison.test.only_b, comparison.left_out) == (11, 10, 3)
-    assert comparison.test.p_value == pytest.approx(2 / 1024)
-    assert comparison.difference is not None
-    assert comparison.difference.value == pytest.approx(10 / 11)
-
-
-def test_compare_wants_one_attempt_a_task() -> None:
-    with pytest.raises(ValueError, match="twice"):
-        compare([score("a", Outcome.SUCCESS), score("a", Outcome.FAILURE)], [])
-    assert compare([], []).difference is None
