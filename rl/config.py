@@ -82,6 +82,10 @@ class SupervisedConfig(OptimizerConfig):
     """Training ends after about this many tokens, padding of rows included, where the epochs have more."""
     log_every: PositiveInt = 10
     """Steps between figures."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For policies from scratch."""
+    muon_learning_rate: PositiveFloat = 0.02
+    """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
 
 
 class CptConfig(SupervisedConfig):

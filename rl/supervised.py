@@ -15,6 +15,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from rl.config import SupervisedConfig
 from rl.examples import EncodedExample, encode_examples
+from rl.optimizers import optimizer_factory
 from rl.packing import PackingCollator, pack_examples
 from rl.policy import load_policy, save_policy
 from rl.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
@@ -50,6 +51,7 @@ def train_on_examples(
         train_dataset=rows,
         data_collator=PackingCollator(_pad_token_id(tokenizer)),
         processing_class=tokenizer,
+        optimizer_cls_and_kwargs=optimizer_factory(config),
     )
     started = time.monotonic()
     run_trainer(trainer, on_metric)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from rl.config import CptConfig, PolicyConfig
 from rl.cpt import train_cpt
 from rl.examples import IGNORED_LABEL, EncodedExample
+from rl.optimizers import split_parameters
 from rl.packing import PackingCollator, pack_examples, row_positions
 from rl.policy import create_policy, load_policy
 from rl.supervised import optimizer_steps
@@ -102,6 +103,15 @@ def test_impossible_requests_are_told_in_a_sentence(policy: Path, tmp_path: Path
         train_cpt(policy, EXAMPLES, tmp_path, CptConfig(rows_per_step=3, rows_per_pass=2), 1, print)
 
 
+def test_muon_changes_the_hidden_matrices_and_nothing_else(model: PreTrainedModel) -> None:
+    hidden, others = split_parameters(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert {names[id(parameter)].split(".")[-2] for parameter in hidden} == {
+        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
+    }  # fmt: skip
+    assert len(hidden) + len(others) == len(names)
+
+
 class Stopped(Exception):
     """Stands for the kill of a run."""
 
@@ -112,13 +122,15 @@ def stop_at_step_8(step: int, figures: dict[str, float]) -> None:
 
 
 @pytest.mark.engine
-def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
+    config = CONFIG.model_copy(update={"optimizer": optimizer})
     losses: dict[int, float] = {}
-    whole = train_cpt(policy, EXAMPLES, tmp_path / "whole", CONFIG, 1, lambda step, figures: losses.update({step: figures["loss"]}))
+    whole = train_cpt(policy, EXAMPLES, tmp_path / "whole", config, 1, lambda step, figures: losses.update({step: figures["loss"]}))
     with pytest.raises(Stopped):
-        train_cpt(policy, EXAMPLES, tmp_path / "resumed", CONFIG, 1, stop_at_step_8)
+        train_cpt(policy, EXAMPLES, tmp_path / "resumed", config, 1, stop_at_step_8)
     seen: list[int] = []
-    resumed = train_cpt(policy, EXAMPLES, tmp_path / "resumed", CONFIG, 1, lambda step, figures: seen.append(step))
+    resumed = train_cpt(policy, EXAMPLES, tmp_path / "resumed", config, 1, lambda step, figures: seen.append(step))
 
     assert seen[0] == 6
     assert list(losses) == list(range(1, whole.figures["steps"] + 1))
@@ -127,7 +139,7 @@ def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one
     assert weights_differ(whole.path, policy) > 1e-3
 
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "checkpoint-5", ignore_errors=True)
-    again = train_cpt(policy, EXAMPLES, tmp_path / "resumed", CONFIG, 1, stop_at_step_8)
+    again = train_cpt(policy, EXAMPLES, tmp_path / "resumed", config, 1, stop_at_step_8)
     assert weights_differ(whole.path, again.path) < 1e-6
     assert again.figures["loss"] == pytest.approx(whole.figures["loss"], abs=1e-6)
 

@@ -1,0 +1,73 @@
+"""Optimisers of the supervised stages: AdamW, or Muon for the matrices between the embeddings with AdamW for all the rest.
+
+Muon (K. Jordan, 2024) moves a matrix by the orthogonalised momentum of its gradient; a policy from scratch learns to look up and to
+copy far sooner by it (docs/small_policies.md). Both are torch's own; here they are joined into one, for a trainer holds, schedules
+and saves a single optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from rl.config import SupervisedConfig
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon on the matrices of the hidden layers, AdamW on embeddings, heads and vectors; one schedule scales both rates."""
+
+    def __init__(self, model: nn.Module, muon: dict[str, Any], adamw: dict[str, Any]) -> None:
+        """`muon` and `adamw` are the arguments of the two but for their parameters."""
+        hidden, others = split_parameters(model)
+        self._parts = (torch.optim.Muon(hidden, **muon), torch.optim.AdamW(others, **adamw))
+        super().__init__([group for part in self._parts for group in part.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One step of both; a closure is not supported, and no trainer of ours gives one."""
+        if closure is not None:
+            raise ValueError("MuonWithAdamW takes no closure")
+        for part in self._parts:
+            part.step()  # type: ignore[no-untyped-call]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the states of both; the groups are new objects afterwards, so they are linked again."""
+        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+
+
+def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trained matrices of the hidden layers, and everything else that is trained."""
+    outer = {id(parameter) for part in _embeddings(model) for parameter in part.parameters()}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in outer]
+    inner = {id(parameter) for parameter in hidden}
+    return hidden, [parameter for parameter in trained if id(parameter) not in inner]
+
+
+def optimizer_factory(config: SupervisedConfig) -> tuple[Any, dict[str, Any]] | None:
+    """What a trainer of transformers takes as `optimizer_cls_and_kwargs`; None for its own AdamW."""
+    if config.optimizer == "adamw":
+        return None
+    adamw = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "weight_decay": config.weight_decay}
+    muon = {"lr": config.muon_learning_rate, "weight_decay": config.weight_decay}
+    return _factory, {"muon": muon, "adamw": adamw}
+
+
+def _factory() -> type[MuonWithAdamW]:
+    """Transformers builds an optimiser that needs the whole model by a factory of its class."""
+    return MuonWithAdamW
+
+
+def _embeddings(model: nn.Module) -> list[nn.Module]:
+    """The input embeddings and the head of a causal language model."""
+    ends = (getattr(model, name)() for name in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, name))
+    return [part for part in ends if part is not None]
