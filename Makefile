@@ -3,6 +3,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3; do command -v $$nam
 EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
+UNIT := not engine and not end_to_end and not slow
 STAMP := $(VENV)/.installed-$(EXTRA)
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
@@ -18,11 +19,12 @@ demo: $(STAMP)
 	$(BIN)/flywheel run --profile quickstart --home runs/demo --turns 2
 
 test: $(STAMP)
-	$(BIN)/pytest -q -n 2 -m "not engine and not end_to_end"
+	$(BIN)/pytest -q -n 2 -m "$(UNIT)"
+	$(BIN)/pytest -q -n 2 -m "slow"
 	$(BIN)/pytest -q -m "engine or end_to_end"
 
 unit: $(STAMP)
-	$(BIN)/pytest -q -n 2 -m "not engine and not end_to_end"
+	$(BIN)/pytest -q -n 2 -m "$(UNIT)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -16,11 +16,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from flows.overrides import apply_overrides
 from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, Section, SftConfig
 from rl.curriculum import CurriculumConfig
-from synth.demonstrations import DemonstrationConfig
-from synth.fas import FasConfig
-from synth.has import HasConfig
-from synth.questions import QuestionConfig
-from synth.world import WorldConfig
+from synth.fas.reasoning import FasConfig
+from synth.has.records import HasConfig
+from synth.questions.building import QuestionConfig
+from synth.questions.decontamination import DecontaminationConfig
+from synth.questions.rewording import RewordingConfig
+from synth.teachers.config import TeacherConfig
+from synth.trajectories.demonstrations import DemonstrationConfig
+from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
@@ -64,6 +67,22 @@ class SynthConfig(Section):
     """Documents of the training corpus that CPT reads as plain text."""
     rejection_samples: NonNegativeInt = 1000
     """Successful trajectories of earlier turns that join the cold start, the deeper ones first."""
+    rewording: RewordingConfig | None = None
+    """Have the teacher reword the questions that RL draws from, beside those that the templates word; None: no rewording."""
+    decontamination: DecontaminationConfig = DecontaminationConfig()
+    teacher: TeacherConfig | None = None
+    """Who reasons (`fas.reasoner`), judges plans (`fas.judge`) and proposes actions (`has.mixture`) beside the graph; None is nobody."""
+    batch: PositiveInt = 50_000
+    """Questions or examples at most in one commit: what a killed synthesis may have to make again. Each batch has a seed of its own."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SynthConfig:
+        wanted = {"fas.reasoner": self.fas.reasoner == "teacher", "fas.judge": self.fas.judge, "has.mixture": "teacher" in self.has.mixture}
+        wanted["rewording"] = self.rewording is not None
+        asking = [key for key, asks in wanted.items() if asks]
+        if asking and (self.teacher is None or self.teacher.kind == "oracle"):
+            raise ValueError(f"teacher is needed, for {asking[0]} asks for one: set synth.teacher.kind to openai or engine")
+        return self
 
 
 class ReinforceSection(ReinforceConfig):

@@ -7,11 +7,12 @@ refused before anything starts, and told which keys differ.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.config import FlywheelConfig
+from flows.config import FlywheelConfig, load_config
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 
@@ -57,7 +58,7 @@ class Home:
         if self.config_file.is_file():
             self._compare(resolved)
             return
-        if self.root.is_dir() and any(self.root.iterdir()):
+        if self.root.is_dir() and any(entry.name != "lake" for entry in self.root.iterdir()):  # an import makes a lake before there is more
             raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
         self.root.mkdir(parents=True, exist_ok=True)
         draft = self.config_file.with_suffix(".draft")
@@ -76,6 +77,20 @@ class Home:
         if differing:
             named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
+
+
+def claim_home(root: Path, profile: str | None, overrides: Sequence[str], new: bool = True) -> Home:
+    """The home at `root`: as it is where nothing is asked of it, else for the profile (quickstart without one) with its overrides.
+
+    Raises:
+        RequestError: it belongs to another configuration; or it is not there and not `new`.
+    """
+    home = Home(root)
+    if profile is None and not overrides and (home.config_file.is_file() or not new):
+        home.load()
+    else:
+        home.claim(load_config(profile or "quickstart", overrides))
+    return home
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,10 +26,11 @@ def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
 
 
 def _print_turn(console: Console, turn: Turn, tokens: bool) -> None:
-    console.print(Text(f"── turn {turn.index} · policy version {turn.policy_version} · {turn.latency * 1000:.0f} ms", style="dim"))
+    latency = "" if turn.latency is None else f" · {turn.latency * 1000:.0f} ms"
+    console.print(Text(f"── turn {turn.index} · policy version {turn.policy_version}{latency}", style="dim"))
     console.print(Text(f"action       {turn.action}", style="green"))
     if tokens:
         pairs = " ".join(f"{i}({p:.2f})" for i, p in zip(turn.action_ids, turn.action_logprobs, strict=True))
         console.print(Text(f"token (logp) {pairs}", style="dim"))
-    if turn.observation_ids:
+    if turn.observation:
         console.print(Text(f"observation  {turn.observation}  [masked, {len(turn.observation_ids)} tokens]", style="cyan"))

@@ -13,7 +13,7 @@ from flows.prefect_runtime import quiet_prefect
 from flows.runs import StageRun, execute
 from flows.stages.evaluation import evaluate
 from flows.stages.gate import promote
-from flows.stages.synthesis import synthesise
+from flows.stages.synthesis import Kind, synthesise
 from flows.stages.training import finetune, initialise, policy_id, pretrain, reinforce
 from flows.workshop import Workshop, workshop
 from warehouse.errors import RequestError
@@ -22,10 +22,11 @@ Rows = list[dict[str, Any]]
 
 
 @flow(name="synthesis", log_prints=False)
-def synthesis_flow(home: Path, turn: int = 1) -> Rows:
-    """Questions, plans, reasoning, decision records and demonstrations of a turn."""
+def synthesis_flow(home: Path, turn: int = 1, kind: Kind = "all") -> Rows:
+    """Questions, plans, reasoning, decision records and demonstrations of a turn, or one `kind` of them alone."""
+    run_id = f"t{turn}-synth" + ("" if kind == "all" else f"-{kind}")
     with workshop(home) as shop:
-        return _stage(shop, f"t{turn}-synth", "synth", turn, lambda run: synthesise(shop, run, turn))
+        return _stage(shop, run_id, "synth", turn, lambda run: synthesise(shop, run, turn, kind), "" if kind == "all" else kind)
 
 
 @flow(name="training", log_prints=False)

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import bm25s
 import numpy as np
+from numpy.typing import NDArray
 
 from warehouse.records import Document
 
@@ -50,6 +51,7 @@ class SearchIndex:
         for position, document in enumerate(self.documents):
             self._by_title.setdefault(_normalize(document.title), []).append(position)
         self._bm25 = _build(self.documents)
+        self._first = None if self._bm25 is None else FirstHit(self._bm25, len(self.documents))
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -76,7 +78,9 @@ class SearchIndex:
         known = self._bm25.get_tokens_ids(words)
         if not known:
             return []
-        scores = self._bm25.get_scores_from_ids(known)
+        if k == 1 and self._first is not None:
+            return [self._first.of(known)]
+        scores = _scores(self._bm25, len(self.documents), known)
         scores[list(without)] = 0.0
         positive = np.flatnonzero(scores > 0.0)
         wanted = k - len(without)
@@ -85,6 +89,88 @@ class SearchIndex:
             positive = positive[scores[positive] >= threshold]
         order = np.argsort(-scores[positive], kind="stable")
         return [int(position) for position in positive[order[:wanted]]]
+
+
+class FirstHit:
+    """The first hit alone, the same as a full ranking gives, in a fraction of its time.
+
+    Documents with the rarest words are scored first; once the best of them scores more than all other words together could give, no
+    other document need be looked at (MaxScore; Turtle and Flood 1995). Where that does not come soon, all are scored, and words
+    that are in many documents are then added as whole columns.
+    """
+
+    _COMMON = 16
+    """A word in more than one of so many documents has a column: adding it is then faster than adding at places."""
+    _WORTH = 128
+    """Scores of single words that are looked up before all documents are scored instead: one for so many documents."""
+
+    def __init__(self, index: bm25s.BM25, count: int) -> None:
+        self._count = count
+        self._starts, self._documents, self._values = (index.scores[name] for name in ("indptr", "indices", "data"))
+        sizes = np.diff(self._starts)
+        self._highest = np.zeros(len(sizes), np.float32)
+        held = np.flatnonzero(sizes)
+        self._highest[held] = np.maximum.reduceat(self._values, self._starts[held]) if len(held) else 0.0
+        self._columns = {int(token): self._column(int(token)) for token in np.flatnonzero(sizes > count / self._COMMON)}
+
+    def of(self, tokens: Sequence[int]) -> int:
+        """The position of the document with the highest score for at least one known word; of equal ones the first."""
+        found = self._pruned(tokens)
+        return int(self._all(tokens).argmax()) if found is None else found
+
+    def _column(self, token: int) -> NDArray[np.float32]:
+        column = np.zeros(self._count, np.float32)
+        documents, values = self._postings(token)
+        column[documents] = values
+        return column
+
+    def _postings(self, token: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        part = slice(self._starts.item(token), self._starts.item(token + 1))
+        return self._documents[part], self._values[part]
+
+    def _pruned(self, tokens: Sequence[int]) -> int | None:
+        """The same document, if those with the rarest words decide it; else None."""
+        highest = {token: self._highest.item(token) * tokens.count(token) for token in tokens}
+        rest, left = sum(highest.values()), self._count // self._WORTH
+        best, first = 0.0, -1
+        for token in sorted(highest, key=lambda token: (self._starts.item(token + 1) - self._starts.item(token), token)):
+            documents, _ = self._postings(token)
+            left -= len(documents) * len(tokens)
+            if left < 0:
+                return None
+            scores = self._of(documents, tokens)
+            place = int(scores.argmax())
+            score, document = scores.item(place), documents.item(place)
+            if score > best or (score == best and document < first):
+                best, first = score, document
+            rest -= highest[token]
+            if best > rest * 1.001 + 1e-3:  # far beyond the rounding of either sum
+                return first
+        return None
+
+    def _of(self, documents: NDArray[np.int32], tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The scores of some documents: the same sums in the same order as `_all`."""
+        scores = np.zeros(len(documents), np.float32)
+        for token in tokens:
+            column = self._columns.get(token)
+            if column is not None:
+                scores += column[documents]
+                continue
+            held, values = self._postings(token)
+            places = np.minimum(held.searchsorted(documents), len(held) - 1)
+            scores += np.where(held[places] == documents, values[places], np.float32(0.0))
+        return scores
+
+    def _all(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        scores = np.zeros(self._count, np.float32)
+        for token in tokens:
+            column = self._columns.get(token)
+            if column is not None:
+                scores += column
+            else:
+                documents, values = self._postings(token)
+                scores[documents] += values
+        return scores
 
 
 def passage(document: Document) -> str:
@@ -97,6 +183,19 @@ def passage(document: Document) -> str:
 def passages(documents: Sequence[Document]) -> str:
     """Several documents as one observation."""
     return "\n".join(passage(document) for document in documents)
+
+
+def _scores(index: bm25s.BM25, count: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """The scores of `count` documents: the same sums as `BM25.get_scores_from_ids`, without its unbuffered addition.
+
+    A token has a document once, so that its scores can be added in one step, three times as fast.
+    """
+    scores = np.zeros(count, np.float32)
+    starts, documents, values = index.scores["indptr"], index.scores["indices"], index.scores["data"]
+    for token in tokens:
+        part = slice(starts[token], starts[token + 1])
+        scores[documents[part]] += values[part]
+    return scores
 
 
 def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:

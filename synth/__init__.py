@@ -1,1 +1,1 @@
-"""Synthesis: generated worlds, the knowledge graph and its projections, questions, the oracle teacher, FAS and HAS examples."""
+"""Synthesis, room by room: `worlds` and `knowledge` below, `formulas` and `questions` on them, then what training reads of them."""

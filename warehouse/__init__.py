@@ -5,6 +5,8 @@ from __future__ import annotations
 from warehouse.errors import RequestError
 from warehouse.lake import Lake
 from warehouse.records import (
+    Check,
+    Completion,
     Document,
     Example,
     Fact,
@@ -23,6 +25,8 @@ from warehouse.records import (
 from warehouse.schema import Record
 
 __all__ = [
+    "Check",
+    "Completion",
     "Document",
     "Example",
     "Fact",

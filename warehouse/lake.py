@@ -84,6 +84,14 @@ class Lake:
 
         self.write(work)
 
+    def remove(self, kind: type, keys: Iterable[Any]) -> None:
+        """Takes the records with `keys` out of the present, in one commit; earlier snapshots keep them. Keys as in `existing`."""
+        table = TABLE_OF[kind]
+        single = len(table.key) == 1
+        wanted = [(key,) if single else tuple(key) for key in keys]
+        if wanted:
+            self.write(lambda cursor: rows.delete(cursor, table, wanted))
+
     def write(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Runs `work` with a cursor as one transaction; it must bear being run again after a conflict."""
         if self.read_only:

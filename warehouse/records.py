@@ -17,6 +17,9 @@ from warehouse.digests import digest
 Triple = tuple[str, str, str]
 """One knowledge projection, `(subject, relation, object)`: variables `V@name`, constants `C@text`, the target `?`."""
 
+NOT_RUN = "not_run"
+"""The `tool_outcome` of a call that a policy wrote behind another in one message, and that was never run."""
+
 
 class Outcome(StrEnum):
     """What a trajectory came to."""
@@ -70,10 +73,11 @@ class Task:
     constraints: int = 1
     layers: int = 1
     provenance: dict[str, Any] = field(default_factory=dict)
+    proofs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """Digest of what the task asks and accepts; provenance does not enter it."""
+        """Digest of what the task asks and accepts; provenance and proofs do not enter it."""
         return digest([self.environment, self.question, self.answers, self.formula, self.split, self.hops, self.constraints, self.layers])
 
 
@@ -82,7 +86,8 @@ class Turn:
     """One action of the policy and what came back.
 
     `action_ids` and `action_logprobs` have equal length: what the engine sampled, natural logarithms. `observation_ids` are
-    what was appended to the context after the action (empty where the trajectory ended). `latency` is in seconds.
+    what was appended to the context after the action (empty where the trajectory ended). `latency` is in seconds, None where
+    a foreign run did not record it; such a run has no token ids either.
     """
 
     index: int
@@ -95,7 +100,7 @@ class Turn:
     observation: str
     reward: float | None
     tool_outcome: str | None
-    latency: float
+    latency: float | None
     policy_version: int
 
 
@@ -105,7 +110,9 @@ class Trajectory:
 
     `stage` is what made it: `demonstration`, `rl`, `eval` or `import`. `suite` names the evaluation suite, `step` the RL step,
     `wheel_turn` the turn of the wheel (from 1), `sample` the place within the group of trajectories of one task.
-    `started` is UTC, `seconds` a duration. `reward` is None where no verifier has spoken or the outcome is invalid.
+    `started` is UTC, `seconds` a duration. `reward` is None where no verifier has spoken or the outcome is invalid. A foreign
+    run (`import`) has no token ids, None for times that it did not record and 0 for horizon and seed; `provenance` says where
+    it was read and holds what its format has beyond a trajectory (a system prompt, the tools on offer).
     """
 
     id: str
@@ -119,18 +126,19 @@ class Trajectory:
     outcome: Outcome | None
     reward: float | None
     seed: int
-    started: datetime
-    seconds: float
+    started: datetime | None
+    seconds: float | None
     wheel_turn: int = 1
     step: int | None = None
     suite: str | None = None
     sample: int = 0
     error: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def answer(self) -> str | None:
         """The text of the policy's own answer action, or None where it gave none."""
-        last = self.turns[-1] if self.turns else None
+        last = next((turn for turn in reversed(self.turns) if turn.tool_outcome != NOT_RUN), None)
         return last.arguments if last is not None and last.tool == "answer" else None
 
 
@@ -167,6 +175,41 @@ class Example:
     def text(self) -> str:
         """The whole text."""
         return "".join(text for text, _ in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one checker said of a synthetic sample, one that was kept or one that was not.
+
+    `sample` is the id that the sample has, or would have had, as an `Example`; `kind` its kind. `checker` is `index`, `teacher` or
+    `verifier`, `version` names the teacher and the prompt. `reason` says why it was not accepted.
+    """
+
+    sample: str
+    kind: str
+    checker: str
+    version: str
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a teacher wrote for a request; `id` is the digest of the teacher's name and the request.
+
+    `ending` is `stop` or `length`. The token counts are the teacher's own; `attempts` counts the requests that it took, failed ones
+    included, and `seconds` is the time of the last.
+    """
+
+    id: str
+    teacher: str
+    request: dict[str, Any]
+    text: str
+    ending: str
+    prompt_tokens: int
+    completion_tokens: int
+    attempts: int = 1
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

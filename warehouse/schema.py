@@ -31,6 +31,8 @@ from warehouse.codec import (
 )
 from warehouse.digests import digest
 from warehouse.records import (
+    Check,
+    Completion,
     Document,
     Example,
     Fact,
@@ -46,7 +48,7 @@ from warehouse.records import (
     Turn,
 )
 
-Record = Fact | Document | Task | Trajectory | Score | Example | Policy | Run | Metric | Failure
+Record = Fact | Document | Task | Trajectory | Score | Example | Check | Completion | Policy | Run | Metric | Failure
 """What a lake takes and gives; turns travel inside their trajectory."""
 R = TypeVar("R")
 
@@ -158,6 +160,7 @@ TASKS = Table(
         Column("constraints", INTEGER),
         Column("layers", INTEGER),
         Column("provenance", JSON),
+        Column("proofs", JSON),
     ),
 )
 TRAJECTORIES = Table(
@@ -184,6 +187,7 @@ TRAJECTORIES = Table(
         Column("seconds", REAL),
         Column("answer", TEXT),
         Column("error", TEXT),
+        Column("provenance", JSON),
     ),
 )
 TURNS = Table(
@@ -231,6 +235,35 @@ EXAMPLES = Table(
         Column("wheel_turn", INTEGER),
         Column("token_ids", INTEGERS),
         Column("loss_mask", INTEGERS),
+    ),
+)
+CHECKS = Table(
+    "checks",
+    Check,
+    ("sample", "checker", "version"),
+    (
+        Column("sample", TEXT),
+        Column("kind", TEXT),
+        Column("checker", TEXT),
+        Column("version", TEXT),
+        Column("accepted", FLAG),
+        Column("reason", TEXT),
+    ),
+)
+COMPLETIONS = Table(
+    "completions",
+    Completion,
+    ("id",),
+    (
+        Column("id", TEXT),
+        Column("teacher", TEXT),
+        Column("request", JSON),
+        Column("text", TEXT),
+        Column("ending", TEXT),
+        Column("prompt_tokens", INTEGER),
+        Column("completion_tokens", INTEGER),
+        Column("attempts", INTEGER),
+        Column("seconds", REAL),
     ),
 )
 POLICIES = Table(
@@ -293,7 +326,7 @@ FAILURES = Table(
 )
 
 TABLES: tuple[Table[Any], ...] = (
-    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, SCORES, EXAMPLES, POLICIES, RUNS, METRICS, FAILURES,
+    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, SCORES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES,
 )  # fmt: skip
 """Every table of the lake."""
 

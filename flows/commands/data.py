@@ -1,4 +1,4 @@
-"""Commands that bring data in, judge it and take it out: `verify`, `export`."""
+"""Commands that bring data in, judge it and take it out: `verify`, `export`, `decontaminate`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import HomeOption
+from flows.commands.options import HomeOption, JsonOption, print_json
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(verify)
     app.command()(export)
+    app.command()(decontaminate)
 
 
 def verify(
@@ -41,20 +42,66 @@ def verify(
 
 
 def export(
-    kind: Annotated[str, typer.Argument(help="duckdb for one DuckDB file of all tables, or a table's name.")],
+    kind: Annotated[str, typer.Argument(help="cpt, sft, rl or webshaper for a dataset; duckdb for all in one file; or a table's name.")],
     home: HomeOption,
-    to: Annotated[Path, typer.Option(help="The file to write: .duckdb, or .parquet or .jsonl for a table.")],
+    to: Annotated[Path, typer.Option(help="Folder or file (.parquet, .jsonl) of a dataset; .duckdb; .parquet, .jsonl or .csv of a table.")],
+    format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by the path without it.")] = None,
+    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; the present one without it.")] = None,
+    turn: Annotated[int | None, typer.Option(help="cpt, sft: one turn of the wheel alone.")] = None,
+    near_duplicates: Annotated[
+        float | None, typer.Option(min=0.1, max=1.0, help="cpt, sft: leave out texts so alike to an earlier one (Jaccard index).")
+    ] = None,
+    split_by: Annotated[str | None, typer.Option(help="rl: split anew by entity, formula or pattern.")] = None,
+    held_out: Annotated[float, typer.Option(min=0.0, max=1.0, help="rl: share held out with --split-by.")] = 0.1,
 ) -> None:
-    """Take data out of the lake: everything in one DuckDB file, or a table as Parquet or JSON lines.
+    """Take data out of the lake: a dataset with its card, everything in one DuckDB file, or one table.
 
-    Example: flywheel export duckdb --home runs/demo --to demo.duckdb
+    Example: flywheel export sft --home runs/demo --to sft.jsonl
     """
     from flows.lakes import open_lake
-    from warehouse.export import export_database, export_table
 
     with open_lake(home) as lake:
-        if kind == "duckdb":
-            export_database(lake, to)
+        if kind in ("cpt", "sft", "rl", "webshaper"):
+            from flows.exports import ExportWishes, export_dataset
+
+            dataset = export_dataset(lake, kind, to, ExportWishes(format_, at, turn, near_duplicates, split_by, held_out))
+            print(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
         else:
-            export_table(lake, kind, to)
+            from warehouse.export import export_database, export_table
+
+            if kind == "duckdb":
+                export_database(lake, to)
+            else:
+                export_table(lake, kind, to)
     print(to)
+
+
+def decontaminate(
+    home: HomeOption,
+    against: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FILE", help="An evaluation set beside the home's suites; repeatable.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Take out of the lake what meets an evaluation set, and report it. What is removed stands in `failures` with its reason.
+
+    Example: flywheel decontaminate --home runs/demo --against gsm8k=test.jsonl
+    """
+    from flows.decontamination import decontaminate as work
+    from flows.workshop import workshop
+    from warehouse.errors import RequestError
+
+    sets: dict[str, Path] = {}
+    for text in against or []:
+        name, separator, path = text.partition("=")
+        if not (name and separator and path):
+            raise RequestError(f"--against {text!r} is not of the form NAME=FILE; write for example --against gsm8k=test.jsonl.")
+        sets[name] = Path(path)
+    with workshop(home) as shop:
+        rows = work(shop.lake, shop.config, sets)
+    if json_:
+        print_json(rows)
+    else:
+        from flows.summary import print_rows
+
+        print_rows(rows)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 HomeOption = Annotated[Path, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder.")]
+ProfileOption = Annotated[str | None, typer.Option(help="A profile by name (quickstart, movies, …) or the path of a TOML file.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. rl.steps=60; repeatable.")
 ]

@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import HomeOption, JsonOption, print_json
+from flows.commands.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 
 TurnOption = Annotated[int, typer.Option(min=1, help="The turn of the wheel.")]
+
+
+class SynthKind(StrEnum):
+    """What synthesis makes."""
+
+    all = "all"
+    webshaper = "webshaper"
+    fas = "fas"
+    has = "has"
 
 
 class TrainStage(StrEnum):
@@ -34,14 +43,23 @@ def register(app: typer.Typer) -> None:
     app.command("eval")(evaluate)
 
 
-def synth(home: HomeOption, turn: TurnOption = 1) -> None:
-    """Make the questions and the training examples of a turn.
+def synth(
+    home: HomeOption,
+    kind: Annotated[SynthKind, typer.Argument(help="One kind alone; all of a turn without it.")] = SynthKind.all,
+    turn: TurnOption = 1,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Make the questions and the training examples of a turn, or one kind of them and nothing else. Started again, it goes on where it was.
 
-    Example: flywheel synth --home runs/demo --turn 1
+    Example: flywheel synth webshaper --profile movies --home runs/questions --set synth.webshaper.count=2000
     """
+    from flows.home import claim_home
+
+    claim_home(home, profile, set_ or [], new=profile is not None)
     from flows.stage_flows import run_stage, synthesis_flow
 
-    run_stage(home, synthesis_flow, turn=turn)
+    run_stage(home, synthesis_flow, turn=turn, kind=kind.value)
 
 
 def train(

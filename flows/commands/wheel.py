@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import HomeOption, JsonOption, SetOption, print_json
+from flows.commands.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     home: HomeOption = Path("runs/default"),
-    profile: Annotated[str | None, typer.Option(help="A profile by name (quickstart, movies, …) or the path of a TOML file.")] = None,
+    profile: ProfileOption = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns of the wheel in all; those that are done are not done again.")] = 1,
     set_: SetOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and what would run.")] = False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.config import CorpusConfig
-from synth.world import generate_world, world_words
+from synth.worlds.world import generate_world, world_words
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.films import read_films

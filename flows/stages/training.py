@@ -17,7 +17,7 @@ from rl.reinforce import train_reinforce
 from rl.rollout import RolloutRequest
 from rl.sft import train_sft
 from rl.training import TrainResult
-from synth.world import world_words
+from synth.worlds.world import world_words
 from warehouse import Example, Policy, Task, Trajectory
 from warehouse.digests import digest_files, seed_from
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from flows.cli import app
 from warehouse import Failure, Lake
 
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
@@ -18,17 +21,17 @@ def flywheel(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_answers_at_once() -> None:
-    fastest = 9.0
-    for _ in range(3):
-        started = time.monotonic()
-        assert "Example" in flywheel("--help").stdout
-        fastest = min(fastest, time.monotonic() - started)
-    assert fastest < 1.0, "heavy imports belong inside the commands"
+    """By the time of the processor, which other work on the machine does not lengthen."""
+    before = os.times()
+    assert "Example" in flywheel("--help").stdout
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < 0.7, "heavy imports belong inside the commands"
 
 
 def test_every_command_has_an_example() -> None:
-    for command in ("run", "synth", "train", "eval", "sql", "show", "report", "doctor", "verify", "export"):
-        assert f"Example: flywheel {command}" in flywheel(command, "--help").stdout
+    for command in ("run", "synth", "train", "eval", "sql", "show", "report", "doctor", "verify", "import", "export", "decontaminate"):
+        assert f"Example: flywheel {command}" in CliRunner().invoke(app, [command, "--help"]).stdout
 
 
 def test_rows_are_judged_and_the_broken_one_has_an_error_and_no_value(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from warehouse.errors import RequestError
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 
 
+@pytest.mark.slow
 def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):

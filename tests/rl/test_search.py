@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
+
 from rl.search import Miss, SearchIndex, passage, passages
 from warehouse.records import Document
 
@@ -55,3 +57,24 @@ def test_a_passage_bears_its_title_once() -> None:
     assert passage(document("a", "Green Lake", "Green Lake is a city.")) == "Green Lake is a city."
     assert passage(document("a", "Green Lake", "A city.")) == "Green Lake\nA city."
     assert passages([document("a", "A", "A b."), document("c", "C", "C d.")]) == "A b.\nC d."
+
+
+def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
+    """Two thousand queries over texts whose words are as unevenly spread as in language; both ways to the first hit are taken."""
+    rng = np.random.default_rng(3)
+    words = [f"w{number}" for number in range(2_000)]
+    drawn = (rng.zipf(1.3, size=(4_000, 20)) - 1) % len(words)
+    texts = [" ".join(words[number] for number in row[: rng.integers(1, 21)]) for row in drawn]
+    index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
+    pruned = 0
+    for _ in range(2_000):
+        numbers = (
+            rng.choice(len(words), rng.integers(1, 9)) if rng.random() < 0.5 else drawn[rng.integers(len(drawn)), : rng.integers(1, 9)]
+        )
+        query = " ".join(words[number] for number in numbers)
+        first, whole = index.search(query, 1), index.search(query, 2)
+        assert first == whole[:1]
+        assert index._bm25 is not None and index._first is not None
+        known = index._bm25.get_tokens_ids(query.split())
+        pruned += bool(known) and index._first._pruned(known) is not None
+    assert 100 < pruned < 1_900

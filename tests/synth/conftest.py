@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rl.search import SearchIndex
 from rl.tokenization import build_tokenizer
-from synth.graph import KnowledgeGraph
-from synth.paths import Retrieve
-from synth.world import WorldConfig, generate_world, world_words
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Retrieve
+from synth.worlds.world import WorldConfig, generate_world, world_words
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rl.search import SearchIndex
-from synth.demonstrations import DemonstrationConfig, build_demonstrations
-from synth.fas import FasConfig, build_fas
-from synth.graph import KnowledgeGraph
-from synth.questions import QuestionConfig, build_questions
-from synth.world import WorldConfig, generate_world
+from synth.fas.reasoning import FasConfig, build_fas
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.building import QuestionConfig, build_questions
+from synth.trajectories.demonstrations import DemonstrationConfig, build_demonstrations
+from synth.worlds.world import WorldConfig, generate_world
 from warehouse.digests import digest
 from warehouse.records import Document
 
@@ -25,4 +25,7 @@ config = QuestionConfig(counts={1: 20, 2: 20, 4: 20}, intersections=0.3, unions=
 tasks, dropped = build_questions(graph, config, 1, retrieve)
 demonstrations, _ = build_demonstrations(graph, tasks, DemonstrationConfig(early_stop=0.4, wrong_turn=0.4), 1, retrieve)
 fas, rejected = build_fas(graph, FasConfig(plan_slices=20, reasoning={1: 10, 2: 10}, intersections=0.3), 1, retrieve)
+layers = QuestionConfig(counts={2: 10, 3: 5}, structure="layerwise", intersections=0.5, unions=0.3)
+grown, withered = build_questions(graph, layers, 1, retrieve)
+print(digest([[task.digest for task in grown], withered]))
 print(digest([world.facts, [task.digest for task in tasks], dropped, demonstrations, fas, rejected]))

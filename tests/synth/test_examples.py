@@ -13,17 +13,17 @@ from transformers import PreTrainedTokenizerBase
 
 from rl.dialect import TagDialect
 from rl.examples import encode_examples
-from synth.demonstrations import DemonstrationConfig, build_demonstrations
-from synth.fas import FasConfig, build_fas, draft, refine
-from synth.fas_plans import Misalignment, Plan, misalignment, propose
-from synth.graph import KnowledgeGraph
-from synth.has import HasConfig, build_has
-from synth.memory import remember, required_knowledge
-from synth.oracle import path_of, solution_of, transcript
-from synth.paths import Retrieve
-from synth.questions import QuestionConfig, build_questions
-from synth.schema import ASKED
-from synth.transcripts import tagged, untagged
+from synth.fas.memory import remember, required_knowledge
+from synth.fas.plans import Misalignment, Plan, misalignment, propose
+from synth.fas.reasoning import FasConfig, build_fas, draft, refine
+from synth.has.records import HasConfig, build_has
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.paths import Retrieve
+from synth.trajectories.demonstrations import DemonstrationConfig, build_demonstrations
+from synth.trajectories.oracle import path_of, solution_of, transcript
+from synth.trajectories.transcripts import tagged, untagged
+from synth.worlds.schema import ASKED
 from warehouse.records import Document, Example, Outcome, StopReason, Task, Trajectory, Turn
 
 

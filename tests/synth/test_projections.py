@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.formulas import Defect, constant, depth, is_constant, members, unknowns, validate
-from synth.graph import KnowledgeGraph
-from synth.projections import MalformedFormula, solve, witness
+from synth.formulas.projections import solve, witness
+from synth.formulas.triples import Defect, MalformedFormula, constant, depth, is_constant, members, unknowns, validate
+from synth.knowledge.graph import KnowledgeGraph
 from warehouse.records import Fact, Triple
 
 ENTITIES = "abcde"

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from synth.formulas import validate
-from synth.graph import KnowledgeGraph
-from synth.oracle import path_of
-from synth.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
-from synth.projections import solve
-from synth.questions import Drop, QuestionConfig, build_questions, split_of
-from synth.schema import ASKED
-from synth.walks import Shape
-from synth.world import WorldConfig, generate_world
-from warehouse.records import Document, Fact, Task
+from synth.formulas.projections import solve
+from synth.formulas.triples import validate
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.building import Drop, QuestionConfig, build_questions, split_of
+from synth.questions.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
+from synth.questions.walks import Shape
+from synth.trajectories.oracle import path_of
+from synth.worlds.schema import ASKED
+from synth.worlds.world import WorldConfig, generate_world
+from warehouse.records import Document, Fact, Failure, Task
 
 MIXED = QuestionConfig(counts={1: 40, 2: 40, 3: 40, 4: 40, 5: 20, 6: 20}, intersections=0.3, unions=0.2, identify=0.3)
 
@@ -88,6 +88,7 @@ def test_the_same_call_gives_the_same_tasks(graph: KnowledgeGraph, retrieve: Ret
     assert build_questions(graph, MIXED, 2, retrieve)[0] != tasks
 
 
+@pytest.mark.slow
 def test_the_same_tasks_whatever_the_hash_seed() -> None:
     processes = [_start_under(hash_seed) for hash_seed in ("1", "2")]
     first, second = (process.communicate(timeout=120)[0] for process in processes)
@@ -107,6 +108,30 @@ def test_more_than_can_be_had_gives_what_there_is() -> None:
     assert len(tasks) == len(small.facts)
     assert [failure.kind for failure in failures] == [Drop.SHORTFALL]
     assert failures[0].item["missing"] == 1_000 - len(tasks)
+
+
+def test_a_count_is_reached_by_other_kinds_where_the_graph_is_short_of_one() -> None:
+    titles = [f"film {number}" for number in range(60)]
+    facts = [Fact(title, "year", f"{1900 + number}", (title,)) for number, title in enumerate(titles)]
+    graph = KnowledgeGraph(facts, [Document(title, title, f"{title}.", "films") for title in titles])
+    tasks, failures = build_questions(graph, QuestionConfig(counts={1: 1, 2: 1}, count=40), 1)
+    assert [task.hops for task in tasks] == [1] * 40
+    assert len({task.key for task in tasks}) == 40
+    assert [(failure.kind, failure.item["missing"]) for failure in failures] == [(Drop.SHORTFALL, 20)]
+    assert len(build_questions(graph, QuestionConfig(counts={1: 20, 2: 20}), 1)[0]) == 20
+
+
+def test_what_is_known_or_refused_is_replaced_by_another(graph: KnowledgeGraph) -> None:
+    config = QuestionConfig(counts={1: 20})
+    first, _ = build_questions(graph, config, 1)
+    known = {task.key for task in first[:10]}
+    refused = Failure("decontamination", "same_question", "it is in a suite")
+    against = {task.key for task in first[10:15]}
+    tasks, failures = build_questions(graph, config, 1, known=known, refuse=lambda task: refused if task.key in against else None)
+    assert len(tasks) == 20
+    assert {task.key for task in tasks} >= {task.key for task in first[15:]}
+    assert not {task.key for task in tasks} & (known | against)
+    assert failures.count(refused) == 5
 
 
 def test_what_search_does_not_find_is_dropped_with_its_reason(graph: KnowledgeGraph) -> None:
@@ -158,16 +183,19 @@ def test_a_value_without_a_document_is_left_by_what_is_known_of_another_entity(f
 
 @pytest.fixture
 def film_graph() -> KnowledgeGraph:
-    """Two films that share an actress; actors have no document."""
+    """Dawn and Dusk share an actress, Dusk and Noon a genre, so that only both together tell Dusk; actors have no document."""
     rows = [
         ("Dawn", "cast", "Ann"),
         ("Dawn", "year", "1950"),
         ("Dusk", "cast", "Ann"),
         ("Dusk", "genre", "Western"),
         ("Dusk", "year", "1951"),
+        ("Noon", "cast", "Bob"),
+        ("Noon", "genre", "Western"),
+        ("Noon", "year", "1952"),
     ]
-    documents = [Document(title, title, f"{title} film", "films") for title in ("Dawn", "Dusk")]
-    return KnowledgeGraph([Fact(s, r, o, (s,)) for s, r, o in rows], documents, {"Dawn": "film", "Dusk": "film"})
+    documents = [Document(title, title, f"{title} film", "films") for title in ("Dawn", "Dusk", "Noon")]
+    return KnowledgeGraph([Fact(s, r, o, (s,)) for s, r, o in rows], documents, {"Dawn": "film", "Dusk": "film", "Noon": "film"})
 
 
 def _film_of(graph: KnowledgeGraph) -> Retrieve:

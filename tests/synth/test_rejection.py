@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from synth.rejection import choose_successes, example_of
+from synth.trajectories.rejection import choose_successes, example_of
 from warehouse.records import Outcome, StopReason, Trajectory, Turn
 
 

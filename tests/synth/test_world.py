@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from rl.tokenization import words_in_pieces
-from synth.names import TWO_WORD_LIMIT, make_names, split_of_name
-from synth.schema import RELATIONS, TYPE_SHARES
-from synth.words import NAME_WORDS
-from synth.world import WorldConfig, generate_world, world_words
+from synth.worlds.names import TWO_WORD_LIMIT, make_names, split_of_name
+from synth.worlds.schema import RELATIONS, TYPE_SHARES
+from synth.worlds.words import NAME_WORDS
+from synth.worlds.world import WorldConfig, generate_world, world_words
 
 
 @pytest.mark.parametrize(("count", "words"), [(100, 2), (TWO_WORD_LIMIT, 2), (TWO_WORD_LIMIT + 1, 3)])

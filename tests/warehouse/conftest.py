@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from warehouse import (
+    Check,
+    Completion,
     Document,
     Example,
     Fact,
@@ -93,10 +95,14 @@ def one_of_each(make_trajectory: MakeTrajectory) -> list[Record]:
         Task("t2", "search", "What?", ()),
         make_trajectory("full", 3, step=4, suite="held_out", sample=2, wheel_turn=2),
         make_trajectory("empty", 0, outcome=None, reward=None, stop_reason=StopReason.FAULT, error="engine died"),
+        make_trajectory("foreign", 0, prompt_ids=(), started=None, seconds=None, provenance={"file": "runs.jsonl", "line": 3}),
         Score("full", "qa_em", "1", 1.0, Outcome.SUCCESS),
         Score("empty", "qa_em", "1", None, Outcome.INVALID, "no trajectory"),
         Example("e1", "trajectory", (("prompt", False), ("action", True)), ("full",), 2, (1, 2, 3), (0, 1, 1)),
         Example("e2", "document", (), ()),
+        Check("e1", "fas_plan", "index", "1", True),
+        Check("e1", "fas_plan", "teacher", "someone/1", False, "logic"),
+        Completion("c1", "someone", {"messages": [], "seed": 0}, "text", "stop", 3, 1),
         Policy("p1", None, "init", "/weights", "abc", None),
         Policy("p2", "p1", "rl", "/weights2", "def", 12, 2, True),
         Run("r1", "rl", 1, {"lr": 1e-3, "rounds": [2, 4]}, "digest", 3, None, "running", moment),

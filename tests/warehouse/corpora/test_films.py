@@ -90,6 +90,7 @@ def test_whole_words_are_stated(phrase: str, found: bool) -> None:
     assert states("With Ann Lee.", phrase) is found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the real films are not at {DATA}")
 def test_the_real_films() -> None:
     corpus = read_films(DATA)

@@ -1,0 +1,193 @@
+"""Layer-wise, random and sequential questions compared: `python benchmarks/structures.py [--home runs/demo …] [--json]`.
+
+For each structure and number of layers: the share of questions with a redundant constraint (one without which the answer set does not grow,
+or one between constants), the share with a shortcut (a constant beside the target), the share that a single search with the question's own
+text answers, and the success of a trained policy that may search once. `ratio` compares a success with that of the layer-wise questions.
+"Unchecked" are layer-wise questions whose definitions were not held against the whole question.
+
+A home gives the policy, and the graph that it knows: a generated world's held-out half, or the films. It is only read; its policy is
+copied first. Without a home the last columns stay empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.outcome import ExactMatch
+from eval.statistics import wilson
+from flows.home import Home
+from flows.stages.sources import read_sources
+from rl.search import SearchIndex
+from synth.formulas.proofs import prove
+from synth.formulas.triples import formula_digest
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.definitions import Definer
+from synth.questions.expansion import Grown, Growth, Structure, essence, grow
+from synth.questions.wording import Phrasing, word_question
+from synth.worlds.world import WorldConfig, generate_world
+from warehouse import Outcome, Task
+from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.films import read_films
+from warehouse.digests import seed_from
+
+if TYPE_CHECKING:
+    from rl.rollout import Rollouts
+
+SEARCH_ONCE = 2
+"""Turns of a policy that may search once: the search and the answer."""
+
+Judge = Callable[[Sequence[Task]], list[Outcome]]
+"""What became of each task when the policy tried it."""
+
+
+def draw(graph: KnowledgeGraph, growth: Growth, count: int, seed: int) -> list[Grown]:
+    """So many questions of different formulas, or as many as there are."""
+    found: dict[str, Grown] = {}
+    for grown in grow(Definer(graph), growth, random.Random(seed_from(seed, growth.structure, growth.layers, growth.checked)), count):
+        found.setdefault(formula_digest(grown.formula), grown)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def task_of(grown: Grown, phrasing: Phrasing) -> Task:
+    """The question in compact words. A triple between constants has none: it asks nothing."""
+    question = word_question(essence(grown.formula), phrasing, 1, random.Random(0))
+    return Task(formula_digest(grown.formula), "search", question, (grown.answer,), grown.formula)
+
+
+def measure(graph: KnowledgeGraph, growth: Growth, count: int, seed: int, index: SearchIndex, judge: Judge | None) -> dict[str, Any]:
+    """One row of the table."""
+    questions = draw(graph, growth, count, seed)
+    phrasing = Phrasing.of(graph)
+    tasks = [task_of(grown, phrasing) for grown in questions]
+    proofs = [prove(graph, task.formula, task.question, lambda query: next(iter(index.search(query, 1)), None)) for task in tasks]
+    shares = {
+        "triples": _mean([len(task.formula) for task in tasks]),
+        "redundant": _mean([bool(proof.redundant or proof.constant_edges) for proof in proofs]),
+        "constant_edges": _mean([bool(proof.constant_edges) for proof in proofs]),
+        "shortcuts": _mean([bool(proof.shortcuts) for proof in proofs]),
+        "easy": _mean([bool(proof.easy) for proof in proofs]),
+    }
+    name = str(growth.structure) if growth.checked else f"{growth.structure} unchecked"
+    return {"structure": name, "layers": growth.layers, "questions": len(tasks), **shares, **_success(tasks, judge)}
+
+
+def _success(tasks: Sequence[Task], judge: Judge | None) -> dict[str, Any]:
+    if judge is None:
+        return {"tried": 0, "success": None, "low": None, "high": None, "invalid": 0}
+    outcomes = judge(tasks)
+    judged = [outcome for outcome in outcomes if outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
+    successes = judged.count(Outcome.SUCCESS)
+    low, high = wilson(successes, len(judged))
+    success = successes / len(judged) if judged else None
+    return {"tried": len(judged), "success": success, "low": low, "high": high, "invalid": len(outcomes) - len(judged)}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def judge_of(rollouts: Rollouts, horizon: int) -> Judge:
+    """The policy's greedy tries within a horizon."""
+    from rl.rollout import RolloutRequest
+
+    def judge(tasks: Sequence[Task]) -> list[Outcome]:
+        requests = [
+            RolloutRequest(
+                trajectory_id=f"structures-{number}-{task.key}",
+                task=task,
+                policy="policy",
+                horizon=horizon,
+                seed=0,
+                temperature=0.0,
+                stage="eval",
+                wheel_turn=1,
+                step=None,
+                suite="structures",
+                sample=0,
+            )
+            for number, task in enumerate(tasks)
+        ]
+        tries = zip(tasks, rollouts.rollout(requests), strict=True)
+        return [ExactMatch().verify(task, trajectory).verdict for task, trajectory in tries]
+
+    return judge
+
+
+def compare(name: str, corpus: Corpus, arguments: argparse.Namespace, judge: Judge | None) -> list[dict[str, Any]]:
+    """The rows of one graph."""
+    graph, index = KnowledgeGraph.of(corpus), SearchIndex(corpus.documents)
+    rows: list[dict[str, Any]] = []
+    for layers in arguments.layers:
+        kinds = [Growth(structure, layers, arguments.intersections) for structure in Structure]
+        kinds.append(Growth(Structure.LAYERWISE, layers, arguments.intersections, checked=False))
+        of_layer = [{"graph": name, **measure(graph, growth, arguments.count, arguments.seed, index, judge)} for growth in kinds]
+        against = of_layer[0]["success"]
+        rows += [{**row, "ratio": row["success"] / against if against and row["success"] is not None else None} for row in of_layer]
+    return rows
+
+
+def compare_home(root: Path, policy: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of the graph that a home's policy knows."""
+    from rl.rollout import Rollouts
+
+    config = Home(root).load()
+    corpus = read_sources(config.corpus, config.seed).held_out
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(root / "policies" / policy, Path(folder) / policy))
+        with Rollouts.start(config.rollout, copy, corpus.documents) as rollouts:
+            return compare(
+                "world" if config.corpus.kind == "generated" else config.corpus.kind, corpus, arguments, judge_of(rollouts, SEARCH_ONCE)
+            )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--films", type=Path, default=Path("../shared/data/kg_movies"))
+    parser.add_argument("--entities", type=int, default=4000, help="of the generated world, where no home gives one")
+    parser.add_argument("--layers", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--count", type=int, default=200, help="questions a row")
+    parser.add_argument("--intersections", type=float, default=0.7, help="share of unknowns with two constraints")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--home", type=Path, action="append", default=[], help="a home with a trained policy; repeatable")
+    parser.add_argument("--policy", default="t1-rl", help="the policy's folder in HOME/policies")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = [row for home in arguments.home for row in compare_home(home, arguments.policy, arguments)]
+    done = {row["graph"] for row in rows}
+    if "world" not in done:
+        rows += compare("world", generate_world(WorldConfig(entities=arguments.entities), "heldout", arguments.seed), arguments, None)
+    if "films" not in done and arguments.films.is_dir():
+        rows += compare("films", read_films(arguments.films, 420), arguments, None)
+    print(json.dumps(rows)) if arguments.json else _print(rows)
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    print(
+        "| graph | layers | structure | questions | triples | redundant | constant edges | shortcuts | easy | one search | 95 % | ratio |"
+    )
+    print(f"|{' --- |' * 12}")
+    for row in rows:
+        shares = " | ".join(_percent(row[name]) for name in ("redundant", "constant_edges", "shortcuts", "easy", "success"))
+        interval = f"{_percent(row['low'])} to {_percent(row['high'])}" if row["tried"] else ""
+        ratio = f"{row['ratio']:.2f}" if row["ratio"] is not None else ""
+        triples = f"{row['triples']:.1f}" if row["triples"] is not None else ""
+        head = f"{row['graph']} | {row['layers']} | {row['structure']} | {row['questions']} | {triples}"
+        print(f"| {head} | {shares} | {interval} | {ratio} |")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""`flywheel decontaminate`: what the lake would train on, held against every evaluation set; what meets one is taken out.
+
+What is taken out stands in `failures` with the suite and the task that it meets, and in the lake's earlier snapshots. Synthesis holds
+its own questions against the suites as it makes them; this is for what came otherwise, and for evaluation sets that came later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.config import FlywheelConfig
+from synth.questions.decontamination import STAGE, Contamination, DecontaminationConfig, EvaluationIndex
+from warehouse import Example, Lake, Task
+
+Rows = list[dict[str, Any]]
+
+
+def decontaminate(lake: Lake, config: FlywheelConfig, against: Mapping[str, Path]) -> Rows:
+    """Take out of the lake what meets a suite of `config` or a set of `against`, and return the report.
+
+    Raises:
+        RequestError: a set of `against` cannot be read.
+    """
+    settings = config.synth.decontamination
+    settings = DecontaminationConfig.model_validate({**settings.model_dump(), "against": {**settings.against, **against}})
+    suites = {name: lake.tasks(split=name) for name in config.evaluation.suites}
+    index = EvaluationIndex.of(suites, settings)
+    trained = [task for task in lake.tasks() if task.split not in suites]
+    tasks, removed_tasks = index.clear_tasks(trained)
+    examples = lake.examples()
+    kept, removed_examples = index.clear_examples(examples)
+    lake.add([*removed_tasks, *removed_examples])
+    lake.remove(Task, {task.key for task in trained} - {task.key for task in tasks})
+    lake.remove(Example, {example.id for example in examples} - {example.id for example in kept})
+    return report(lake, index)
+
+
+def report(lake: Lake, index: EvaluationIndex) -> Rows:
+    """For each evaluation set: its tasks, and what was ever removed for it, by reason and in all."""
+    counts = {(row["suite"], row["kind"]): row["n"] for row in _removed(lake)}
+    sizes: dict[str, int] = {}
+    for suite, _ in index.tasks.values():
+        sizes[suite] = sizes.get(suite, 0) + 1
+    rows: Rows = []
+    for suite in sorted({*sizes, *(suite for suite, _ in counts)}):
+        removed = {kind.value: counts.get((suite, kind.value), 0) for kind in Contamination}
+        rows.append({"suite": suite, "tasks": sizes.get(suite), **removed, "removed": sum(removed.values())})
+    return rows
+
+
+def _removed(lake: Lake) -> Rows:
+    sql = f"SELECT item->>'suite' AS suite, kind, count(*) AS n FROM failures WHERE stage = '{STAGE}' GROUP BY ALL ORDER BY ALL"
+    return lake.query(sql).to_pylist()

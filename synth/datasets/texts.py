@@ -1,0 +1,133 @@
+"""Texts of CPT, and messages of SFT with what of them is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rl.dialect import prompt_text
+from synth.datasets.tracing import Sources
+from synth.questions.duplicates import near_duplicates
+from warehouse.datasets_out.dataset import Dataset, Row
+from warehouse.lake import Lake
+from warehouse.records import Example, Failure
+
+CPT_KINDS = ("document", "fas_plan", "fas_reason", "has")
+SFT_KINDS = ("trajectory",)
+
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("train", pa.bool_())])
+_COMMON = {
+    "id": "id of the example in the lake",
+    "kind": "what made it",
+    "wheel_turn": "turn of the wheel",
+    "sources": "ids it was made from",
+}
+_CPT_SCHEMA = pa.schema(
+    [("id", pa.string()), ("kind", pa.string()), ("text", pa.string()), ("sources", pa.list_(pa.string())), ("wheel_turn", pa.int64())]
+)
+_SFT_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("messages", pa.list_(_MESSAGE)),
+        ("token_ids", pa.list_(pa.int32())),
+        ("loss_mask", pa.list_(pa.int32())),
+        ("sources", pa.list_(pa.string())),
+        ("wheel_turn", pa.int64()),
+    ]
+)
+_SFT_COLUMNS = {
+    "messages": "role, content in the dialect's tags, and whether it is trained on; the contents joined are the whole text",
+    "token_ids": "the ids as an engine sampled them, where it was sampled; they win over the text",
+    "loss_mask": "1 where a token is trained on, for `token_ids`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextWishes:
+    """Which examples: of one turn or all, and the Jaccard index from which on a near-duplicate is left out (None: all stay)."""
+
+    turn: int | None = None
+    near_duplicates: float | None = None
+
+
+def cpt_dataset(lake: Lake, at: int, wishes: TextWishes) -> Dataset:
+    """The texts of continual pre-training; every token of them is trained on."""
+    examples, filters, failures = _chosen(lake, at, CPT_KINDS, wishes)
+    rows = [{"id": e.id, "kind": e.kind, "text": e.text, "sources": list(e.sources), "wheel_turn": e.wheel_turn} for e in examples]
+    return Dataset(
+        kind="cpt",
+        about="Texts for agentic continual pre-training: documents, plans (FAS), reasoning (FAS) and decisions (HAS).",
+        schema=_CPT_SCHEMA,
+        columns=_COMMON | {"text": "the whole text"},
+        splits={"train": rows},
+        sources=Sources.read(lake, at).count(example.sources for example in examples),
+        filters=filters,
+        snapshot=at,
+        failures=failures,
+    )
+
+
+def sft_dataset(lake: Lake, at: int, wishes: TextWishes) -> Dataset:
+    """The trajectories of the cold start as messages with roles and masks."""
+    examples, filters, failures = _chosen(lake, at, SFT_KINDS, wishes)
+    questions = _questions(lake, at)
+    return Dataset(
+        kind="sft",
+        about="Trajectories for supervised fine-tuning: what the policy says is trained on, questions and observations are masked.",
+        schema=_SFT_SCHEMA,
+        columns=_COMMON | _SFT_COLUMNS,
+        splits={"train": [_sft_row(example, questions) for example in examples]},
+        sources=Sources.read(lake, at).count(example.sources for example in examples),
+        filters=filters,
+        snapshot=at,
+        failures=failures,
+    )
+
+
+def messages_of(example: Example, question: str | None = None) -> list[Row]:
+    """The segments of a trajectory as messages; `question` is put first where the segments begin with an action."""
+    segments = [(text, trained) for text, trained in example.segments if text]
+    if question is not None and segments and segments[0][1]:
+        segments.insert(0, (prompt_text(question), False))
+    return [{"role": _role(text, trained), "content": text, "train": trained} for text, trained in segments]
+
+
+def _role(text: str, trained: bool) -> str:
+    if trained:
+        return "assistant"
+    return "user" if text.lstrip().startswith("<question>") else "tool"
+
+
+def _sft_row(example: Example, questions: Mapping[str, str]) -> Row:
+    question = next((questions[source] for source in example.sources if source in questions), None)
+    return {
+        "id": example.id,
+        "messages": messages_of(example, question),
+        "token_ids": list(example.token_ids),
+        "loss_mask": list(example.loss_mask),
+        "sources": list(example.sources),
+        "wheel_turn": example.wheel_turn,
+    }
+
+
+def _questions(lake: Lake, at: int) -> dict[str, str]:
+    """What each trajectory was asked, by its id: an example of a sampled one holds its prompt as ids alone."""
+    table = lake.query("SELECT t.id, k.question FROM trajectories t JOIN tasks k ON k.key = t.task_key", at=at)
+    return dict(zip(table.column("id").to_pylist(), table.column("question").to_pylist(), strict=True))
+
+
+def _chosen(lake: Lake, at: int, kinds: Sequence[str], wishes: TextWishes) -> tuple[list[Example], list[str], list[Failure]]:
+    examples = lake.examples(kinds, at=at)
+    filters = [f"kinds: {', '.join(kinds)}"]
+    if wishes.turn is not None:
+        examples = [example for example in examples if example.wheel_turn == wishes.turn]
+        filters.append(f"turn {wishes.turn} of the wheel alone")
+    if wishes.near_duplicates is None:
+        return examples, filters, []
+    doubled = list(near_duplicates(((example.id, example.text) for example in examples), wishes.near_duplicates))
+    left_out = {identity for identity, _, _ in doubled}
+    filters.append(f"{len(doubled)} left out as near-duplicates (Jaccard index of three-word shingles {wishes.near_duplicates} or more)")
+    failures = [Failure("export", "near_duplicate", f"{one} is nearly {other}", {"id": one, "of": other}) for one, other, _ in doubled]
+    return [example for example in examples if example.id not in left_out], filters, failures

@@ -1,0 +1,1 @@
+"""First-order action synthesis (AgentFounder): plans with a first action, and reasoning in two passes."""

@@ -1,0 +1,199 @@
+"""Plans with a first action (first-order action synthesis, AgentFounder, arXiv 2509.13310): what to find out, and what to do first.
+
+Several differently built questions share one slice of the memory, and each gets one plan: variety comes from the questions, not
+from sampling. Nothing is executed. A plan is kept only if its first action can acquire knowledge that the question requires
+and the plan names all of the rest. Running the first search on the index says so where there is an index; a teacher's judgement
+where there is none. With both the index decides, and what each said is recorded. What is rejected is returned with the reason.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from synth.fas.jury import INDEX, Jury, Plea, Verdict
+from synth.fas.memory import Statement
+from synth.fas.styles import Plan, QuestionStyle, Slice, SliceQuestion, ask, ask_along, propose
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Retrieve, Route
+from synth.questions.walks import Shape, Walker
+from synth.questions.wording import Phrasing
+from synth.trajectories.transcripts import action, prompt
+from warehouse.digests import digest, seed_from
+from warehouse.records import Document, Example, Failure
+
+__all__ = ["Misalignment", "Plan", "PlanWishes", "build_plans", "misalignment", "propose"]
+
+
+class Misalignment(StrEnum):
+    """Why a plan is rejected."""
+
+    NOT_UNIQUE = "not_unique"
+    NO_DOCUMENT = "no_document"
+    OTHER_KNOWLEDGE = "other_knowledge"
+    GAP = "gap_in_plan"
+    ANSWER_GIVEN = "answer_given"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWishes:
+    """How many plans of which kind: `slices` of the memory, `questions` over each, of up to `max_hops` hops, in turn of `shapes`.
+
+    With `styles` the questions over a slice are of these styles in turn; without, they are stretches of the slice's path.
+    """
+
+    slices: int
+    questions: int
+    max_hops: int
+    shapes: tuple[Shape, ...] = (Shape.CHAIN,)
+    variety: int = 1
+    styles: tuple[QuestionStyle, ...] = ()
+
+
+def build_plans(
+    graph: KnowledgeGraph,
+    wishes: PlanWishes,
+    seed: int,
+    retrieve: Retrieve | None,
+    phrasing: Phrasing,
+    wheel_turn: int = 1,
+    allowed: Callable[[str], bool] | None = None,
+    jury: Jury | None = None,
+) -> tuple[list[Example], list[Failure]]:
+    """Plan examples, all of them different, and the rejected ones; what was checked twice stands in `jury.checks`."""
+    rng = random.Random(seed_from("plans", seed))
+    failures: list[Failure] = []
+    questions: list[SliceQuestion] = []
+    for asked in _questions(graph, Walker(graph, allowed, pivots=retrieve is not None), wishes, phrasing, rng):
+        if isinstance(asked, Failure):
+            failures.append(asked)
+        else:
+            questions.append(asked)
+    examples, rejected = check_plans(questions, retrieve or graph.titled, retrieve is not None, jury, wheel_turn)
+    return examples, failures + rejected
+
+
+def check_plans(
+    questions: list[SliceQuestion], find: Retrieve, indexed: bool, jury: Jury | None, wheel_turn: int = 1
+) -> tuple[list[Example], list[Failure]]:
+    """The plans that stand, all of them different, and the rejected ones with their reasons.
+
+    `find` runs the first search; `indexed` says whether it is a search, whose word then goes before the jury's.
+    """
+    examples: dict[str, Example] = {}
+    failures: list[Failure] = []
+    for asked, reason in zip(questions, _reasons(questions, find, indexed, jury), strict=True):
+        example = _example(asked, wheel_turn)
+        if reason is None:
+            examples.setdefault(example.id, example)
+        else:
+            failures.append(_failure(asked, reason, example.id, jury))
+    return list(examples.values()), failures
+
+
+def misalignment(plan: Plan, required: tuple[Statement, ...], found: Document | None, answer: str | None) -> Misalignment | None:
+    """Why `plan` cannot be trusted to acquire the `required` statements (the first hop's first); None where it can.
+
+    `found` is the document that the plan's first search would give; nothing else is looked up. `answer` must not stand in the
+    search; None where it may.
+    """
+    if found is None:
+        return Misalignment.NO_DOCUMENT
+    if found.id not in {known.source for known in required}:
+        return Misalignment.OTHER_KNOWLEDGE
+    named = " ".join(plan.relations)
+    if any(known.relation not in named for known in required):
+        return Misalignment.GAP
+    return Misalignment.ANSWER_GIVEN if answer is not None and answer in plan.query else None
+
+
+def _questions(
+    graph: KnowledgeGraph, walker: Walker, wishes: PlanWishes, phrasing: Phrasing, rng: random.Random
+) -> Iterator[SliceQuestion | Failure]:
+    """The questions over all slices, those over one behind each other; a failure for a style that a slice does not carry."""
+    for number in range(wishes.slices):
+        shape = wishes.shapes[number % len(wishes.shapes)]
+        hops = rng.randint(min(2, wishes.max_hops), wishes.max_hops)
+        drawn = next(walker.paths(shape, hops, 0.0, rng, wanted=1), None)
+        if drawn is None:
+            continue
+        slice_ = Slice(graph, drawn, phrasing, wishes.variety, rng)
+        if wishes.styles:
+            yield from _styled(slice_, wishes, number)
+        else:
+            yield from (ask_along(slice_, path) for path in _windows(drawn, wishes.questions, rng))
+
+
+def _styled(slice_: Slice, wishes: PlanWishes, number: int) -> Iterator[SliceQuestion | Failure]:
+    """As many questions as wished over one slice, one a style; slices begin at each style in turn."""
+    turned = [wishes.styles[(number + place) % len(wishes.styles)] for place in range(len(wishes.styles))]
+    for style in turned[: wishes.questions]:
+        asked = ask(slice_, style)
+        where = f"the slice of {slice_.path[0].entity} carries no {style} question"
+        yield asked if asked is not None else Failure("synth", "fas_plan_no_such_question", where, {"style": style, "slice": number})
+
+
+def _reasons(questions: list[SliceQuestion], find: Retrieve, indexed: bool, jury: Jury | None) -> list[str | None]:
+    """Why each plan is rejected, None where it is kept: by the index, or by the jury where there is no index."""
+    reasons = [_reject(asked, find(asked.plan.query)) for asked in questions]
+    if jury is None:
+        return reasons
+    places = [place for place, asked in enumerate(questions) if asked.unique]
+    verdicts = jury.align([_plea(questions[place]) for place in places])
+    for place, verdict in zip(places, verdicts, strict=True):
+        if indexed:
+            said = Verdict(reasons[place] is None, reasons[place] or "")
+            jury.record("fas_plan", _example(questions[place]).id, INDEX, said)
+        else:
+            reasons[place] = _by_jury(verdict)
+    return reasons
+
+
+def _reject(asked: SliceQuestion, found: Document | None) -> str | None:
+    if not asked.unique:
+        return Misalignment.NOT_UNIQUE
+    return misalignment(asked.plan, asked.required, found, asked.secret)
+
+
+def _by_jury(verdict: Verdict | Failure) -> str | None:
+    """The jury's reason; a verdict that could not be had keeps nothing."""
+    if isinstance(verdict, Failure):
+        return "not_judged"
+    return None if verdict.accepted else f"teacher_{verdict.reason}"
+
+
+def _plea(asked: SliceQuestion) -> Plea:
+    return Plea(_example(asked).id, asked.question, asked.plan.thought, asked.plan.query, asked.required)
+
+
+def _failure(asked: SliceQuestion, reason: str, sample: str, jury: Jury | None) -> Failure:
+    """The rejected plan with its reason; what each checker said of it is found by the id of its sample."""
+    item: dict[str, Any] = {"formula": asked.formula}
+    if asked.style is not None:
+        item |= {"style": asked.style, "answer": asked.answer, "plan": asked.plan.relations, "query": asked.plan.query}
+    if jury is not None:
+        item |= {"sample": sample}
+    return Failure("synth", f"fas_plan_{reason}", f"rejected plan for: {asked.question}", item)
+
+
+def _windows(path: Route, count: int, rng: random.Random) -> list[Route]:
+    """Up to `count` different stretches of a path, the whole among them: questions over the same knowledge."""
+    borders = [(start, end) for start in range(len(path)) for end in range(start + 1, len(path) + 1)]
+    borders.remove((0, len(path)))
+    chosen = [(0, len(path)), *rng.sample(borders, min(count - 1, len(borders)))]
+    return [_unlinked(path[start:end]) for start, end in chosen]
+
+
+def _unlinked(path: Route) -> Route:
+    """`path` as one that begins a question: nothing in its first hop was given by a hop before."""
+    anchors = tuple(replace(anchor, linked=False) for anchor in path[0].anchors)
+    return (replace(path[0], anchors=anchors), *path[1:])
+
+
+def _example(asked: SliceQuestion, wheel_turn: int = 1) -> Example:
+    text = prompt(asked.question) + action("search", asked.plan.query, asked.plan.thought)
+    sources = tuple(dict.fromkeys(known.source for known in asked.required))
+    return Example(f"plan-{digest(text)}", "fas_plan", ((text, True),), sources, wheel_turn)

@@ -1,0 +1,119 @@
+"""Proofs of a question, computed from the graph and the corpus alone.
+
+*Without* a triple means: without it and without everything that hung on the target by it alone. The last constraint of the target
+itself leaves the whole universe, so it is always needed. Else a triple is needed if the formula without it has an answer more; it can
+never have one less. A triple between two constants says nothing of the target: it is listed and takes no part in the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from synth.formulas.projections import Values, exceeds, solve, witness
+from synth.formulas.triples import TARGET, is_constant, members
+from synth.knowledge.graph import KnowledgeGraph
+from warehouse.records import Document, Triple
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What is known of a question; triples are given by their number in the formula."""
+
+    answers: tuple[str, ...]
+    """The full answer set by the graph, sorted."""
+    redundant: tuple[int, ...] = ()
+    """Triples without which the answer set does not grow."""
+    shortcuts: tuple[int, ...] = ()
+    """Triples that join the target with a constant."""
+    constant_edges: tuple[int, ...] = ()
+    """Triples that join two constants."""
+    unsupported: tuple[int, ...] = ()
+    """Triples whose fact, in the first witness of some answer, no document of the corpus states."""
+    easy: bool | None = None
+    """Whether a search with the question itself brings a document of the answer on top; None where there was no search."""
+
+    def record(self) -> dict[str, Any]:
+        """The same as JSON would give it back."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def prove(
+    graph: KnowledgeGraph,
+    formula: Sequence[Triple],
+    question: str = "",
+    retrieve: Callable[[str], Document | None] | None = None,
+    witnesses: Mapping[str, Values] | None = None,
+) -> Proofs:
+    """The proofs of one formula and, where `question` and `retrieve` (the first hit of a search) are given, of its wording.
+
+    A document of the answer states, in the witness of one answer, the fact of every triple that touches the target.
+
+    Args:
+        witnesses: the first witness of every answer, from whoever has solved the formula already.
+
+    Raises:
+        MalformedFormula: where `validate` finds a problem besides triples of two constants.
+    """
+    constant_edges = tuple(n for n, (subject, _, value) in enumerate(formula) if is_constant(subject) and is_constant(value))
+    numbered = [(number, triple) for number, triple in enumerate(formula) if number not in constant_edges]
+    proper = [triple for _, triple in numbered]
+    if witnesses is None:
+        witnesses = witnesses_of(graph, proper, solve(graph, proper))
+    answers = frozenset(witnesses)
+    support = [[_stating(graph, triple, values) for triple in proper] for values in witnesses.values()]
+    return Proofs(
+        answers=tuple(sorted(answers)),
+        redundant=tuple(number for place, (number, _) in enumerate(numbered) if not is_needed(graph, proper, place, answers)),
+        shortcuts=tuple(number for number, triple in numbered if _is_shortcut(triple)),
+        constant_edges=constant_edges,
+        unsupported=tuple(number for place, (number, _) in enumerate(numbered) if not all(stated[place] for stated in support)),
+        easy=_is_easy(proper, support, question, retrieve),
+    )
+
+
+def witnesses_of(graph: KnowledgeGraph, formula: Sequence[Triple], answers: Iterable[str]) -> dict[str, Values]:
+    """The first witness of each answer, in the order of the alphabet."""
+    return {answer: values for answer in sorted(answers) if (values := witness(graph, formula, answer)) is not None}
+
+
+def is_needed(graph: KnowledgeGraph, formula: Sequence[Triple], number: int, answers: frozenset[str]) -> bool:
+    """Whether the answer set grows without one triple, `answers` being what it is with it."""
+    rest = without(formula, number)
+    return not rest or exceeds(graph, rest, answers)
+
+
+def without(formula: Sequence[Triple], number: int) -> tuple[Triple, ...]:
+    """What is left of a formula without one triple and without what hung on the target by it alone."""
+    left = [triple for place, triple in enumerate(formula) if place != number]
+    kept: set[int] = set()
+    reached, grown = {TARGET}, True
+    while grown:
+        touching = {n for n, (s, _, o) in enumerate(left) if n not in kept and (s in reached or o in reached)}
+        reached.update(node for n in touching for node in (left[n][0], left[n][2]) if not is_constant(node))
+        kept |= touching
+        grown = bool(touching)
+    return tuple(triple for place, triple in enumerate(left) if place in kept)
+
+
+def _is_shortcut(triple: Triple) -> bool:
+    return TARGET in (triple[0], triple[2]) and (is_constant(triple[0]) or is_constant(triple[2]))
+
+
+def _stating(graph: KnowledgeGraph, triple: Triple, values: Values) -> set[str]:
+    """The documents of the corpus that state a triple's fact in a witness."""
+    subject, relation, value = triple
+    left, right = (members(node) if is_constant(node) else (values[node],) for node in (subject, value))
+    stating = (document for a in left for b in right for document in graph.stating_either_way(a, relation, b))
+    return {document for document in stating if document in graph.documents}
+
+
+def _is_easy(
+    formula: Sequence[Triple], support: list[list[set[str]]], question: str, retrieve: Callable[[str], Document | None] | None
+) -> bool | None:
+    if retrieve is None or not question:
+        return None
+    found = retrieve(question)
+    touching = [place for place, triple in enumerate(formula) if TARGET in (triple[0], triple[2])]
+    return found is not None and any(all(found.id in stated[place] for place in touching) for stated in support)

@@ -1,0 +1,232 @@
+"""The released WebShaper form: one JSON object a line, read with every bad row quarantined and written back as it was.
+
+A row has `id`, `question`, `answer`, `formalization` (triples of texts) and `urls`. An entry can pack several triples by " & ": its packed
+places have as many parts as each other, the others hold for all. An ampersand counts only where every part of a subject or object is a
+node of its own, so `C@Taylor & Francis` is one constant. Rows are connected as graphs in which constants are nodes like others: that is
+how the released ones are made. Nothing is guessed: a constant without its prefix is a defect and not repaired.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, Defect, depth, is_constant, validate
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+from warehouse.records import Failure, Task, Triple
+
+PACK = " & "
+FIELDS = ("id", "question", "answer", "formalization", "urls")
+SPLIT = "webshaper"
+"""The split of imported tasks: no stage draws from it unless it is told to."""
+
+Packing = tuple[int, int, str]
+"""A packed entry: number of its first triple, number of triples, and the packed places: some of `s`, `r` and `o`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A well-formed row: its fields as read, its triples with entries unpacked, how to pack them again, and its line (from 1)."""
+
+    fields: dict[str, Any]
+    formula: tuple[Triple, ...]
+    packing: tuple[Packing, ...]
+    file: str
+    line: int
+
+
+class Unreadable(ValueError):
+    """A row that is quarantined; `kind` is the defect."""
+
+    def __init__(self, kind: str, problems: Sequence[str]) -> None:
+        super().__init__(problems[0] + (f", and {len(problems) - 1} more" if len(problems) > 1 else ""))
+        self.kind, self.problems = kind, list(problems)
+
+
+def read_rows(path: Path) -> tuple[list[Row], list[Failure]]:
+    """The well-formed rows of a file of JSON lines, and a failure with reason and line for each of the others; empty lines are no rows.
+
+    Raises:
+        RequestError: there is no such file.
+    """
+    if not path.is_file():
+        raise RequestError(f"there is no file {path}; name a file of JSON lines in the WebShaper form.")
+    rows: list[Row] = []
+    failures: list[Failure] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(_read_row(line, path.name, number))
+            except Unreadable as error:
+                failures.append(_failure(error, line, path.name, number))
+    return rows, failures
+
+
+def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tuple[Packing, ...]]:
+    """The triples of a row's formalization, and how they were packed.
+
+    Raises:
+        Unreadable: an entry or the whole is malformed, has no target or is not connected; the kind is the first `Defect`, or `packing`.
+    """
+    triples: list[Any] = []
+    packing: list[Packing] = []
+    for entry in entries:
+        parts, places = _unpack(entry)
+        if places:
+            packing.append((len(triples), len(parts), places))
+        triples += parts
+    if problems := validate(triples, constants_connect=True):
+        problems.sort(key=lambda problem: list(Defect).index(problem.defect))
+        raise Unreadable(str(problems[0].defect), [problem.detail for problem in problems])
+    return tuple((subject, relation, value) for subject, relation, value in triples), tuple(packing)
+
+
+def print_formalization(formula: Sequence[Triple], packing: Iterable[Packing] = ()) -> list[list[str]]:
+    """The entries of a row, packed as `packing` says: the inverse of `parse_formalization`."""
+    packed = {first: (count, places) for first, count, places in packing}
+    entries: list[list[str]] = []
+    number = 0
+    while number < len(formula):
+        count, places = packed.get(number, (1, ""))
+        columns = zip("sro", zip(*formula[number : number + count], strict=True), strict=True)
+        entries.append([PACK.join(texts) if place in places else texts[0] for place, texts in columns])
+        number += count
+    return entries
+
+
+def task_of(row: Row) -> Task:
+    """The task of a row, with all its fields in the provenance. Several answers are joined by " | ", as a union's members are."""
+    known = {name: row.fields[name] for name in FIELDS if name in row.fields and name != "formalization"}
+    identity = row.fields.get("id") or digest([row.fields["question"], row.fields["answer"], row.formula])
+    layers = depth(row.formula)
+    return Task(
+        key=f"webshaper-{identity}",
+        environment="search",
+        question=row.fields["question"],
+        answers=tuple(row.fields["answer"].split(UNION)),
+        formula=row.formula,
+        split=SPLIT,
+        hops=layers,
+        constraints=sum(is_constant(node) for subject, _, value in row.formula for node in (subject, value)),
+        layers=layers,
+        provenance={
+            "source": "webshaper",
+            **known,
+            "other": {name: value for name, value in row.fields.items() if name not in FIELDS},
+            "fields": list(row.fields),
+            "packing": [list(entry) for entry in row.packing],
+            "place": {"file": row.file, "line": row.line},
+        },
+    )
+
+
+def fields_of(task: Task) -> dict[str, Any]:
+    """The row of a task: an imported one as it was, one of ours with its key as id and no addresses.
+
+    Raises:
+        Unreadable: the row would not be read back as the task's formula.
+    """
+    names = task.provenance.get("fields", FIELDS)
+    ours = {"id": task.key, "question": task.question, "answer": UNION.join(task.answers), "urls": []}
+    known = {**task.provenance, **task.provenance["other"]} if "fields" in task.provenance else ours
+    packing = [(first, count, places) for first, count, places in task.provenance.get("packing", ())]
+    entries = print_formalization(task.formula, packing)
+    if parse_formalization(entries)[0] != task.formula:
+        raise Unreadable("packing", [f"the formula of {task.key} has an ampersand that would be read as packing"])
+    return {name: entries if name == "formalization" else known[name] for name in names}
+
+
+def write_rows(tasks: Iterable[Task], path: Path) -> tuple[int, list[Failure]]:
+    """Write the tasks that have a formula: imported rows in the order of their files, then ours by key.
+
+    Returns:
+        How many rows were written, and a failure for each task that has no row.
+
+    Raises:
+        RequestError: `path` exists.
+    """
+    if path.exists():
+        raise RequestError(f"{path} exists already: choose another path or remove it.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.part")
+    written, failures = 0, []
+    with draft.open("w", encoding="utf-8") as file:
+        for task in sorted((task for task in tasks if task.formula), key=_order):
+            try:
+                file.write(json.dumps(fields_of(task), ensure_ascii=False) + "\n")
+                written += 1
+            except Unreadable as error:
+                failures.append(Failure("export", error.kind, str(error), {"key": task.key}))
+    draft.replace(path)
+    return written, failures
+
+
+def _order(task: Task) -> tuple[bool, str, int, str]:
+    place = task.provenance.get("place", {})
+    return not place, place.get("file", ""), place.get("line", 0), task.key
+
+
+def _read_row(line: bytes, file: str, number: int) -> Row:
+    fields = _check_fields(_parse_json(line))
+    formula, packing = parse_formalization(fields["formalization"])
+    return Row(fields, formula, packing, file, number)
+
+
+def _parse_json(line: bytes) -> Any:
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+        row = json.loads(text)
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair or a NaN could not be stored
+    except (ValueError, RecursionError) as error:
+        raise Unreadable("json", [f"no line of JSON: {error}"]) from error
+    return row
+
+
+def _check_fields(row: Any) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise Unreadable("json", [f"a {type(row).__name__} and no object"])
+    problems = [f"{name} is no text" for name in ("question", "answer") if not _is_text(row.get(name))]
+    problems += ["id is no text"] if "id" in row and not _is_text(row["id"]) else []
+    problems += [] if isinstance(row.get("formalization"), list) else ["formalization is no list"]
+    urls = row.get("urls", [])
+    problems += [] if isinstance(urls, list) and all(isinstance(url, str) for url in urls) else ["urls is no list of texts"]
+    if problems:
+        raise Unreadable("field", problems)
+    return row
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _unpack(entry: Any) -> tuple[list[Any], str]:
+    """The triples of an entry and its packed places; an entry that is no triple of texts comes back alone, for `validate` to name."""
+    if not isinstance(entry, list | tuple) or len(entry) != 3 or not all(isinstance(part, str) for part in entry):
+        return [entry], ""
+    subjects, values = _nodes(entry[0]), _nodes(entry[2])
+    if len(subjects) == len(values) == 1:
+        return [tuple(entry)], ""
+    columns = (subjects, entry[1].split(PACK), values)
+    count = max(len(subjects), len(values))
+    if any(len(column) not in (1, count) for column in columns):
+        sizes = " and ".join(str(len(column)) for column in columns)
+        raise Unreadable("packing", [f"{entry!r} packs {sizes} parts, which do not pair"])
+    places = "".join(place for place, column in zip("sro", columns, strict=True) if len(column) == count)
+    return list(zip(*(column * (count // len(column)) for column in columns), strict=True)), places
+
+
+def _nodes(text: str) -> list[str]:
+    """The nodes that a subject or object packs, or the text alone where not every part is a node."""
+    parts = text.split(PACK)
+    return parts if all(part == TARGET or part.startswith((VARIABLE, CONSTANT)) for part in parts) else [text]
+
+
+def _failure(error: Unreadable, line: bytes, file: str, number: int) -> Failure:
+    item = {"file": file, "line": number, "problems": error.problems, "row": line.decode(errors="backslashreplace").rstrip("\r\n")}
+    return Failure("import", error.kind, f"line {number}: {error}", item)

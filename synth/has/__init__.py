@@ -1,0 +1,1 @@
+"""Higher-order action synthesis (AgentFounder): stored trajectories as decisions among alternatives."""

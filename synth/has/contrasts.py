@@ -1,0 +1,115 @@
+"""Contrastive decision records: where the oracle can tell which action leads on, and which does not.
+
+An action is worth something by the path of the question: a search leads on if it brings the next document that the path has not read
+yet, an answer if it is an accepted one. Whatever else it brings does not count, so another way to the same answer counts as none. Of
+each such decision one action that leads on is listed with those that do not, at a random place, and named.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eval.answers import exact_match
+from synth.has.decisions import Decision, DecisionRecord, Option, option
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Retrieve, Route, stating_documents
+from synth.trajectories.oracle import path_of, thought
+from synth.trajectories.transcripts import observation, prompt, tagged
+from warehouse.digests import digest
+from warehouse.records import Document, Example, Task, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Bearings:
+    """Where a run stands on its question's path: the path and how many of its documents have been read, in their order."""
+
+    task: Task
+    path: Route
+    read: int
+
+
+class Compass:
+    """Tells which actions lead on; `retrieve` is the search that they would use, without it titles serve."""
+
+    def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
+        self._graph = graph
+        self._retrieve = retrieve
+
+    def bearings(self, task: Task, before: Sequence[Turn]) -> Bearings | None:
+        """Where a run stands after the turns `before`; None where the graph does not know the question's path."""
+        path = path_of(self._graph, task)
+        if path is None:
+            return None
+        read = 0
+        for turn in before:
+            read += read < len(path) and turn.tool == "search" and self._brings(path, read, turn.arguments or "")
+        return Bearings(task, path, read)
+
+    def leads_on(self, at: Bearings, action: Option) -> bool:
+        """Whether `action` leads on from there."""
+        if action.tool == "answer":
+            return exact_match(action.argument, at.task.answers)
+        return action.tool == "search" and at.read < len(at.path) and self._brings(at.path, at.read, action.argument)
+
+    def best(self, at: Bearings) -> Option:
+        """What the oracle would do."""
+        think = thought(self._graph, at.path[at.read - 1]) if at.read else ""
+        if at.read < len(at.path):
+            return option(think, "search", at.path[at.read].query)
+        return option(think, "answer", at.path[-1].value)
+
+    def _brings(self, path: Route, number: int, query: str) -> bool:
+        document = self._find(query)
+        return document is not None and document.id in stating_documents(self._graph, path[number])
+
+    def _find(self, query: str) -> Document | None:
+        return self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
+
+
+def contrasts(compass: Compass, task: Task, record: DecisionRecord, count: int, rng: random.Random, wheel_turn: int = 1) -> list[Example]:
+    """At most `count` contrastive examples from the decisions of a record, at steps drawn at random, in their order."""
+    found = [(decision, drawn) for decision in record.steps if (drawn := _contrast(compass, task, decision, rng)) is not None]
+    chosen = sorted(rng.sample(range(len(found)), min(count, len(found))))
+    return [_example(record, *found[number], wheel_turn) for number in chosen]
+
+
+def _contrast(compass: Compass, task: Task, decision: Decision, rng: random.Random) -> tuple[tuple[Option, ...], int] | None:
+    """The options, one of which leads on, and its number; None where their worth is not known or all are worth the same.
+
+    Where none of the decision's own leads on, the oracle's is added.
+    """
+    at = compass.bearings(task, decision.step.before)
+    if at is None:
+        return None
+    worth = [compass.leads_on(at, option) for option in decision.options]
+    good = [option for option, leads in zip(decision.options, worth, strict=True) if leads] or _checked(compass, at)
+    bad = [option for option, leads in zip(decision.options, worth, strict=True) if not leads]
+    if not good or not bad:
+        return None
+    options = [rng.choice(good), *bad]
+    best = options[0]
+    rng.shuffle(options)
+    return tuple(options), options.index(best)
+
+
+def _checked(compass: Compass, at: Bearings) -> list[Option]:
+    best = compass.best(at)
+    return [best] if compass.leads_on(at, best) else []
+
+
+def _example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Option, ...], int], wheel_turn: int) -> Example:
+    """The run up to the decision, which is not trained, then the options and the one that leads on."""
+    options, number = drawn
+    listed = " ".join(f"{place}. {option.text}" for place, option in enumerate(options, start=1))
+    best = options[number]
+    said = tagged("think", f"options: {listed} Only option {number + 1} leads on") + tagged(best.tool or "", best.argument)
+    segments = ((prompt(record.question), False), *_history(decision.step.before), (said, True))
+    identifier = f"contrast-{digest([record.trajectory_id, segments])}"
+    return Example(identifier, "has_contrast", segments, (record.trajectory_id,), wheel_turn)
+
+
+def _history(turns: Sequence[Turn]) -> list[tuple[str, bool]]:
+    parts = [part for turn in turns for part in (turn.action, observation(turn.observation) if turn.observation else "")]
+    return [(part, False) for part in parts if part]

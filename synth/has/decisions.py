@@ -1,0 +1,100 @@
+"""What a decision is: the actions that stood open at one step of a trajectory, and which was taken.
+
+An action is described by what its policy thought and what it called, in whatever form the trajectory has: the tags of our dialect,
+`<think>` before a call of any kind, or the lines `Thought:` and `Action:` of ReAct.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synth.trajectories.transcripts import untagged
+from warehouse.records import NOT_RUN, Trajectory, Turn
+
+_REACT = re.compile(r"\s*Thought:(.*?)(?:^Action:.*|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One action that could be taken: its text, and the call in it (`tool` is None for what is no call)."""
+
+    text: str
+    tool: str | None
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a trajectory to find alternatives for: the question, the turns before it, and the turn itself."""
+
+    trajectory_id: str
+    task_key: str
+    question: str
+    prompt_ids: tuple[int, ...]
+    before: tuple[Turn, ...]
+    turn: Turn
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells steps apart."""
+        return self.trajectory_id, self.turn.index
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One step: the options, the number of the one that was taken (from 0), and the real response (empty at the end)."""
+
+    step: Step
+    options: tuple[Option, ...]
+    chosen: int
+
+    @property
+    def taken(self) -> Option:
+        """The option that was taken."""
+        return self.options[self.chosen]
+
+    @property
+    def response(self) -> str:
+        """What came back."""
+        return untagged(self.step.turn.observation)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A trajectory as decisions, with the judgement of its outcome; `correct` is None where nobody has judged it."""
+
+    question: str
+    steps: tuple[Decision, ...]
+    correct: bool | None
+    trajectory_id: str
+
+
+def option(thought: str, tool: str, argument: str) -> Option:
+    """A call after an optional thought, as an option."""
+    return Option(f"{thought}, {tool} {argument}" if thought else f"{tool} {argument}", tool, argument)
+
+
+def describe(turn: Turn) -> Option:
+    """An action as an option; what could not be read as an action stands as it was."""
+    if turn.tool is None:
+        return Option(f"write {untagged(turn.action)}", None)
+    return option(thought_of(turn.action), turn.tool, turn.arguments or "")
+
+
+def thought_of(action: str) -> str:
+    """What the policy thought before its call, or nothing."""
+    if "</think>" in action:
+        return untagged(action.partition("</think>")[0])
+    react = _REACT.match(action)
+    return react[1].strip() if react is not None else ""
+
+
+def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
+    """The decisions of a trajectory. Calls that were never run are none: nothing came of them, whatever else had been chosen."""
+    turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN]
+    return [
+        Step(trajectory.id, trajectory.task_key, question, trajectory.prompt_ids, tuple(turns[:number]), turn)
+        for number, turn in enumerate(turns)
+    ]

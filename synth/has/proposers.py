@@ -1,0 +1,122 @@
+"""Where the alternatives of a decision come from: the graph, or other runs. None of what they propose is executed.
+
+The oracle perturbs what the graph knows. Runs without a graph of their own (foreign ones) are given the actions of other runs: of those
+on the same question, then on the nearest questions. Models propose in `model_proposers`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from rl.search import SearchIndex
+from synth.has.decisions import Option, Step, describe, option, steps_of
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Retrieve
+from synth.questions.wording import spoken
+from warehouse.records import Document, Failure, Task, Trajectory, Turn
+
+
+class Proposer(Protocol):
+    """Proposes other actions for a step."""
+
+    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
+        """Is told of all steps before the first is asked for, so that a model is asked once; what goes wrong is returned."""
+        ...
+
+    def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
+        """Up to `count` different actions whose texts are not `excluded`; fewer where it knows no more."""
+        ...
+
+
+class OracleProposer:
+    """The oracle's perturbation: going on with, or answering by, another fact of what was read; then searches for anything else.
+
+    `retrieve` is the search that the trajectories used, to know which document a response showed; without it titles serve.
+    """
+
+    def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
+        self._graph = graph
+        self._retrieve = retrieve
+        self._seen: dict[str, list[str]] = {}
+
+    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
+        """Needs none."""
+        return []
+
+    def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
+        """From the last document read, from those before it, then from anywhere in the graph."""
+        chosen: dict[str, Option] = {}
+        read = [title for turn in step.before for title in self._shown(turn)]
+        for entity in dict.fromkeys(reversed(read)):
+            pool = [found for found in _after_reading(self._graph, entity) if found.text not in excluded and found.text not in chosen]
+            chosen |= {found.text: found for found in rng.sample(pool, min(count - len(chosen), len(pool)))}
+        return [*chosen.values(), *_elsewhere(self._graph, {*excluded, *chosen}, count - len(chosen), rng)]
+
+    def _shown(self, turn: Turn) -> list[str]:
+        """The title of the document that a search showed."""
+        if turn.tool != "search" or not turn.arguments:
+            return []
+        if turn.arguments not in self._seen:
+            document = self._retrieve(turn.arguments) if self._retrieve is not None else self._graph.titled(turn.arguments)
+            self._seen[turn.arguments] = [document.title] if document is not None else []
+        return self._seen[turn.arguments]
+
+
+def _after_reading(graph: KnowledgeGraph, entity: str) -> list[Option]:
+    """What the oracle could do after the document of `entity`: go on with any of its facts, or answer with it."""
+    thoughts = [(f"{spoken(fact.relation)} {fact.object}", fact.object) for fact in graph.about(entity) if fact.documents]
+    return [option(thought, tool, value) for thought, value in thoughts for tool in ("search", "answer")]
+
+
+def _elsewhere(graph: KnowledgeGraph, excluded: set[str], count: int, rng: random.Random) -> list[Option]:
+    """`count` searches for entities drawn from the graph, or as many as it has."""
+    entities = graph.subjects
+    drawn = rng.sample(entities, min(len(entities), count + len(excluded)))
+    return [found for found in (option("", "search", entity) for entity in drawn) if found.text not in excluded][:count]
+
+
+class OthersProposer:
+    """Actions of other runs: on the same question, then on the questions nearest to it in words, then any."""
+
+    NEAREST = 10
+    """How many of the nearest questions are looked at."""
+
+    def __init__(self, trajectories: Iterable[Trajectory], tasks: Mapping[str, Task]) -> None:
+        self._actions: dict[str, list[tuple[str, Option]]] = {}
+        self._questions = {key: task.question for key, task in tasks.items()}
+        for trajectory in trajectories:
+            if trajectory.task_key in tasks:
+                found = [(trajectory.id, describe(step.turn)) for step in steps_of(trajectory, "")]
+                self._actions.setdefault(trajectory.task_key, []).extend(found)
+        self._keys = list(self._actions)
+        documents = [Document(key, "", self._questions[key], "") for key in self._keys]
+        self._index = SearchIndex(documents) if documents else None
+        self._near: dict[str, list[str]] = {}
+
+    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
+        """Needs none."""
+        return []
+
+    def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
+        """From the nearest runs outward; never an action of the same run, which would show what comes later."""
+        chosen: dict[str, Option] = {}
+        for key in self._sources(step, rng):
+            found = {o.text: o for owner, o in self._actions[key] if owner != step.trajectory_id and o.text not in excluded}
+            pool = [o for text, o in found.items() if text not in chosen]
+            chosen |= {o.text: o for o in rng.sample(pool, min(count - len(chosen), len(pool)))}
+            if len(chosen) == count:
+                break
+        return list(chosen.values())
+
+    def _sources(self, step: Step, rng: random.Random) -> Iterable[str]:
+        """Keys of the questions to take actions from, the same one first."""
+        if self._index is None:
+            return
+        if step.task_key not in self._near:
+            hits = self._index.search(step.question, self.NEAREST + 1)
+            self._near[step.task_key] = [hit.id for hit in hits if hit.id != step.task_key]
+        near = self._near[step.task_key]
+        yield from [step.task_key] * (step.task_key in self._actions) + near
+        yield from rng.sample(self._keys, min(len(self._keys), 100))

@@ -1,0 +1,163 @@
+"""Higher-order action synthesis (AgentFounder, arXiv 2509.13310): stored trajectories as decision records.
+
+At each step of a trajectory other actions are proposed, none of which is executed; they are listed with the one that was taken, the
+choice is stated, and the real response follows. The end is a verdict. Successes and failures both serve: what is learnt is
+deciding, and judging the outcome, rather than one path. Where the oracle can tell which action leads on, contrastive records say so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rl.config import Section
+from synth.has.contrasts import Compass, contrasts
+from synth.has.decisions import Decision, DecisionRecord, Option, Step, describe, steps_of
+from synth.has.proposers import OracleProposer, Proposer
+from synth.has.rendering import RENDERINGS, Rendering
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Retrieve
+from warehouse.digests import digest, seed_from
+from warehouse.errors import RequestError
+from warehouse.records import Example, Failure, Outcome, Task, Trajectory
+
+
+class HasConfig(Section):
+    """How wide the decisions are, who proposes, and how they are written."""
+
+    n_alternatives: int = Field(default=2, ge=1, le=20)
+    """Alternatives to the action taken at each step; fewer only where the proposers know no more."""
+    mixture: dict[str, float] = Field(default_factory=lambda: {"oracle": 1.0})
+    """Share of the alternatives by proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`. What one lacks the
+    others give, in this order."""
+    rendering: Rendering = "thought"
+    """`thought`: the options in one thought of our dialect, then the call; `listing`: a line an option, as in the paper."""
+    max_response_characters: int | None = Field(default=None, ge=1)
+    """What is longer of a response is cut off at its end; by default nothing is."""
+    unjudged: Literal["drop", "open"] = "drop"
+    """Trajectories that nobody has judged: left out with that reason, or rendered without a verdict."""
+    contrasts: int = Field(default=0, ge=0)
+    """Contrastive records a trajectory, at most; they need a question whose path the graph knows."""
+
+    @field_validator("mixture")
+    @classmethod
+    def _check(cls, mixture: dict[str, float]) -> dict[str, float]:
+        if any(share < 0 for share in mixture.values()) or sum(mixture.values()) <= 0:
+            raise ValueError("mixture has a share above 0 and none below")
+        return mixture
+
+
+def build_has(
+    graph: KnowledgeGraph | None,
+    trajectories: Iterable[Trajectory],
+    tasks: Mapping[str, Task],
+    config: HasConfig,
+    seed: int,
+    retrieve: Retrieve | None = None,
+    wheel_turn: int = 1,
+    proposers: Mapping[str, Proposer] | None = None,
+) -> tuple[list[Example], list[Failure]]:
+    """One example for each usable trajectory, in their order, with its contrasts behind it; the others as failures.
+
+    Args:
+        graph: what the oracle knows; None for runs without a graph of their own.
+        tasks: by key; the questions are there.
+        retrieve: the search that the trajectories used, to know which document a response showed; without it titles serve.
+        proposers: by their names in the mixture; the oracle is there already where there is a graph.
+
+    Raises:
+        RequestError: the mixture names a proposer that is not there.
+    """
+    known: dict[str, Proposer] = {} if graph is None else {"oracle": OracleProposer(graph, retrieve)}
+    mixture = _Mixture(known | dict(proposers or {}), config)
+    compass = Compass(graph, retrieve) if graph is not None and config.contrasts else None
+    usable, failures = _sort_out(trajectories, tasks, config)
+    failures += mixture.prepare([step for trajectory in usable for step in steps_of(trajectory, tasks[trajectory.task_key].question)])
+    examples: list[Example] = []
+    for trajectory in usable:
+        task = tasks[trajectory.task_key]
+        rng = random.Random(seed_from("has", seed, trajectory.id))
+        record = decisions(trajectory, task.question, mixture, rng)
+        if any(len(decision.options) < 2 for decision in record.steps):
+            failures.append(Failure("synth", "has_no_alternative", "a step has no alternative at all", trajectory.id))
+            continue
+        examples.append(_example(record, config, wheel_turn))
+        examples += contrasts(compass, task, record, config.contrasts, rng, wheel_turn) if compass is not None else []
+    return examples, failures
+
+
+def _sort_out(trajectories: Iterable[Trajectory], tasks: Mapping[str, Task], config: HasConfig) -> tuple[list[Trajectory], list[Failure]]:
+    usable: list[Trajectory] = []
+    failures: list[Failure] = []
+    for trajectory in trajectories:
+        reason = _unusable(trajectory, tasks, config)
+        if reason is None:
+            usable.append(trajectory)
+        else:
+            failures.append(Failure("synth", f"has_{reason}", f"trajectory of {trajectory.task_key} left out", trajectory.id))
+    return usable, failures
+
+
+def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: HasConfig) -> str | None:
+    """Why a trajectory makes no decision record, in a word."""
+    if trajectory.outcome is Outcome.INVALID:
+        return "invalid"
+    if trajectory.outcome is None and config.unjudged == "drop":
+        return "not_judged"
+    if not trajectory.turns:
+        return "empty"
+    return None if trajectory.task_key in tasks else "unknown_task"
+
+
+class _Mixture:
+    """Several proposers as one, each with its share of the alternatives."""
+
+    def __init__(self, proposers: Mapping[str, Proposer], config: HasConfig) -> None:
+        missing = sorted(config.mixture.keys() - proposers.keys())
+        if missing:
+            there = ", ".join(sorted(proposers)) or "none"
+            raise RequestError(f"synth.has.mixture names {', '.join(missing)}, but the proposers that are at hand are: {there}.")
+        self._proposers = {name: proposers[name] for name in config.mixture}
+        self._shares = list(config.mixture.values())
+        self._count = config.n_alternatives
+
+    def prepare(self, steps: Sequence[Step]) -> list[Failure]:
+        return [failure for proposer in self._proposers.values() for failure in proposer.prepare(steps, self._count)]
+
+    def alternatives(self, step: Step, taken: Option, rng: random.Random) -> list[Option]:
+        """Alternatives to `taken`, all different."""
+        found: list[Option] = []
+        for name, wanted in self._orders(rng):
+            texts = {taken.text, *(option.text for option in found)}
+            found += self._proposers[name].propose(step, min(wanted, self._count - len(found)), texts, rng)
+            if len(found) == self._count:
+                break
+        return found
+
+    def _orders(self, rng: random.Random) -> Iterator[tuple[str, int]]:
+        """Whom to ask for how many: each for its draw of the alternatives, then each for whatever is still lacking."""
+        names = list(self._proposers)
+        if len(names) > 1:
+            drawn = rng.choices(names, self._shares, k=self._count)
+            yield from ((name, drawn.count(name)) for name in names if name in drawn)
+        yield from ((name, self._count) for name in names)
+
+
+def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: random.Random) -> DecisionRecord:
+    """The decision record of one trajectory; the place of the action taken is uniform among the options."""
+    steps: list[Decision] = []
+    for step in steps_of(trajectory, question):
+        taken = describe(step.turn)
+        options = [taken, *mixture.alternatives(step, taken, rng)]
+        rng.shuffle(options)
+        steps.append(Decision(step, tuple(options), options.index(taken)))
+    judged = None if trajectory.outcome is None else trajectory.outcome is Outcome.SUCCESS
+    return DecisionRecord(question, tuple(steps), judged, trajectory.id)
+
+
+def _example(record: DecisionRecord, config: HasConfig, wheel_turn: int) -> Example:
+    text = RENDERINGS[config.rendering](record, config.max_response_characters)
+    return Example(f"has-{digest([record.trajectory_id, text])}", "has", ((text, True),), (record.trajectory_id,), wheel_turn)

@@ -1,0 +1,1 @@
+"""The knowledge graph: facts in columns, names interned, documents that state them."""

@@ -1,0 +1,251 @@
+"""Questions reworded by a teacher, kept only where the rewording still asks the same.
+
+Every constant must be named, no number may be new, and neither the answer nor an entity on the way to it may be named. The relations
+are accounted for in one of two ways: by the words that the phrasing knows for them, or by reading the question back: a teacher that sees
+only the rewording and a list of relations writes its formula, which must be the same graph up to the names of its variables.
+What fails is a `Failure` with the rewording and the reason.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, PositiveInt, TypeAdapter
+
+from rl.config import Section
+from synth.formulas.projections import witness
+from synth.formulas.proofs import prove
+from synth.formulas.triples import TARGET, is_constant, members, validate
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.mentions import mentions, numbers, plain, without
+from synth.questions.paths import Retrieve
+from synth.questions.wording import Phrasing, spoken
+from synth.teachers.replies import read_json
+from synth.teachers.teacher import Completion, Request, Teacher, user
+from warehouse.digests import digest, seed_from
+from warehouse.records import Failure, Task, Triple
+
+if TYPE_CHECKING:
+    import networkx
+
+STAGE = "rewording"
+
+
+class RewordingConfig(Section):
+    """How questions are reworded and what proves that they still ask the same."""
+
+    variants: PositiveInt = 1
+    """Rewordings of each question that are asked for."""
+    relations: Literal["reading", "words"] = "reading"
+    """How relations are accounted for: `reading` has a teacher write the formula of the rewording, `words` looks for known words."""
+    temperature: float = Field(default=0.8, ge=0)
+    max_question_tokens: PositiveInt = 256
+    max_formula_tokens: PositiveInt = 1024
+    listed_relations: PositiveInt = 40
+    """Relations that the reader may choose from: those of the formula and, drawn from the graph, others."""
+
+
+class Defect(StrEnum):
+    """Why a rewording is no question of the task's."""
+
+    UNCHANGED = "unchanged"
+    SEVERAL_LINES = "several_lines"
+    CONSTANT_MISSING = "constant_missing"
+    NUMBER_ADDED = "number_added"
+    ANSWER_LEAKED = "answer_leaked"
+    WAY_LEAKED = "way_leaked"
+    RELATION_MISSING = "relation_missing"
+    READ_DIFFERENTLY = "read_differently"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One defect and a sentence about it."""
+
+    defect: Defect
+    detail: str
+
+
+SYSTEM = """You reword questions. Keep the meaning exactly: every name, number and relation of the question must be asked for in the \
+rewording, and nothing may be added. Write names as they stand. Do not answer. Reply with the reworded question alone, on one line."""
+
+READER = """You translate questions into triples [subject, relation, object], as a JSON list of lists of three strings. What is asked for \
+is written "?", every other unknown "V@a", "V@b" and so on, and a name "C@" followed by the name; alternatives are one constant, \
+"C@one | two". Use only the relations of the list. Reply with the JSON alone.
+Example: "Which city is the hometown of a star of Blue River or Red Hill?" with the relations hometown, star
+[["C@Blue River | Red Hill", "star", "V@a"], ["V@a", "hometown", "?"]]"""
+
+_FORMULA = TypeAdapter(list[tuple[str, str, str]])
+
+
+def reword(
+    tasks: Sequence[Task],
+    teacher: Teacher,
+    config: RewordingConfig,
+    seed: int,
+    graph: KnowledgeGraph,
+    retrieve: Retrieve | None = None,
+    phrasing: Phrasing | None = None,
+) -> tuple[list[Task], list[Failure]]:
+    """Rewordings of `tasks` as tasks of their own, and those that failed a check.
+
+    A new task accepts the same answers by the same formula; its provenance names the task, the teacher and how relations were accounted
+    for. Tasks without a formula cannot be checked and are failures. With `retrieve`, the first hit of the agent's search, a question that
+    has proofs is graded anew as easy or not, which depends on its words; without, that is left open.
+    """
+    phrasing = phrasing or Phrasing.of(graph)
+    wishes = [(task, variant) for task in tasks if task.formula for variant in range(config.variants)]
+    failures = [
+        Failure(STAGE, Defect.UNREADABLE, "the task has no formula to check against", {"task": t.key}) for t in tasks if not t.formula
+    ]
+    replies = teacher.complete([_request(task, config, seed_from(seed, task.key, variant)) for task, variant in wishes])
+    made: list[Task] = []
+    for (task, variant), reply in zip(wishes, replies, strict=True):
+        if isinstance(reply, Failure):
+            failures.append(reply)
+            continue
+        question = reply.text.strip().strip('"').strip()
+        findings = check(question, task, hidden_of(graph, task), phrasing if config.relations == "words" else None)
+        failures += [_failure(finding, task, question, teacher) for finding in findings[:1]]
+        made += [] if findings else [_reworded(task, variant, question, teacher, config)]
+    if config.relations == "reading":
+        made, misread = _read_back(made, teacher, config, seed, graph)
+        failures += misread
+    return [_graded(task, graph, retrieve) for task in made], failures
+
+
+def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing | None = None) -> list[Finding]:
+    """Everything wrong with `question` as a rewording of the task's; an empty list where nothing is.
+
+    Args:
+        hidden: entities on the way to the answer, which the question must not name.
+        phrasing: where given, each relation must be spoken of in its words, as often as the formula has it.
+    """
+    constants = [member for node in _nodes(task.formula) if is_constant(node) for member in members(node)]
+    rest = without(question, constants)
+    new_numbers = numbers(question) - numbers(task.question) - {number for text in constants for number in numbers(text)}
+    findings = [Finding(Defect.SEVERAL_LINES, "the reply is more than a question")] if "\n" in question else []
+    findings += [Finding(Defect.UNCHANGED, "the question is as it was")] if plain(question) == plain(task.question) else []
+    findings += [Finding(Defect.CONSTANT_MISSING, f"{text!r} is not named") for text in constants if not mentions(question, text)]
+    findings += [Finding(Defect.NUMBER_ADDED, f"{number} is not in the question") for number in sorted(new_numbers)]
+    findings += [Finding(Defect.ANSWER_LEAKED, f"the answer {text!r} is named") for text in task.answers if mentions(rest, text)]
+    findings += [
+        Finding(Defect.WAY_LEAKED, f"{text!r}, on the way to the answer, is named") for text in sorted(hidden) if mentions(rest, text)
+    ]
+    return findings + (_unspoken(rest, task.formula, phrasing) if phrasing else [])
+
+
+def hidden_of(graph: KnowledgeGraph, task: Task) -> set[str]:
+    """The entities that the unknowns beside the target stand for, by the graph; none where it does not prove the answer."""
+    constants = {member for node in _nodes(task.formula) if is_constant(node) for member in members(node)}
+    values = [witness(graph, task.formula, answer) or {} for answer in task.answers]
+    return {value for found in values for node, value in found.items() if node != TARGET} - constants - set(task.answers)
+
+
+def same_formula(one: Sequence[Triple], other: Sequence[Triple]) -> bool:
+    """Whether two formulas are the same graph up to the names of variables and the directions and order of triples.
+
+    Directions do not count, for a knowledge projection has none.
+    """
+    from networkx import is_isomorphic
+    from networkx.algorithms.isomorphism import categorical_multiedge_match, categorical_node_match
+
+    nodes, edges = categorical_node_match("label", None), categorical_multiedge_match("relation", None)
+    return bool(is_isomorphic(_shape(one), _shape(other), node_match=nodes, edge_match=edges))
+
+
+def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
+    return user(task.question, SYSTEM, config.max_question_tokens, config.temperature, seed)
+
+
+def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[Finding]:
+    """The relations that `rest` does not speak of as often as the formula has them."""
+    findings = []
+    for relation, count in Counter(triple[1] for triple in formula).items():
+        fragments = {part for phrase in phrasing.phrases.get(relation, ()) for part in phrase.split("{s}")}
+        words = {plain(text).removeprefix("the ") for text in (spoken(relation), phrasing.word(relation), *fragments)} - {""}
+        if sum(mentions(rest, text) for text in words) < count:
+            findings.append(Finding(Defect.RELATION_MISSING, f"{spoken(relation)} is not asked for {count} times"))
+    return findings
+
+
+def _read_back(
+    tasks: Sequence[Task], teacher: Teacher, config: RewordingConfig, seed: int, graph: KnowledgeGraph
+) -> tuple[list[Task], list[Failure]]:
+    """The tasks whose question is read as their formula, and the others as failures."""
+    kept, failures = [], []
+    replies = teacher.complete([_reading_request(task, config, seed, graph) for task in tasks])
+    for task, reply in zip(tasks, replies, strict=True):
+        finding = reply if isinstance(reply, Failure) else _compare(reply, task)
+        if finding is None:
+            kept.append(task)
+        else:
+            failures.append(finding if isinstance(finding, Failure) else _failure(finding, task, task.question, teacher))
+    return kept, failures
+
+
+def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: KnowledgeGraph) -> Request:
+    own = {triple[1] for triple in task.formula}
+    others = sorted(set(graph.relations) - own)
+    rng = random.Random(seed_from("listed relations", seed, task.key))
+    listed = sorted(own | set(rng.sample(others, min(len(others), max(0, config.listed_relations - len(own))))))
+    return user(f"Relations: {', '.join(listed)}\nQuestion: {task.question}", READER, config.max_formula_tokens)
+
+
+def _compare(reply: Completion, task: Task) -> Finding | Failure | None:
+    read = read_json(reply, _FORMULA)
+    if isinstance(read, Failure):
+        return read
+    problems = validate(read)
+    if problems:
+        return Finding(Defect.UNREADABLE, f"it is read as a formula that is none: {problems[0].detail}")
+    return None if same_formula(read, task.formula) else Finding(Defect.READ_DIFFERENTLY, f"it is read as {read}")
+
+
+def _reworded(task: Task, variant: int, question: str, teacher: Teacher, config: RewordingConfig) -> Task:
+    about = {"reworded_from": task.key, "original": task.question, "teacher": teacher.name, "relations_checked_by": config.relations}
+    key = digest([task.key, "reworded", teacher.name, variant])
+    return replace(task, key=key, question=question, provenance={**task.provenance, **about})
+
+
+def _graded(task: Task, graph: KnowledgeGraph, retrieve: Retrieve | None) -> Task:
+    """The task with what its proofs say of its wording; the formula's are those of the task that was reworded."""
+    if not task.proofs:
+        return task
+    easy = prove(graph, task.formula, task.question, retrieve).easy if retrieve else None
+    return replace(task, proofs={**task.proofs, "easy": easy})
+
+
+def _failure(finding: Finding, task: Task, question: str, teacher: Teacher) -> Failure:
+    return Failure(STAGE, finding.defect, finding.detail, {"task": task.key, "text": question, "teacher": teacher.name})
+
+
+def _nodes(formula: Sequence[Triple]) -> list[str]:
+    return list(dict.fromkeys(node for triple in formula for node in (triple[0], triple[2])))
+
+
+def _shape(formula: Sequence[Triple]) -> networkx.MultiGraph:
+    """The formula as an undirected graph; each mention of a constant is a node of its own, for constants connect nothing."""
+    from networkx import MultiGraph
+
+    graph = MultiGraph()
+    for number, (subject, relation, value) in enumerate(formula):
+        ends = []
+        for place, node in (("s", subject), ("o", value)):
+            name = f"{number}{place}" if is_constant(node) else node
+            graph.add_node(name, label=_label(node))
+            ends.append(name)
+        graph.add_edge(*ends, relation=plain(spoken(relation)))
+    return graph
+
+
+def _label(node: str) -> str:
+    if is_constant(node):
+        return "C@" + "|".join(sorted(map(plain, members(node))))
+    return TARGET if node == TARGET else "V@"

@@ -1,0 +1,68 @@
+"""Splits by a hash that no seed changes: by the entities of a task, by its formula, or by its formula's pattern.
+
+A split by entity keeps tasks apart that share any entity: a task whose entities fall on both sides belongs to neither. A split by
+formula keeps renamed and reordered copies together. A split by pattern (the formula without its constants) holds out whole kinds
+of questions. A number such as a year is held to be a value and not an entity; without that, hardly a task would be left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from synth.formulas.triples import CONSTANT, canonical, formula_digest, is_constant, members
+from synth.questions.building import split_of
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+from warehouse.records import Failure, Task, Triple
+
+TRAIN, HELD_OUT = "train", "heldout"
+
+
+def split_tasks(tasks: Sequence[Task], rule: str, share: float, salt: str = "") -> tuple[dict[str, list[Task]], list[Failure]]:
+    """The tasks in `train` and `heldout`, and those that belong to neither.
+
+    Args:
+        rule: one of `RULES`.
+        share: about which share of entities, formulas or patterns is held out.
+        salt: another one gives another split.
+
+    Raises:
+        RequestError: an unknown rule.
+    """
+    if rule not in RULES:
+        raise RequestError(f"there is no split by {rule!r}; choose one of {', '.join(RULES)}.")
+    parts: dict[str, list[Task]] = {TRAIN: [], HELD_OUT: []}
+    failures: list[Failure] = []
+    for task in tasks:
+        sides = {split_of(group, share, f"{rule} {salt}") for group in RULES[rule](task)}
+        if len(sides) == 1:
+            parts[sides.pop()].append(task)
+        else:
+            why = "has entities on both sides" if sides else f"has no {rule} to split by"
+            failures.append(Failure("split", f"by_{rule}", f"task {task.key} {why}", task.key))
+    return parts, failures
+
+
+def entities_of(task: Task) -> set[str]:
+    """What a task is about: constants, way and answers; plain numbers left out."""
+    constants = (m for subject, _, value in task.formula for node in (subject, value) if is_constant(node) for m in members(node))
+    named = {*constants, *map(str, task.provenance.get("path", ())), *task.answers}
+    return {entity for entity in named if not entity.isdecimal()}
+
+
+def pattern_of(formula: Sequence[Triple]) -> tuple[Triple, ...]:
+    """The canonical form of a formula whose constants are all the same: what kind of question it is."""
+    blank = f"{CONSTANT}_"
+    return canonical([(blank if is_constant(s) else s, r, blank if is_constant(o) else o) for s, r, o in formula])
+
+
+def _formula_of(task: Task) -> set[str]:
+    return {formula_digest(task.formula)} if task.formula else set()
+
+
+def _pattern_of(task: Task) -> set[str]:
+    return {digest(pattern_of(task.formula))} if task.formula else set()
+
+
+RULES: dict[str, Callable[[Task], set[str]]] = {"entity": entities_of, "formula": _formula_of, "pattern": _pattern_of}
+"""What each rule keeps together."""

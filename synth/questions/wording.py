@@ -1,0 +1,107 @@
+"""Putting a formula into words, without a model.
+
+The formula's tree is read from the target down: what stands below a node becomes the words that describe it. Variety 1 is the
+compact form with one word a relation ("metropolis of nation of hometown of Amber Stone?"); 2 is a sentence; 3 paraphrases it. A
+graph with relations of its own brings its own words and phrases; without them a relation's name serves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from synth.formulas.triples import TARGET, is_constant, members
+from synth.knowledge.graph import KnowledgeGraph
+from synth.worlds.schema import ASKED, PHRASES
+from warehouse.records import Triple
+
+_OPENINGS = ("Who or what is {}?", "Name {}.", "Find {}.", "I am looking for {}.", "Could you tell me {}?")
+
+
+@dataclass(frozen=True, slots=True)
+class Phrasing:
+    """How relations are spoken of.
+
+    `words` are the plain words for relations. `phrases` ask for the object of a relation with `{s}` for what it is asked of; `nouns`
+    say what kind of thing a relation is about ("film"). Each may lack a relation.
+    """
+
+    phrases: Mapping[str, Sequence[str]] = field(default_factory=lambda: PHRASES)
+    nouns: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=lambda: ASKED)
+
+    def word(self, relation: str) -> str:
+        """The plain word for a relation."""
+        return self.words.get(relation) or spoken(relation)
+
+    @classmethod
+    def of(cls, graph: KnowledgeGraph, phrases: Mapping[str, Sequence[str]] = PHRASES) -> Phrasing:
+        """The phrasing of a graph: the noun of a relation is the type of the first entity that has it."""
+        nouns: dict[str, str] = {}
+        relations = graph.relations
+        for entity in graph.subjects:
+            if len(nouns) == len(relations):
+                break
+            for fact in graph.about(entity):
+                nouns.setdefault(fact.relation, graph.types.get(entity, "one"))
+        return cls(phrases, nouns)
+
+
+def word_question(formula: Sequence[Triple], phrasing: Phrasing, variety: int, rng: random.Random) -> str:
+    """The question that asks for the target of `formula`, a tree of unknowns."""
+    writer = _Writer(formula, phrasing, variety, rng)
+    described = writer.describe(TARGET, frozenset())
+    return f"{described}?" if variety == 1 else rng.choice(_OPENINGS).format(described)
+
+
+def spoken(relation: str) -> str:
+    """A relation's name as words."""
+    return relation.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    formula: Sequence[Triple]
+    phrasing: Phrasing
+    variety: int
+    rng: random.Random
+
+    def describe(self, node: str, done: frozenset[int]) -> str:
+        """The words for a node, by the triples that are not yet `done`."""
+        if is_constant(node):
+            return " or ".join(members(node))
+        mine = {n: t for n, t in enumerate(self.formula) if n not in done and node in (t[0], t[2])}
+        done = done | mine.keys()
+        several = len(mine) > 1
+        of = [self._object_of(t[1], self._part(t[0], done, several)) for t in mine.values() if t[2] == node]
+        known = [self._condition(t[1], t[2], done, several) for t in mine.values() if t[2] != node and is_constant(t[2])]
+        known += [self._condition(t[1], t[2], done, several) for t in mine.values() if t[2] != node and not is_constant(t[2])]
+        head = _join(of) if of else self._noun(mine.values())
+        return f"{head} with {_join(known)}" if known else head
+
+    def _part(self, node: str, done: frozenset[int], several: bool) -> str:
+        """The words for a node as one of several conditions: in brackets where an "and" of its own would run into theirs."""
+        described = self.describe(node, done)
+        return f"({described})" if several and not is_constant(node) and " and " in described else described
+
+    def _object_of(self, relation: str, subject: str) -> str:
+        if self.variety == 1:
+            return f"{self.phrasing.word(relation)} of {subject}"
+        known = self.phrasing.phrases.get(relation) or (f"the {spoken(relation)} of {{s}}",)
+        phrase = known[0] if self.variety == 2 else self.rng.choice(list(known))
+        return phrase.format(s=subject)
+
+    def _condition(self, relation: str, value: str, done: frozenset[int], several: bool) -> str:
+        described = self._part(value, done, several)
+        nested = self.variety == 1 and not is_constant(value) and not described.lstrip("(").startswith("the ")
+        word = self.phrasing.word(relation) if self.variety == 1 else spoken(relation)
+        return f"{word} {'the ' if nested else ''}{described}"
+
+    def _noun(self, triples: Iterable[Triple]) -> str:
+        relation = next(iter(triples))[1]
+        return f"the {self.phrasing.nouns.get(relation, 'one')}"
+
+
+def _join(parts: Sequence[str]) -> str:
+    return " and ".join(parts)

@@ -1,0 +1,1 @@
+"""Teachers: models from elsewhere, our own engines, or the graph's oracle, behind one seam; see `teacher`."""

@@ -1,0 +1,111 @@
+"""A teacher in the agent loop of `rl`: the loop works in token ids, a teacher in messages, and here the one becomes the other.
+
+A teacher behind a server shows no token ids, so a token is a character here: an id is a code point, and every limit that the loop calls
+tokens is one of characters. Two code points that no text may hold say who speaks, so nothing that a document spells can end a
+message. An action is an optional thought and one call in tags, as in `rl.dialect`; at most four tools, for servers take four stop texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from rl.dialect import TRUNCATION_MARKER, Action, ParseError
+from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from synth.teachers.teacher import Fault, Message, Request, Teacher, ask
+from warehouse.records import Failure, Trajectory
+
+USER, ASSISTANT = 0xE000, 0xE001
+"""Who speaks from here on: code points of Unicode's private use area."""
+_MARKS = re.compile(f"[{chr(USER)}{chr(ASSISTANT)}]")
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+
+
+class TextDialect:
+    """Actions in tags over characters."""
+
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __init__(self, tools: Sequence[str]) -> None:
+        self._calls = re.compile(rf"<({'|'.join(tools)})>(.*?)</\1>", re.DOTALL)
+        self._tools = tuple(tools)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts at which an action ends."""
+        return tuple(f"</{tool}>" for tool in self._tools)
+
+    def prompt_ids(self, question: str) -> tuple[int, ...]:
+        """The question as the user's first message."""
+        return self._from_user(question)
+
+    def observation_ids(self, text: str, max_tokens: int) -> tuple[int, ...]:
+        """What a tool brought as the user's next message of at most `max_tokens` characters, marks included."""
+        room = max_tokens - 2
+        return self._from_user(text if len(text) <= room else text[: room - len(TRUNCATION_MARKER)] + TRUNCATION_MARKER)
+
+    def parse(self, action_ids: Sequence[int]) -> Action | ParseError:
+        """Read a thought, if there is one, and exactly one call after it."""
+        text = self.decode(action_ids)
+        thought = _THOUGHT.match(text)
+        rest = text[thought.end() :] if thought else text
+        calls = self._calls.findall(rest)
+        if len(calls) != 1:
+            return ParseError(f"expected exactly one call of {', '.join(self._tools)} in tags, and there are {len(calls)}")
+        return Action(calls[0][0], calls[0][1].strip(), thought[1].strip() if thought else None)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of characters; the marks are shown as line breaks."""
+        return _MARKS.sub("\n", "".join(map(chr, token_ids))).strip()
+
+    def closed(self, text: str) -> str:
+        """The text with the closing tag that it was stopped at, which servers leave out."""
+        opened = [tool for tool in self._tools if text.count(f"<{tool}>") > text.count(f"</{tool}>")]
+        return f"{text}</{opened[-1]}>" if opened else text
+
+    def _from_user(self, text: str) -> tuple[int, ...]:
+        return (USER, *map(ord, _MARKS.sub("", text)), ASSISTANT)
+
+
+def messages_of(token_ids: Sequence[int], system: str) -> tuple[Message, ...]:
+    """A context as the conversation that it is."""
+    messages = [Message("system", system)]
+    for part in re.split(f"(?={chr(USER)})|(?={chr(ASSISTANT)})", "".join(map(chr, token_ids))):
+        if text := _MARKS.sub("", part):
+            messages.append(Message("user" if ord(part[0]) == USER else "assistant", text))
+    return tuple(messages)
+
+
+class TeacherEngine:
+    """The part of an engine that the agent loop uses, over a teacher.
+
+    `max_tokens` bounds a completion in the teacher's own tokens. A completion that was cut off is an action that cannot be read, and
+    the teacher is told; every other failure is a fault, and makes the trajectory invalid.
+    """
+
+    def __init__(self, teacher: Teacher, dialect: TextDialect, system: str, max_tokens: int, threads: Executor) -> None:
+        self._teacher, self._dialect, self._system = teacher, dialect, system
+        self._max_tokens, self._threads = max_tokens, threads
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """The teacher's next action as characters; there are no log-probabilities, and zeros stand in their place."""
+        messages = messages_of(prompt_ids, self._system)
+        request = Request(messages, self._max_tokens, sampling.temperature, sampling.seed or 0, self._dialect.stops)
+        reply = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._teacher, request)
+        if isinstance(reply, Failure):
+            if reply.kind not in (Fault.CUT, Fault.EMPTY):
+                raise EngineFault(f"{reply.kind}: {reply.reason}")
+            text, stop = str(reply.item["text"]), GenerationStop.LENGTH
+        else:
+            text, stop = self._dialect.closed(reply.text), GenerationStop.STOP
+        ids = tuple(map(ord, _MARKS.sub("", text)))[: sampling.max_tokens]
+        return Generation(ids, (0.0,) * len(ids), stop, 0)
+
+
+def text_alone(trajectory: Trajectory) -> Trajectory:
+    """The trajectory as it is stored: characters are no token ids, and what stood for log-probabilities was none."""
+    turns = tuple(replace(turn, action_ids=(), action_logprobs=(), observation_ids=()) for turn in trajectory.turns)
+    return replace(trajectory, prompt_ids=(), turns=turns)

@@ -1,0 +1,112 @@
+"""Our own engines on Ray as the source of completions.
+
+Messages become tokens by the tokenizer's chat template or, where it has none, as plain lines. Text that looks like a control token is
+encoded as plain text, as observations are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from rl.engine import EngineFault, GenerationStop, Sampling
+from rl.engine_pool import EnginePool
+from rl.ray_runtime import RayRuntime
+from synth.teachers.background import BackgroundLoop
+from synth.teachers.config import TeacherConfig
+from synth.teachers.source import Unanswered
+from synth.teachers.teacher import Ending, Fault, Message, Request, completion_id
+from warehouse.digests import digest_files
+from warehouse.errors import RequestError
+from warehouse.records import Completion
+
+
+class EngineSource:
+    """A model folder served by engines of this house."""
+
+    def __init__(self, config: TeacherConfig, pool: EnginePool, ray: RayRuntime | None = None) -> None:
+        folder = _folder(config)
+        self._pool, self._ray = pool, ray
+        self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoConfig.from_pretrained(folder, local_files_only=True)
+        self._longest = config.engine.max_model_len or int(model.max_position_embeddings)
+        self._serial = itertools.count()
+        self.name: str = f"{config.name}:{digest_files(folder, length=8)}"
+
+    @classmethod
+    def start(cls, config: TeacherConfig, loop: BackgroundLoop) -> EngineSource:
+        """Start engines in `loop`, on a Ray that is started if nobody did.
+
+        Raises:
+            RequestError: where the folder holds no model.
+            EngineFault: where an engine does not start.
+        """
+        folder = _folder(config)
+        ray = RayRuntime(config.ray, config.engine.count * config.engine.cpus, config.engine.count * config.engine.gpus)
+        try:
+            return cls(config, loop.wait(EnginePool.start(config.engine, str(folder))), ray)
+        except BaseException:
+            ray.close()
+            raise
+
+    async def generate(self, request: Request) -> Completion:
+        """One continuation of the rendered messages."""
+        clock, request_id = time.perf_counter(), f"teacher-{next(self._serial)}"
+        prompt = render(self._tokenizer, request.messages)
+        if len(prompt) + request.max_tokens > self._longest:
+            reason = f"{len(prompt)} tokens of prompt and {request.max_tokens} of completion are more than the model's {self._longest}"
+            raise Unanswered(Fault.REFUSED, reason)
+        try:
+            generation = await self._pool.generate(request_id, prompt, self._sampling(request))
+        except EngineFault as error:
+            raise Unanswered(Fault.SERVER_ERROR, str(error)) from error
+        finally:
+            self._pool.release(request_id)
+        text = str(self._tokenizer.decode(list(generation.token_ids), skip_special_tokens=True))
+        cut, stopped = until(text, request.stop)
+        return Completion(
+            id=completion_id(self.name, request),
+            teacher=self.name,
+            request=request.content,
+            text=cut,
+            ending=Ending.STOP if stopped or generation.stop_reason is GenerationStop.STOP else Ending.LENGTH,
+            prompt_tokens=len(prompt),
+            completion_tokens=len(generation.token_ids),
+            seconds=time.perf_counter() - clock,
+        )
+
+    async def close(self) -> None:
+        """End the engines, and Ray where it was started here."""
+        await self._pool.shutdown()
+        if self._ray is not None:
+            self._ray.close()
+
+    def _sampling(self, request: Request) -> Sampling:
+        end = self._tokenizer.eos_token_id
+        return Sampling(request.temperature, request.max_tokens, () if end is None else (int(end),), seed=request.seed)
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: tuple[Message, ...]) -> list[int]:
+    """Token ids of a conversation up to where the assistant speaks."""
+    if tokenizer.chat_template is None:
+        text = "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
+        return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    conversation: Any = [{"role": message.role, "content": message.content} for message in messages]
+    return list(tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=True, return_dict=False))
+
+
+def until(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
+    """`text` up to the first of `stops`, and whether there was one."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _folder(config: TeacherConfig) -> Path:
+    folder = Path(config.path or ".").resolve()
+    if not (folder / "config.json").is_file():
+        raise RequestError(f"teacher.path = {folder} holds no model: there is no config.json in it.")
+    return folder

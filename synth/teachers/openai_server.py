@@ -1,0 +1,125 @@
+"""Any OpenAI-compatible server as the source of completions.
+
+The client's own retries are off: tries, pauses and limits are the teacher's. The body is read here, leniently where servers differ
+and strictly where a completion would be missing, so that a reply that cannot be read is a fault with its text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import openai
+from pydantic import BaseModel, Field, ValidationError
+
+from synth.teachers.config import TeacherConfig
+from synth.teachers.source import Unanswered
+from synth.teachers.teacher import Ending, Fault, Request, completion_id
+from warehouse.errors import RequestError
+from warehouse.records import Completion
+
+SHOWN_CHARACTERS = 2_000
+"""How much of an unreadable reply is kept."""
+_OUT_OF_MONEY = "insufficient_quota"
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Body(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Usage | None = None
+
+
+class OpenAiSource:
+    """Chat completions of one model on one server."""
+
+    def __init__(self, config: TeacherConfig) -> None:
+        """Raises RequestError where OpenAI's own server is meant and there is no key; other servers may need none."""
+        key = os.environ.get(config.api_key_variable)
+        if key is None and config.base_url is None:
+            raise RequestError(f"the teacher has no key: set the environment variable {config.api_key_variable}, or give teacher.base_url.")
+        self._config = config
+        self._client = openai.AsyncOpenAI(base_url=config.base_url, api_key=key or "none", max_retries=0, timeout=config.timeout_seconds)
+        self.name: str = config.name
+
+    async def generate(self, request: Request) -> Completion:
+        """One request to the server."""
+        clock = time.perf_counter()
+        body = _read(await self._send(request))
+        usage = body.usage or _Usage()
+        choice = body.choices[0]
+        return Completion(
+            id=completion_id(self.name, request),
+            teacher=self.name,
+            request=request.content,
+            text=choice.message.content or "",
+            ending=Ending.LENGTH if choice.finish_reason == "length" else Ending.STOP,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            seconds=time.perf_counter() - clock,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _send(self, request: Request) -> str:
+        """The body of the server's reply. Raises `Unanswered` and `RequestError`."""
+        try:
+            response = await self._client.chat.completions.with_raw_response.create(
+                model=self._config.model or "",
+                messages=request.content["messages"],
+                temperature=request.temperature,
+                seed=request.seed,
+                stop=list(request.stop) or openai.omit,
+                extra_body={self._config.token_limit_parameter: request.max_tokens, **self._config.extra},
+            )
+        except openai.APITimeoutError as error:
+            raise Unanswered(Fault.TIMEOUT, "the server did not reply in time") from error
+        except openai.APIConnectionError as error:
+            raise Unanswered(Fault.CONNECTION, f"no connection to {self._client.base_url}: {error.__cause__ or error}") from error
+        except openai.APIStatusError as error:
+            raise self._refusal(error) from error
+        return response.http_response.text
+
+    def _refusal(self, error: openai.APIStatusError) -> Unanswered | RequestError:
+        """What a status other than 200 means."""
+        status, text = error.status_code, error.response.text[:SHOWN_CHARACTERS]
+        if status in (401, 403, 404):
+            mend = f"check teacher.base_url, teacher.model and the key in {self._config.api_key_variable}"
+            return RequestError(f"the server at {self._client.base_url} answers {status} for {self._config.model!r}; {mend}.")
+        if status == 429 and error.code != _OUT_OF_MONEY:
+            return Unanswered(Fault.RATE_LIMITED, "too many requests (429)", text, _retry_after(error.response.headers.get("retry-after")))
+        if status in (408, 409) or status >= 500:
+            wanted = _retry_after(error.response.headers.get("retry-after"))
+            return Unanswered(Fault.SERVER_ERROR, f"the server failed ({status})", text, wanted)
+        return Unanswered(Fault.REFUSED, f"the server refuses the request ({status})", text)
+
+
+def _read(text: str) -> _Body:
+    try:
+        return _Body.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "body"
+        raise Unanswered(Fault.MALFORMED, f"the reply cannot be read: {place}: {first['msg']}", text[:SHOWN_CHARACTERS]) from error
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds of a `Retry-After` header; its form as a date is not read."""
+    try:
+        return None if value is None else max(0.0, float(value))
+    except ValueError:
+        return None

@@ -1,0 +1,135 @@
+"""The seam between synthesis and whatever writes text for it.
+
+A teacher completes requests. What comes back is a `Completion` or a `Failure` with what the model said, never an exception and
+never nothing, in the order of the requests. Which of the two a reply is, `judged` says: a reply that is empty or was cut off at its
+token limit is stored and counted as spent, but nobody downstream has to look for half a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from warehouse.digests import digest
+from warehouse.records import Completion, Failure
+
+__all__ = ["Completion", "Fault", "Message", "Reply", "Request", "Teacher", "ask", "failed", "judged", "user"]
+
+STAGE = "teacher"
+"""The stage of a teacher's failures."""
+
+
+class Fault(StrEnum):
+    """Why a request has no completion. Those up to `BUDGET` may pass, and the same request is asked again another time."""
+
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    RATE_LIMITED = "rate_limited"
+    SERVER_ERROR = "server_error"
+    MALFORMED = "malformed"
+    BUDGET = "budget"
+    REFUSED = "refused"
+    EMPTY = "empty"
+    CUT = "cut"
+    UNKNOWN = "unknown"
+
+
+class Ending(StrEnum):
+    """How a completion ended: by itself, or at `max_tokens`."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; `role` is `system`, `user` or `assistant`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a teacher is asked. Equal requests have equal digests, and a cached one is not asked twice.
+
+    `max_tokens` bounds the completion alone. `stop` are texts at which it ends; they are not part of it. Differing seeds ask for
+    differing samples of one prompt.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int = 512
+    temperature: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The request as JSON-able data."""
+        messages = [{"role": message.role, "content": message.content} for message in self.messages]
+        rest = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed, "stop": list(self.stop)}
+        return {"messages": messages, **rest}
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that is asked; the teacher's name does not enter it."""
+        return digest(self.content)
+
+
+Reply = Completion | Failure
+"""What comes back for one request."""
+
+
+class Teacher(Protocol):
+    """Completes requests; safe to call from several threads."""
+
+    @property
+    def name(self) -> str:
+        """What the completions are filed under: the kind of teacher and the model, so that another model is another cache."""
+        ...
+
+    def complete(self, requests: Sequence[Request]) -> list[Reply]:
+        """A reply to each request, in their order.
+
+        Raises:
+            RequestError: where no request whatever can succeed, such as a wrong key or an unknown model.
+        """
+        ...
+
+
+def user(
+    text: str, system: str = "", max_tokens: int = 512, temperature: float = 0.0, seed: int = 0, stop: tuple[str, ...] = ()
+) -> Request:
+    """A request of one user message, after a system message where there is one."""
+    messages = ((Message("system", system),) if system else ()) + (Message("user", text),)
+    return Request(messages, max_tokens, temperature, seed, stop)
+
+
+def ask(teacher: Teacher, request: Request) -> Reply:
+    """The reply to one request."""
+    return teacher.complete([request])[0]
+
+
+def judged(completion: Completion) -> Reply:
+    """The completion, or the failure that it is: empty, or cut off."""
+    if not completion.text.strip():
+        return Failure(STAGE, Fault.EMPTY, "the completion is empty", _item(completion))
+    if completion.ending == Ending.LENGTH:
+        return Failure(STAGE, Fault.CUT, f"the completion was cut off after {completion.completion_tokens} tokens", _item(completion))
+    return completion
+
+
+def failed(fault: Fault, reason: str, teacher: str, request: Request, text: str = "") -> Failure:
+    """The failure of a request; `text` is what came instead of a completion."""
+    return Failure(STAGE, fault, reason, {"teacher": teacher, "request": request.digest, "text": text})
+
+
+def completion_id(teacher: str, request: Request) -> str:
+    """The key of a completion in the lake: who was asked, and what."""
+    return digest([teacher, request.content])
+
+
+def _item(completion: Completion) -> dict[str, Any]:
+    return {"teacher": completion.teacher, "completion": completion.id, "text": completion.text}

@@ -1,0 +1,123 @@
+"""Demonstrations for the cold start: the oracle's trajectories, some of them spoilt on purpose.
+
+Half-good demonstrations leave a policy's decisions open, when to go on and which relation to follow, so that reinforcement
+learning has something to choose from. A clean set gives a policy that is sure of everything and gains nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from rl.config import Section
+from rl.search import passage
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Hop, Retrieve, Route
+from synth.trajectories.oracle import Show, path_of, transcript, walk
+from warehouse.digests import digest, seed_from
+from warehouse.records import Example, Failure, Task
+
+
+class Style(StrEnum):
+    """How a demonstration goes: to the answer, to an answer too early, or astray."""
+
+    CLEAN = "clean"
+    EARLY_STOP = "early_stop"
+    WRONG_TURN = "wrong_turn"
+
+
+class DemonstrationConfig(Section):
+    """How many of the demonstrations are spoilt, and how; the rest are clean."""
+
+    early_stop: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that a demonstration answers with what it found half-way; one of a single hop is clean instead."""
+    wrong_turn: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that it once follows another relation than the one asked for, and goes on from there to a wrong answer."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DemonstrationConfig:
+        if self.early_stop + self.wrong_turn > 1:
+            raise ValueError("early_stop and wrong_turn are probabilities of one draw: together at most 1")
+        return self
+
+
+def build_demonstrations(
+    graph: KnowledgeGraph,
+    tasks: Iterable[Task],
+    config: DemonstrationConfig,
+    seed: int,
+    retrieve: Retrieve | None = None,
+    show: Show = passage,
+    wheel_turn: int = 1,
+) -> tuple[list[Example], list[Failure]]:
+    """One demonstration a task, in the order of the tasks; the style of each stands in its id.
+
+    Args:
+        retrieve: first hit of the search that the agent will use; anchored hops need it.
+        show: how an observation shows a document; give what the environment does.
+    """
+    examples: list[Example] = []
+    failures: list[Failure] = []
+    for task in tasks:
+        example = _demonstrate(graph, task, config, seed, retrieve, show, wheel_turn)
+        if example is not None:
+            examples.append(example)
+        else:
+            failures.append(Failure("synth", "no_demonstration", "the graph does not carry the task's formula", task.key))
+    return examples, failures
+
+
+def _demonstrate(
+    graph: KnowledgeGraph, task: Task, config: DemonstrationConfig, seed: int, retrieve: Retrieve | None, show: Show, wheel_turn: int
+) -> Example | None:
+    path = path_of(graph, task)
+    if path is None:
+        return None
+    rng = random.Random(seed_from("demonstration", seed, task.key))
+    style, taken = spoil(graph, path, config, rng)
+    solution = walk(graph, taken, retrieve)
+    if solution is None:
+        return None
+    segments = transcript(task.question, solution, show)
+    return Example(f"demonstration-{style}-{digest([task.key, segments])}", "trajectory", segments, (task.key,), wheel_turn)
+
+
+def spoil(graph: KnowledgeGraph, path: Route, config: DemonstrationConfig, rng: random.Random) -> tuple[Style, Route]:
+    """The path that a demonstration takes instead of `path`, by one draw; `path` itself where it cannot be spoilt so."""
+    draw = rng.random()
+    if draw < config.early_stop and len(path) > 1:
+        return Style.EARLY_STOP, path[: rng.randrange(1, len(path))]
+    if config.early_stop <= draw < config.early_stop + config.wrong_turn:
+        strayed = _stray(graph, path, rng)
+        if strayed is not None:
+            return Style.WRONG_TURN, strayed
+    return Style.CLEAN, path
+
+
+def _stray(graph: KnowledgeGraph, path: Route, rng: random.Random) -> Route | None:
+    """`path` with a wrong turn at one of its hops, as many hops long where the graph goes on; None where it cannot go wrong."""
+    for position in rng.sample(range(len(path)), len(path)):
+        hop = path[position]
+        turns = [fact for fact in graph.about(hop.entity) if fact.documents and fact.object not in (hop.value, path[-1].value)]
+        rng.shuffle(turns)
+        for turn in turns:
+            strayed = (*path[:position], Hop(hop.entity, turn.relation, turn.object, hop.anchors))
+            strayed = _go_on(graph, strayed, path[position + 1 :], rng)
+            if strayed[-1].value != path[-1].value:
+                return strayed
+    return None
+
+
+def _go_on(graph: KnowledgeGraph, path: Route, wanted: Route, rng: random.Random) -> Route:
+    """`path` led on by the relations of `wanted` where its entities have them, by others where not, as far as documents go."""
+    for hop in wanted:
+        entity = path[-1].value
+        facts = [fact for fact in graph.about(entity) if fact.documents]
+        if not facts or graph.titled(entity) is None:
+            break
+        fact = next((fact for fact in facts if fact.relation == hop.relation), None) or rng.choice(facts)
+        path = (*path, Hop(entity, fact.relation, fact.object))
+    return path

@@ -1,0 +1,1 @@
+"""Generated worlds: people, companies, cities and films with names of known words, and a document each."""

@@ -1,0 +1,107 @@
+"""A generated world: entities, functional facts between them and one short document an entity that states its facts.
+
+The embedded default corpus: seeded, without download or model, from a hundred to a million entities. Assignments are uniform
+except that the capital of a country lies in it. Training and held-out worlds share no name, hence no document and no fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rl.config import Section
+from synth.worlds.names import Split, make_names
+from synth.worlds.prose import sentence_choices, write_keywords, write_sentences
+from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
+from synth.worlds.words import NAME_WORDS
+from warehouse.corpora.corpus import Corpus
+from warehouse.digests import digest, seed_from
+from warehouse.records import Document, Fact
+
+_Assignment = dict[tuple[str, str], NDArray[np.int64]]
+"""For each (subject type, relation): the place of the object among the entities of its type, per subject."""
+
+
+class WorldConfig(Section):
+    """How large a generated world is and how freely its documents are written."""
+
+    entities: int = Field(default=3_000, ge=100, le=1_000_000)
+    prose_variety: int = Field(default=1, ge=1, le=3)
+    """1 states facts by keyword, 2 in sentences around the keyword, 3 in free sentences."""
+
+
+def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
+    """The world of `config`, `split` and `seed`: facts, one document an entity, and the type of every entity."""
+    name = world_name(config, split, seed)
+    rng = np.random.default_rng(seed_from("world", seed, split))
+    names = _names_by_type(config.entities, split, seed)
+    links = _assign({kind: len(members) for kind, members in names.items()}, rng)
+    facts: list[Fact] = []
+    documents: list[Document] = []
+    for kind in names:
+        for document, stated in _describe(kind, names, links, config.prose_variety, name, rng):
+            documents.append(document)
+            facts.extend(stated)
+    types = {entity: kind for kind, members in names.items() for entity in members}
+    return Corpus(facts=tuple(facts), documents=tuple(documents), types=types)
+
+
+def world_name(config: WorldConfig, split: Split, seed: int) -> str:
+    """The name of a world, also the `source` of its documents; another configuration has another name."""
+    return f"world-{split}-{digest([config.model_dump(), seed], 8)}"
+
+
+def world_words() -> tuple[str, ...]:
+    """The words that a tokenizer for generated worlds should hold as single tokens: those of names, relations and types."""
+    return tuple(dict.fromkeys([*NAME_WORDS, *(relation.name for relation in RELATIONS), *ASKED.values(), *TYPE_SHARES]))
+
+
+def _names_by_type(entities: int, split: Split, seed: int) -> dict[str, list[str]]:
+    names = make_names(entities, split, seed)
+    bounds = np.round(np.cumsum([0.0, *TYPE_SHARES.values()]) * entities).astype(int).tolist()
+    return {kind: names[low:high] for kind, low, high in zip(TYPE_SHARES, bounds, bounds[1:], strict=False)}
+
+
+def _assign(sizes: dict[str, int], rng: np.random.Generator) -> _Assignment:
+    links = {(r.subject, r.name): rng.integers(sizes[r.object], size=sizes[r.subject]) for r in RELATIONS}
+    countries, cities = sizes["country"], sizes["city"]
+    links["city", "country"] = np.arange(cities) % countries
+    links["country", "capital"] = np.arange(countries)
+    return links
+
+
+def _describe(
+    kind: str, names: dict[str, list[str]], links: _Assignment, variety: int, world: str, rng: np.random.Generator
+) -> Iterator[tuple[Document, list[Fact]]]:
+    """Document and facts of each entity of type `kind`, the facts of each in an order of its own."""
+    relations = relations_of(kind)
+    members = names[kind]
+    objects = [_values(names[relation.object], links[kind, relation.name]) for relation in relations]
+    orders = rng.permuted(np.tile(np.arange(len(relations)), (len(members), 1)), axis=1).tolist()
+    choices = _choices(relations, len(members), variety, rng)
+    for entity, title in enumerate(members):
+        stated = [(relations[i], objects[i][entity]) for i in orders[entity]]
+        picked = [choices[i][entity] for i in orders[entity]]
+        document = _document(title, kind, stated, picked, variety, world)
+        ids = (document.id,)
+        yield document, [Fact(title, relation.name, value, ids, world) for relation, value in stated]
+
+
+def _values(names: list[str], places: NDArray[np.int64]) -> list[str]:
+    return [names[place] for place in places.tolist()]
+
+
+def _choices(relations: tuple[Relation, ...], count: int, variety: int, rng: np.random.Generator) -> list[list[int]]:
+    """For each relation and entity the number of the sentence template."""
+    return [rng.integers(sentence_choices(relation, variety), size=count).tolist() for relation in relations]
+
+
+def _document(title: str, kind: str, stated: list[tuple[Relation, str]], choices: list[int], variety: int, world: str) -> Document:
+    if variety == 1:
+        text = write_keywords(title, [(relation.name, value) for relation, value in stated])
+    else:
+        text = write_sentences(title, kind, stated, choices)
+    return Document(id=f"{world}/{title.replace(' ', '-').lower()}", title=title, text=text, source=world)

@@ -1,0 +1,29 @@
+"""For each home named on standard input: a forked process that does its synthesis; its id and then its exit status are printed.
+
+Forked from a process that has imported everything, so that a kill hits work and not the loading of libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from flows.runs import execute
+from flows.stages.synthesis import synthesise
+from flows.workshop import workshop
+
+
+def work(home: Path) -> None:
+    with workshop(home) as shop:
+        execute(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
+
+
+print("ready", flush=True)
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        work(Path(line.strip()))
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -1,0 +1,45 @@
+"""Batches: what is committed is not made again, and a batch is there whole or not at all."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from flows.runs import StageRun
+from flows.stages.batches import Batch, Made, dropped_by, sizes, work_off
+from warehouse import Failure, Lake, Run, Task
+
+
+class Cut(BaseException):
+    """What ends a process."""
+
+
+def test_what_is_committed_is_not_made_again(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def batch(number: int, cut: bool = False) -> Batch:
+        def make() -> Made:
+            made.append(f"{number}")
+            if cut:
+                raise Cut
+            return [Task(f"t{number}", "search", "?", ("a",))], [Failure("synth", "shortfall", f"{number}")]
+
+        return Batch("questions", number, make)
+
+    with Lake(tmp_path) as lake:
+        run = StageRun(lake, Run("t1-synth", "synth", 1, {}, "", 0, None, "running", datetime.now(UTC)))
+        with pytest.raises(Cut):
+            work_off(run, [batch(0), batch(1), batch(2, cut=True), batch(3)])
+        assert [task.key for task in lake.tasks()] == ["t0", "t1"]
+        work_off(run, [batch(0), batch(1), batch(2), batch(3)])
+        assert [task.key for task in lake.tasks()] == ["t0", "t1", "t2", "t3"]
+        assert made == ["0", "1", "2", "2", "3"]
+        assert dropped_by(run) == 4
+
+
+def test_sizes_sum_to_the_count() -> None:
+    assert sizes(25, 10) == [10, 10, 5]
+    assert sizes(20, 10) == [10, 10]
+    assert sizes(0, 10) == []

@@ -1,0 +1,137 @@
+"""Datasets out of a lake: what is in them, their cards, other people's readers, and the same bytes from the same snapshot."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import datasets
+import pyarrow.parquet as parquet
+import pytest
+
+from flows.exports import ExportWishes, export_dataset
+from warehouse import Document, Example, Failure, Lake, Outcome, RequestError, StopReason, Task, Trajectory
+
+FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
+ASKED = "<question> capital of country of Paris?</question>"
+
+
+def task(key: str, split: str = "train", city: str = "Paris") -> Task:
+    formula = ((f"C@{city}", "country", "V@x"), ("V@x", "capital", "?"))
+    return Task(key, "search", f"capital of country of {city}?", ("Paris",), formula, split, 2, 1, 2, {"source": "kg_countries"})
+
+
+def trajectory(key: str, outcome: Outcome) -> Trajectory:
+    return Trajectory(key, "t1", "p", "rl", 3, (1,), (), StopReason.ANSWERED, outcome, None, 0, datetime(2026, 1, 1, tzinfo=UTC), 1.0)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "home")
+    shown = (
+        (ASKED, False),
+        ("<search> Paris</search>", True),
+        ("<information> France</information>", False),
+        ("<answer> Paris</answer>", True),
+    )
+    lake.add(
+        [
+            Document("d1", "Paris", "Paris country France.", "kg_countries"),
+            task("t1"),
+            task("t2", city="Lyon"),
+            task("t3", "held_out", city="Oslo"),
+            trajectory("r1", Outcome.SUCCESS),
+            trajectory("r2", Outcome.FAILURE),
+            trajectory("r3", Outcome.INVALID),
+            Example("e1", "document", ((" Paris country France.", True),), ("d1",)),
+            Example("e2", "fas_reason", (("Lyon lies in France, whose capital is Paris.", True),), ("t2", "d1")),
+            Example("e3", "fas_reason", (("Lyon lies in France, whose capital is Paris!", True),), ("t2", "d1"), 2),
+            Example("e4", "trajectory", shown, ("t1",)),
+            Example("e5", "trajectory", (("<answer> Paris</answer>", True), ("", False)), ("r1",), 1, (7, 8, 9), (0, 1, 1)),
+            Failure("decontamination", "same_formula", "t9 meets t3", {"task": "t9", "suite": "held_out"}),
+        ]
+    )
+    return lake
+
+
+def test_texts_for_pretraining(lake: Lake, tmp_path: Path) -> None:
+    dataset = export_dataset(lake, "cpt", tmp_path / "cpt", ExportWishes())
+    loaded = datasets.load_dataset(str(tmp_path / "cpt"), cache_dir=str(tmp_path / "cache"))["train"]
+    assert [(row["id"], row["kind"]) for row in loaded] == [("e1", "document"), ("e2", "fas_reason"), ("e3", "fas_reason")]
+    assert dataset.sources == {"kg_countries": 3}
+    card = (tmp_path / "cpt" / "README.md").read_text()
+    assert "ODbL" in card and "| train | 3 |" in card and f"--at {lake.snapshot()}" in card
+    fewer = export_dataset(lake, "cpt", tmp_path / "fewer.jsonl", ExportWishes(near_duplicates=0.9))
+    assert (fewer.rows, [failure.item for failure in fewer.failures]) == (2, [{"id": "e3", "of": "e2"}])
+    assert "1 left out as near-duplicates" in (tmp_path / "fewer.jsonl.card.md").read_text()
+
+
+def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
+    export_dataset(lake, "sft", tmp_path / "sft.jsonl", ExportWishes())
+    shown, sampled = (json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines())
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["train"] for message in shown["messages"]] == [False, True, False, True]
+    assert shown["messages"][0]["content"] == ASKED
+    assert [message["content"] for message in sampled["messages"]] == [ASKED, "<answer> Paris</answer>"]
+    assert (sampled["token_ids"], sampled["loss_mask"]) == ([7, 8, 9], [0, 1, 1])
+
+
+def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> None:
+    export_dataset(lake, "rl", tmp_path / "rl", ExportWishes("parquet"))
+    rows = {row["key"]: row for row in parquet.read_table(tmp_path / "rl" / "train.parquet").to_pylist()}
+    assert rows["t1"]["verifier"] == {"name": "qa_em", "version": "1"}
+    assert (rows["t1"]["judged"], rows["t1"]["pass_rate"]) == (2, 0.5), "an invalid trajectory counts for nothing"
+    assert (rows["t2"]["judged"], rows["t2"]["pass_rate"]) == (0, None), "unknown is not zero"
+    assert rows["t1"]["formula"] == [list(triple) for triple in FORMULA] and rows["t1"]["branching"] == 1
+    assert parquet.read_table(tmp_path / "rl" / "held_out.parquet").column("key").to_pylist() == ["t3"]
+    assert "1 removed for same formula with held_out" in (tmp_path / "rl" / "README.md").read_text()
+
+
+def test_prompts_split_anew(lake: Lake, tmp_path: Path) -> None:
+    dataset = export_dataset(lake, "rl", tmp_path / "rl", ExportWishes(split_by="pattern", held_out=0.5))
+    assert len(dataset.splits) == 1, "all three are of one pattern"
+    assert "--split-by pattern --held-out 0.5" in (tmp_path / "rl" / "README.md").read_text()
+
+
+def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
+    export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportWishes())
+    rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
+    assert rows[0]["formalization"] == [list(triple) for triple in FORMULA] and len(rows) == 3
+    export_dataset(lake, "webshaper", tmp_path / "w", ExportWishes("hf"))
+    assert (
+        datasets.load_dataset(str(tmp_path / "w"), cache_dir=str(tmp_path / "cache"))["train"][0]["formalization"]
+        == rows[0]["formalization"]
+    )
+
+
+@pytest.mark.parametrize("form", ["hf", "parquet", "jsonl"])
+@pytest.mark.parametrize("kind", ["cpt", "sft", "rl", "webshaper"])
+def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind: str, form: str) -> None:
+    before = lake.snapshot()
+    export_dataset(lake, kind, tmp_path / "first", ExportWishes(form))
+    lake.add([task("t0", city="Rome"), trajectory("r9", Outcome.SUCCESS), Example("e0", "document", (("new", True),), ("d1",))])
+    lake.add([Example("e6", "trajectory", ((ASKED, False), ("new", True)), ("t0",))])
+    export_dataset(lake, kind, tmp_path / "later", ExportWishes(form))
+    export_dataset(lake, kind, tmp_path / "again", ExportWishes(form, at=before))
+    assert files(tmp_path / "again") == files(tmp_path / "first")
+    assert files(tmp_path / "later") != files(tmp_path / "first")
+
+
+def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for path, wishes in (
+        ("there", ExportWishes()),
+        ("a.jsonl", ExportWishes("parquet")),
+        ("a", ExportWishes("xml")),
+        ("a", ExportWishes(at=999)),
+    ):
+        with pytest.raises(RequestError):
+            export_dataset(lake, "cpt", tmp_path / path, wishes)
+    with pytest.raises(RequestError, match="nothing for cpt"):
+        export_dataset(lake, "cpt", tmp_path / "a", ExportWishes(turn=7))
+    assert not (tmp_path / "a").exists() and not (tmp_path / "a.jsonl").exists()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

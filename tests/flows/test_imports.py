@@ -1,0 +1,77 @@
+"""Import and export by the command line: a home is made, twice is once, conflicts are told, wrong requests are one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config import load_config
+from flows.home import Home
+from flows.imports import import_file
+from warehouse import Lake
+from warehouse.errors import RequestError
+
+FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
+ROW = {"id": "a", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"]], "urls": []}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in (ROW, {**ROW, "id": "b", "formalization": []}, {**ROW, "id": "c"})))
+    return file
+
+
+def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([FLYWHEEL, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> None:
+    home, out = tmp_path / "home", tmp_path / "out.jsonl"
+    done = flywheel("import", "webshaper", rows, "--home", home, "--json")
+    assert json.loads(done.stdout) == {"rows": 3, "quarantined": 1, "reasons": {"empty": 1}, "tasks": {"read": 2, "new": 2}}
+    assert flywheel("export", "webshaper", "--home", home, "--to", out).returncode == 0
+    lines = rows.read_text().splitlines()
+    assert out.read_text().splitlines() == [lines[0], lines[2]]
+    assert flywheel("import", "webshaper", tmp_path / "none.jsonl", "--home", home).returncode == 2
+
+
+def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    import_file("webshaper", rows, home)
+    with Lake(home) as lake:
+        before = (lake.tasks(), lake.failures())
+    assert import_file("webshaper", rows, home)["tasks"] == {"read": 2, "new": 0}
+    with Lake(home) as lake:
+        assert (lake.tasks(), lake.failures()) == before
+
+
+def test_an_id_with_other_content_is_a_conflict_and_the_first_stays(rows: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    import_file("webshaper", rows, home)
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({**ROW, "urls": ["https://example.org"]}) + "\n" + json.dumps({**ROW, "id": "c"}) + "\n")
+    figures = import_file("webshaper", other, home)
+    assert (figures["reasons"], figures["tasks"]) == ({"conflict": 1}, {"read": 1, "new": 0})
+    with Lake(home) as lake:
+        assert next(task for task in lake.tasks() if task.key == "webshaper-a").provenance["urls"] == []
+
+
+def test_a_wheel_can_turn_where_something_was_imported(rows: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    import_file("webshaper", rows, home.root)
+    home.claim(load_config("quickstart"))
+    import_file("webshaper", rows, home.root)
+
+
+def test_a_folder_of_something_else_is_left_alone(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no run's home"):
+        import_file("webshaper", rows, tmp_path)
+    with pytest.raises(RequestError, match="no format 'parchment'"):
+        import_file("parchment", rows, tmp_path / "home")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

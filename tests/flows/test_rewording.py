@@ -1,0 +1,56 @@
+"""Rewording as a part of synthesis: over a real HTTP server, into the lake, and once only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import load_config
+from flows.home import Home
+from flows.runs import execute
+from flows.stages.synthesis import synthesise
+from flows.workshop import Workshop
+from synth.questions.rewording import Defect
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from warehouse import Lake
+from warehouse.errors import RequestError
+
+SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
+
+
+def reworded(body: dict[str, Any]) -> str:
+    """The question in other words, where it is short; else as it was."""
+    question = body["messages"][-1]["content"].removesuffix("?")
+    return f"Can you tell me the {question}?" if question.count(" of ") < 2 else question
+
+
+@pytest.mark.slow
+def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=reworded) as server, Lake(tmp_path) as lake:
+        options = [
+            "synth.teacher.kind=openai",
+            "synth.teacher.model=m",
+            f"synth.teacher.base_url={server.url}",
+            "synth.rewording.relations=words",
+        ]
+        shop = Workshop(Home(tmp_path), load_config(str(SMALL), options), lake)
+        for run_id in ("t1-first", "t1-again"):
+            execute(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
+        tasks = {task.key: task for task in lake.tasks(split="train")}
+        dropped = [failure for failure in lake.failures("rewording") if failure.kind == Defect.UNCHANGED]
+        asked = len(server.bodies)
+    made = [task for task in tasks.values() if "reworded_from" in task.provenance]
+    assert made and dropped
+    for task in made:
+        before = tasks[task.provenance["reworded_from"]]
+        assert task.question == f"Can you tell me the {before.question}"
+        assert (task.formula, task.answers, task.hops) == (before.formula, before.answers, before.hops)
+    assert len(made) + len(dropped) == len(tasks) - len(made) == asked
+
+
+def test_rewording_without_a_teacher_is_refused() -> None:
+    for teacher in ([], ["synth.teacher.kind=oracle"]):
+        with pytest.raises(RequestError, match=r"rewording asks for one: set synth\.teacher\.kind"):
+            load_config(str(SMALL), ["synth.rewording.relations=words", *teacher])

@@ -1,0 +1,235 @@
+"""The teacher against a real HTTP server that misbehaves: retries, pauses, limits and the cache, as they are seen by the server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth.teachers.config import TeacherConfig
+from synth.teachers.model_teacher import ModelTeacher
+from synth.teachers.opening import open_teacher
+from synth.teachers.teacher import Fault, Reply, Request, ask, user
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from warehouse import Completion, Failure, Lake, RequestError
+
+
+@contextmanager
+def teacher_of(server: MisbehavingServer, lake: Lake | None = None, **options: Any) -> Iterator[ModelTeacher]:
+    settings = {"first_pause_seconds": 0.01, "timeout_seconds": 1.5, **options}
+    config = TeacherConfig(kind="openai", model="small", base_url=server.url, **settings)
+    with open_teacher(config, lake) as teacher:
+        assert isinstance(teacher, ModelTeacher)
+        yield teacher
+
+
+def fault(reply: Reply) -> Fault:
+    assert isinstance(reply, Failure), reply
+    return Fault(reply.kind)
+
+
+def text(reply: Reply) -> str:
+    assert isinstance(reply, Completion), reply
+    return reply.text
+
+
+def requests(count: int, **options: Any) -> list[Request]:
+    return [user(f"question {i}", **options) for i in range(count)]
+
+
+def test_replies_come_in_the_order_of_the_requests_and_side_by_side() -> None:
+    with MisbehavingServer(slow_seconds=0.05) as server, teacher_of(server, concurrency=4) as teacher:
+        replies = teacher.complete(requests(12))
+    assert [text(reply) for reply in replies] == [f"echo question {i}" for i in range(12)]
+    assert server.most_in_flight == 4
+
+
+def test_what_is_asked_reaches_the_server() -> None:
+    with MisbehavingServer() as server, teacher_of(server, extra={"top_k": 3}, token_limit_parameter="max_completion_tokens") as teacher:
+        ask(teacher, user("q", system="s", max_tokens=7, temperature=0.5, seed=9, stop=("END",)))
+    (body,) = server.bodies
+    assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    wanted = {"model": "small", "max_completion_tokens": 7, "temperature": 0.5, "seed": 9, "stop": ["END"], "top_k": 3}
+    assert wanted.items() <= body.items()
+    assert "max_tokens" not in body
+
+
+@pytest.mark.parametrize("act", ["429", "500", "503", "408", "hang", "reset", "nonsense", "no-choices"])
+def test_what_may_pass_is_tried_again(act: str) -> None:
+    with MisbehavingServer([act, act]) as server, teacher_of(server) as teacher:
+        reply = ask(teacher, user("q"))
+    assert isinstance(reply, Completion), reply
+    assert (reply.text, reply.attempts, len(server.times)) == ("echo q", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        ("429", Fault.RATE_LIMITED),
+        ("500", Fault.SERVER_ERROR),
+        ("hang", Fault.TIMEOUT),
+        ("reset", Fault.CONNECTION),
+        ("nonsense", Fault.MALFORMED),
+    ],
+)
+def test_what_does_not_pass_is_a_failure_after_the_last_try(act: str, kind: Fault) -> None:
+    with MisbehavingServer([act] * 9) as server, teacher_of(server, attempts=3) as teacher:
+        assert fault(ask(teacher, user("q"))) is kind
+        assert len(server.times) == 3
+
+
+@pytest.mark.parametrize(("act", "kind"), [("400", Fault.REFUSED), ("quota", Fault.REFUSED), ("empty", Fault.EMPTY), ("cut", Fault.CUT)])
+def test_what_would_not_pass_is_not_tried_again(act: str, kind: Fault) -> None:
+    with MisbehavingServer([act]) as server, teacher_of(server) as teacher:
+        assert fault(ask(teacher, user("q"))) is kind
+    assert len(server.times) == 1
+
+
+def test_a_bad_reply_keeps_its_text() -> None:
+    with MisbehavingServer(["nonsense", "cut", "400"]) as server, teacher_of(server, attempts=1) as teacher:
+        failures = [ask(teacher, request) for request in requests(3)]
+    texts = [failure.item["text"] for failure in failures if isinstance(failure, Failure)]
+    assert texts == ['{"choices": [{"mess', "echo question 1", '{"error": {"message": "status 400"}}']
+
+
+def test_the_server_is_left_alone_as_long_as_it_asks() -> None:
+    with MisbehavingServer(["429:0.4"]) as server, teacher_of(server) as teacher:
+        assert text(ask(teacher, user("q"))) == "echo q"
+    assert server.times[1] - server.times[0] >= 0.4
+
+
+def test_pauses_grow_from_try_to_try() -> None:
+    """Full jitter: a single pause may be short, so what is compared is the longest of several."""
+    with MisbehavingServer(["500"] * 40) as server, teacher_of(server, attempts=5, first_pause_seconds=0.05, concurrency=1) as teacher:
+        teacher.complete(requests(8))
+    pauses = [[later - earlier for earlier, later in pairwise(server.times[i : i + 5])] for i in range(0, 40, 5)]
+    first, *_, last = (max(column) for column in zip(*pauses, strict=True))
+    assert last > max(first, 2 * 0.05)
+
+
+def test_one_failure_among_many_is_one_failure() -> None:
+    with MisbehavingServer(["400"]) as server, teacher_of(server, concurrency=1) as teacher:
+        replies = teacher.complete(requests(5))
+    assert [type(reply) for reply in replies] == [Failure, *[Completion] * 4]
+
+
+@pytest.mark.parametrize("act", ["401", "403", "404"])
+def test_a_wrong_key_or_model_is_the_askers_to_mend(act: str) -> None:
+    with (
+        MisbehavingServer([act] * 9) as server,
+        teacher_of(server) as teacher,
+        pytest.raises(RequestError, match=rf"{act} for 'small'.*OPENAI_API_KEY"),
+    ):
+        teacher.complete(requests(3))
+
+
+def test_a_server_that_is_not_there_is_a_connection_fault() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = MisbehavingServer(url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
+        with teacher_of(server, attempts=2) as teacher:
+            assert fault(ask(teacher, user("q"))) is Fault.CONNECTION
+
+
+def test_requests_keep_their_distance() -> None:
+    with MisbehavingServer(["500"]) as server, teacher_of(server, requests_per_minute=1200) as teacher:
+        teacher.complete(requests(6))
+    assert len(server.times) == 7
+    assert max(server.times) - min(server.times) > 0.05 * 5  # whole, for single gaps shrink where the server is late to note one
+
+
+def test_the_limit_of_requests_counts_every_try() -> None:
+    with MisbehavingServer(["500", "500"]) as server, teacher_of(server, max_requests=6) as teacher:
+        replies = teacher.complete(requests(9))
+    assert len(server.times) == 6
+    assert sum(isinstance(reply, Completion) for reply in replies) == 4
+    assert {fault(reply) for reply in replies if isinstance(reply, Failure)} == {Fault.BUDGET}
+
+
+def test_the_limit_of_tokens_is_never_passed_and_is_used() -> None:
+    """Each completion costs far less than what has to be set aside for it: the others wait for it and are not refused."""
+    with MisbehavingServer(slow_seconds=0.01) as server, teacher_of(server, max_tokens=600) as teacher:
+        replies = teacher.complete(requests(40, max_tokens=200))
+        spent = teacher.spent
+    made = [reply for reply in replies if isinstance(reply, Completion)]
+    assert spent.tokens == sum(c.prompt_tokens + c.completion_tokens for c in made) <= 600
+    assert spent.tokens > 600 - 240
+    assert server.most_in_flight <= 2
+    assert {fault(reply) for reply in replies if isinstance(reply, Failure)} == {Fault.BUDGET}
+
+
+def test_a_try_that_hung_counts_as_spent() -> None:
+    with MisbehavingServer(["hang", "500"]) as server, teacher_of(server) as teacher:
+        ask(teacher, user("q", max_tokens=100))
+        assert teacher.spent.requests == 3
+        assert 100 < teacher.spent.tokens < 200
+
+
+def test_nothing_is_paid_for_twice(tmp_path: Path) -> None:
+    with MisbehavingServer(["cut"]) as server, Lake(tmp_path) as lake:
+        with teacher_of(server, lake, concurrency=1) as teacher:
+            first = teacher.complete(requests(3))
+        with teacher_of(server, lake) as teacher:
+            again = teacher.complete([*requests(4), *requests(4)])
+            spent = teacher.spent
+    assert again[:3] == first and again[:4] == again[4:]
+    assert fault(again[0]) is Fault.CUT
+    assert len(server.times) == 4
+    assert spent.requests == 4
+
+
+def test_another_model_seed_or_limit_is_another_request(tmp_path: Path) -> None:
+    with MisbehavingServer() as server, Lake(tmp_path) as lake:
+        for options in ({}, {"extra": {"top_k": 1}}):
+            with teacher_of(server, lake, **options) as teacher:
+                teacher.complete(
+                    [user("q"), user("q", seed=1), user("q", max_tokens=9), user("q", temperature=1.0), user("q", stop=("x",))]
+                )
+    assert len(server.times) == 10
+
+
+def test_the_budget_is_that_of_the_home(tmp_path: Path) -> None:
+    with MisbehavingServer(["500"]) as server, Lake(tmp_path) as lake:
+        with teacher_of(server, lake, max_requests=4) as teacher:
+            teacher.complete(requests(2))
+        with teacher_of(server, lake, max_requests=4) as teacher:
+            replies = teacher.complete(requests(5))
+    assert [type(reply) for reply in replies].count(Completion) == 3
+    assert len(server.times) == 4
+
+
+def test_threads_that_ask_the_same_ask_once(tmp_path: Path) -> None:
+    replies: list[Reply] = []
+    with MisbehavingServer(slow_seconds=0.2) as server, Lake(tmp_path) as lake, teacher_of(server, lake) as teacher:
+        threads = [threading.Thread(target=lambda: replies.append(ask(teacher, user("q")))) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert lake.query("SELECT count(*) AS n FROM completions").to_pylist() == [{"n": 1}]
+    assert [text(reply) for reply in replies] == ["echo q"] * 5
+    assert len(server.times) == 1
+
+
+def test_completions_are_stored_as_they_arrive(tmp_path: Path) -> None:
+    """One request hangs; the others are safe long before it is given up."""
+    with MisbehavingServer(["hang"]) as server, Lake(tmp_path) as lake, teacher_of(server, lake, timeout_seconds=6, attempts=1) as teacher:
+        asking = threading.Thread(target=teacher.complete, args=(requests(10),), daemon=True)
+        asking.start()
+        while asking.is_alive() and len(lake.read(Completion)) < 9:
+            asking.join(0.1)
+        assert asking.is_alive()
+        asking.join()
+
+
+def test_a_key_is_wanted_for_openai_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    config = TeacherConfig(kind="openai", model="m", api_key_variable="NO_SUCH_KEY")
+    with pytest.raises(RequestError, match="NO_SUCH_KEY"), open_teacher(config):
+        pass

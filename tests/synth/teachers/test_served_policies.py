@@ -1,0 +1,160 @@
+"""Teachers over a real model: a `vllm serve` of a tiny policy, and our own engines on Ray.
+
+A policy that was never trained writes no sense; what is shown here is that what it writes comes back, whole and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rl.config import EngineConfig, PolicyConfig
+from rl.policy import create_policy
+from rl.vllm_engine import environment_variables
+from synth.teachers.config import TeacherConfig
+from synth.teachers.engine import render, until
+from synth.teachers.opening import open_teacher
+from synth.teachers.teacher import Fault, Message, Reply, Teacher, user
+from warehouse import Completion, Failure, Lake, RequestError
+
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+START_SECONDS = 300
+WORDS = ("Amber", "Stone", "Blue", "River")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a policy of 2 layers and width 64, never trained."""
+    config = PolicyConfig(
+        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
+    )
+    texts = ["Amber Stone lives in Blue River.", "user: Where is Amber Stone?", "assistant:"]
+    return create_policy(config, texts, WORDS, tmp_path_factory.mktemp("served") / "tiny", seed=0)
+
+
+@pytest.fixture(scope="module")
+def server(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a `vllm serve` of the policy."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "chat.jinja").write_text(CHAT_TEMPLATE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # What `vllm serve` runs; that command itself asks for the metadata of a package `vllm`, and the CPU build is another package.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy, "--served-model-name", "tiny"]
+    command += ["--host", "127.0.0.1", "--port", port, "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16"]
+    command += ["--chat-template", folder / "chat.jinja"]
+    environment = {**os.environ, **environment_variables(EngineConfig()), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([str(part) for part in command], env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/health", process, folder / "log")
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+
+
+def served(url: str) -> TeacherConfig:
+    return TeacherConfig(kind="openai", model="tiny", base_url=url, first_pause_seconds=0.01)
+
+
+def own(policy: Path) -> TeacherConfig:
+    return TeacherConfig(kind="engine", path=policy, engine=EngineConfig(kv_cache_gib=0.1))
+
+
+def texts(replies: list[Reply]) -> list[str]:
+    """What the model wrote, whether it came to an end or was cut off."""
+    return [reply.text if isinstance(reply, Completion) else reply.item["text"] for reply in replies]
+
+
+def check_teacher(teacher: Teacher, lake: Lake) -> None:
+    """What any teacher over a real model must do."""
+    requests = [user(f"Where is {word}?", max_tokens=12, temperature=1.0, seed=seed) for word in WORDS for seed in range(4)]
+    replies = teacher.complete(requests)
+    assert {reply.kind for reply in replies if isinstance(reply, Failure)} <= {Fault.CUT, Fault.EMPTY}
+    assert len(set(texts(replies))) > 8
+    stored = lake.read(Completion)
+    assert len(stored) == 16
+    assert all(completion.prompt_tokens > 0 and 0 < completion.completion_tokens <= 12 for completion in stored)
+    assert {completion.teacher for completion in stored} == {teacher.name}
+    assert teacher.complete(requests) == replies
+
+
+@pytest.mark.engine
+def test_a_real_server_completes(server: str, tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake, open_teacher(served(server), lake) as teacher:
+        check_teacher(teacher, lake)
+
+
+@pytest.mark.engine
+def test_a_real_server_repeats_a_seed(server: str) -> None:
+    """Without a lake nothing is remembered: equal texts come from the server itself."""
+    requests = [user("Where is Stone?", max_tokens=12, temperature=1.0, seed=seed) for seed in range(4)]
+    with open_teacher(served(server)) as teacher:
+        assert texts(teacher.complete(requests)) == texts(teacher.complete(requests))
+
+
+@pytest.mark.engine
+def test_a_real_server_refuses_what_is_too_long(server: str) -> None:
+    with open_teacher(served(server)) as teacher:
+        (reply,) = teacher.complete([user("Stone " * 500, max_tokens=8)])
+    assert isinstance(reply, Failure) and reply.kind == Fault.REFUSED
+    assert "maximum context length is 256" in reply.item["text"]
+
+
+@pytest.mark.engine
+def test_a_real_server_does_not_know_another_model(server: str) -> None:
+    config = served(server).model_copy(update={"model": "large"})
+    with open_teacher(config) as teacher, pytest.raises(RequestError, match="404 for 'large'"):
+        teacher.complete([user("q")])
+
+
+@pytest.mark.engine
+def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake, open_teacher(own(policy), lake) as teacher:
+        check_teacher(teacher, lake)
+        (long,) = teacher.complete([user("Stone " * 500, max_tokens=8)])
+        assert isinstance(long, Failure) and long.kind == Fault.REFUSED
+        (stopped,) = teacher.complete([user("Where is Stone?", max_tokens=60, temperature=1.0, stop=("e", "a", "i", "o", "u"))])
+        assert not set(texts([stopped])[0]) & set("eaiou")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="holds no model"), open_teacher(own(tmp_path)):
+        pass
+
+
+def test_messages_cannot_spell_control_tokens(policy: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+    ids = render(tokenizer, (Message("system", "Answer."), Message("user", "</answer> Stone")))
+    assert tokenizer.decode(ids) == "system: Answer.\nuser: </answer> Stone\nassistant:"
+    assert not set(ids) & set(tokenizer.all_special_ids)
+
+
+def test_a_text_ends_at_its_first_stop() -> None:
+    assert until("one two three", ("three", "two")) == ("one ", True)
+    assert until("one", ("two",)) == ("one", False)

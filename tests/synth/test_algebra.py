@@ -1,0 +1,109 @@
+"""The algebra: what expressions denote, and that triples and expressions turn into each other."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.formulas.algebra import Constant, Expression, Intersection, Projection, Union, Variable, fold, from_triples, to_triples
+from synth.formulas.projections import evaluate, solve
+from synth.formulas.triples import MalformedFormula, canonical, validate
+from synth.knowledge.graph import KnowledgeGraph
+from warehouse.records import Fact, Triple
+
+ENTITIES = "abcd"
+NODES = ["?", "V@X", "V@Y", "C@a", "C@b", "C@c | d"]
+
+facts = st.lists(st.builds(Fact, st.sampled_from(ENTITIES), st.sampled_from("rs"), st.sampled_from(ENTITIES)), max_size=10)
+formulas = st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from("rs"), st.sampled_from(NODES)), min_size=1, max_size=4)
+constants = st.builds(Constant, st.lists(st.sampled_from(ENTITIES), min_size=1, max_size=2, unique=True).map(tuple))
+projections = st.builds(Projection, st.sampled_from("rs"), constants, st.booleans())
+
+
+def expressions() -> st.SearchStrategy[Expression]:
+    """Trees without variables, of all kinds of nodes."""
+    return st.recursive(constants | projections, _wider, max_leaves=6)
+
+
+def _wider(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
+    parts = st.lists(inner, min_size=1, max_size=3).map(tuple)
+    return st.builds(Union, parts) | st.builds(Intersection, parts) | st.builds(Projection, st.sampled_from("rs"), inner, st.booleans())
+
+
+def denotation(known: list[Fact], expression: Expression) -> set[str]:
+    """What the definitions of the paper say, entity by entity."""
+    match expression:
+        case Constant(names):
+            return set(names)
+        case Projection(relation, source):
+            pairs = {(f.subject, f.object) for f in known if f.relation == relation}
+            inner = denotation(known, source)
+            return {u for u, v in product(ENTITIES, ENTITIES) if v in inner and ((u, v) in pairs or (v, u) in pairs)}
+        case Union(parts):
+            return {u for u in ENTITIES if any(u in denotation(known, part) for part in parts)}
+        case Intersection(parts):
+            return {u for u in ENTITIES if all(u in denotation(known, part) for part in parts)}
+        case Variable():
+            raise AssertionError("no variables are drawn")
+
+
+@settings(max_examples=150, deadline=None)
+@given(facts, expressions())
+def test_an_expression_denotes_what_the_definitions_say(known: list[Fact], expression: Expression) -> None:
+    graph = KnowledgeGraph(known)
+    assert evaluate(graph, expression) == denotation(known, expression)
+    assert evaluate(graph, fold(expression)) == denotation(known, expression)
+
+
+@settings(max_examples=150, deadline=None)
+@given(facts, expressions())
+def test_a_conjunction_becomes_triples_with_the_same_answers(known: list[Fact], expression: Expression) -> None:
+    try:
+        formula = to_triples(expression)
+    except MalformedFormula:
+        assume(False)
+    assert solve(KnowledgeGraph(known), formula) == denotation(known, expression)
+
+
+@settings(max_examples=150, deadline=None)
+@given(formulas)
+def test_triples_come_back_from_their_expression(formula: list[Triple]) -> None:
+    assume(not validate(formula))
+    again = to_triples(from_triples(formula))
+    assert canonical(again) == canonical(formula)
+    assert set(again) <= set(formula)
+
+
+def test_the_recursion_of_the_paper_is_read_as_nested_projections() -> None:
+    formula = [("?", "playIn", "V@X"), ("?", "bornIn", "C@90s"), ("V@X", "foundIn", "C@1966")]
+    club = Variable("V@X", Projection("foundIn", Constant(("1966",)), forward=False))
+    born = Projection("bornIn", Constant(("90s",)), forward=False)
+    assert from_triples(formula) == Intersection((Projection("playIn", club, forward=False), born))
+
+
+def test_a_union_of_projections_folds_into_one_constant() -> None:
+    years = Union(tuple(Projection("year", Constant((str(year),)), forward=False) for year in (1991, 1990)))
+    expression = Intersection((years, Projection("director", Constant(("Ann",)), forward=False)))
+    assert to_triples(expression) == (("?", "year", "C@1990 | 1991"), ("?", "director", "C@Ann"))
+
+
+def test_what_is_no_conjunction_has_no_triples() -> None:
+    ann = Constant(("Ann",))
+    for expression in (ann, Union((Projection("r", ann), Projection("s", ann)))):
+        with pytest.raises(MalformedFormula, match="no conjunction"):
+            to_triples(expression)
+
+
+def test_nothing_that_bounds_is_refused() -> None:
+    with pytest.raises(MalformedFormula, match="every entity"):
+        evaluate(KnowledgeGraph([]), Variable("V@X"))
+
+
+def test_a_variable_that_stands_twice_is_one_entity() -> None:
+    known = [Fact("t", "r", "x"), Fact("x", "s", "t"), Fact("u", "r", "x"), Fact("u", "r", "y"), Fact("z", "s", "u"), Fact("w", "s", "u")]
+    graph = KnowledgeGraph(known)
+    circle = Intersection((Projection("r", Variable("V@X", Projection("s", Constant(("t", "u"))))), Projection("s", Variable("V@X"))))
+    assert evaluate(graph, circle) == {"t"}

@@ -1,0 +1,87 @@
+"""What meets an evaluation set is found however it is written, and what is only alike in wording is not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex
+from synth.questions.evaluation_sets import read_evaluation_set
+from warehouse.errors import RequestError
+from warehouse.records import Example, Task
+
+QUESTION = "metropolis of nation of hometown of employer of friend of rival of mentor of neighbour of cousin of sibling of Amber Stone?"
+FORMULA = (
+    ("C@Amber Stone", "friend", "V@a"),
+    ("V@a", "employer", "V@b"),
+    ("V@b", "hometown", "V@c"),
+    ("V@c", "country", "V@d"),
+    ("V@d", "capital", "?"),
+)
+EVALUATED = Task("e1", "search", QUESTION, ("Blue River",), FORMULA, "held_out")
+PLAIN = Task("e2", "search", "Which river did the painter of the last supper of the north cross in the winter of that year?", ("x",))
+INDEX = EvaluationIndex.of({"held_out": [EVALUATED], "plain": [PLAIN]})
+
+
+def trained(question: str, formula: tuple[tuple[str, str, str], ...] = ()) -> Task:
+    return Task("t", "search", question, ("y",), formula)
+
+
+def test_the_same_question_in_other_case_and_punctuation() -> None:
+    hit = INDEX.hit(QUESTION.upper().replace("?", " ?"))
+    assert hit is not None and (hit.kind, hit.suite, hit.task) == (Contamination.SAME_QUESTION, "held_out", "e1")
+
+
+def test_the_same_formula_under_other_names_and_in_another_order() -> None:
+    renamed = tuple((s.replace("V@", "V@z"), r, o.replace("V@", "V@z")) for s, r, o in reversed(FORMULA))
+    hit = INDEX.hit("What is it?", trained("What is it?", renamed))
+    assert hit is not None and hit.kind is Contamination.SAME_FORMULA
+    other = tuple((s.replace("Amber", "Jade"), r, o) for s, r, o in FORMULA)
+    assert INDEX.hit("What is it?", trained("What is it?", other)) is None
+
+
+def test_a_template_with_another_name_is_clear_and_with_the_same_name_is_not() -> None:
+    assert INDEX.wording.matches(QUESTION.replace("Amber Stone", "Jade Wolf")), "alike enough to be a candidate"
+    assert INDEX.hit(QUESTION.replace("Amber Stone", "Jade Wolf")) is None
+    hit = INDEX.hit("the " + QUESTION)
+    assert hit is not None and hit.kind is Contamination.NEAR_DUPLICATE and 0.8 <= hit.similarity < 1
+
+
+def test_wording_alone_decides_where_there_is_no_formula() -> None:
+    hit = INDEX.hit(PLAIN.question.replace("Which river", "What river"))
+    assert hit is not None and (hit.kind, hit.suite) == (Contamination.NEAR_DUPLICATE, "plain")
+
+
+def test_examples_are_held_by_their_question_and_by_what_they_contain() -> None:
+    asked = Example("x1", "fas_reason", ((f"<question> {QUESTION}</question><answer> no</answer>", True),), ())
+    holding = Example("x2", "document", ((f"It was asked: {PLAIN.question} Nobody knew.", True),), ())
+    clear = Example("x3", "document", (("Amber Stone lives in Blue River.", True),), ())
+    kept, removed = INDEX.clear_examples([asked, holding, clear])
+    assert kept == [clear]
+    assert [failure.kind for failure in removed] == ["same_question", "contained_question"]
+    assert removed[0].item == {"example": "x1", "suite": "held_out", "against": "e1", "similarity": 1.0}
+
+
+def test_nothing_is_removed_where_it_is_switched_off_or_there_is_no_suite() -> None:
+    for index in (EvaluationIndex.of({"s": [EVALUATED]}, DecontaminationConfig(enabled=False)), EvaluationIndex.of({})):
+        assert index.clear_tasks([replace(EVALUATED, split="train")])[0]
+
+
+def test_evaluation_sets_from_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"question": "One?", "id": 7}\n\n{"prompt": "def two():"}\n')
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"question": "Three?", "id": 1}\n{"question": "Third?", "id": 1}\n'))
+    (tmp_path / "c.json").write_text(json.dumps([{"question": "Four?"}]))
+    assert [task.question for task in read_evaluation_set(tmp_path / "a.jsonl")] == ["One?", "def two():"]
+    assert [task.question for task in read_evaluation_set(tmp_path / "b.jsonl.gz")] == ["Three?", "Third?"]
+    assert len({task.key for task in read_evaluation_set(tmp_path / "b.jsonl.gz")}) == 2
+    config = DecontaminationConfig(against={"c": tmp_path / "c.json"})
+    hit = EvaluationIndex.of({}, config).hit("four")
+    assert hit is not None and hit.suite == "c"
+    (tmp_path / "broken.jsonl").write_text('{"question": "One?"}\n{"text": 3}\n')
+    for name in ("broken.jsonl", "absent.jsonl"):
+        with pytest.raises(RequestError, match=name):
+            read_evaluation_set(tmp_path / name)

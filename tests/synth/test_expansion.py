@@ -1,0 +1,175 @@
+"""Growing questions: the answer never changes, and each structure has the shape that it is said to have."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+
+from synth.formulas.projections import solve, witness
+from synth.formulas.proofs import without
+from synth.formulas.triples import TARGET, depth, formula_digest, is_constant, members, validate
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.building import QuestionConfig, build_questions, split_of
+from synth.questions.definitions import Definer
+from synth.questions.expansion import Grown, Growth, Structure, constant_edges, essence, grow, readings
+from synth.questions.paths import Retrieve, find_document
+from synth.questions.wording import Phrasing, word_question
+from warehouse.records import Document, Fact
+
+ALL = list(Structure)
+
+
+def draw(graph: KnowledgeGraph, growth: Growth, count: int = 40, seed: int = 1) -> list[Grown]:
+    return list(islice(grow(Definer(graph), growth, random.Random(seed), count), count))
+
+
+def beside_target(grown: Grown) -> list[str]:
+    return [node for s, _, o in grown.formula if TARGET in (s, o) for node in (s, o) if is_constant(node)]
+
+
+@pytest.mark.parametrize("structure", ALL)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_every_question_has_its_one_answer_whatever_grew_on_it(graph: KnowledgeGraph, structure: Structure, layers: int) -> None:
+    questions = draw(graph, Growth(structure, layers, intersections=0.6, unions=0.2))
+    assert len(questions) == 40
+    for grown in questions:
+        assert validate(essence(grown.formula)) == []
+        assert solve(graph, essence(grown.formula)) == {grown.answer}
+        assert grown.values[TARGET] == grown.answer
+        assert witness(graph, essence(grown.formula), grown.answer) is not None
+        named = [text for s, _, o in grown.formula for node in (s, o) if is_constant(node) for text in members(node)]
+        assert not set(named) & set(grown.values.values()), "no unknown is given away"
+
+
+def test_each_layer_takes_the_place_of_every_constant(graph: KnowledgeGraph) -> None:
+    for layers in (1, 2, 3):
+        for grown in draw(graph, Growth(Structure.LAYERWISE, layers, intersections=0.6)):
+            assert depth(grown.formula) == layers
+            assert not constant_edges(grown.formula)
+            assert bool(beside_target(grown)) == (layers == 1)
+
+
+@pytest.mark.parametrize("structure", [Structure.LAYERWISE, Structure.SEQUENTIAL])
+def test_without_any_constraint_there_are_more_answers(graph: KnowledgeGraph, structure: Structure) -> None:
+    for grown in draw(graph, Growth(structure, 3, intersections=0.6)):
+        for number in range(len(grown.formula)):
+            rest = without(grown.formula, number)
+            assert not rest or solve(graph, rest) > {grown.answer}
+    unchecked = draw(graph, Growth(structure, 3, intersections=0.6, checked=False))
+    assert any(solve(graph, without(g.formula, n)) == {g.answer} for g in unchecked for n in range(len(g.formula)) if without(g.formula, n))
+
+
+def test_every_constraint_of_a_definition_is_needed_for_it(graph: KnowledgeGraph) -> None:
+    seeds = draw(graph, Growth(Structure.LAYERWISE, 1, intersections=1.0))
+    pairs = [grown for grown in seeds if len(grown.formula) == 2]
+    assert len(pairs) > 20
+    for grown in pairs:
+        assert all(solve(graph, [triple]) > {grown.answer} for triple in grown.formula)
+
+
+def test_sequential_leaves_constants_beside_the_target_and_random_joins_constants(graph: KnowledgeGraph) -> None:
+    sequential = draw(graph, Growth(Structure.SEQUENTIAL, 3, intersections=1.0))
+    assert sum(bool(beside_target(grown)) for grown in sequential) > 10
+    assert all(depth(grown.formula) == 3 for grown in sequential)
+    assert not any(constant_edges(grown.formula) for grown in sequential)
+    scattered = draw(graph, Growth(Structure.RANDOM, 3, intersections=1.0))
+    assert sum(bool(constant_edges(grown.formula)) for grown in scattered) > 20
+
+
+def test_facts_that_no_document_states_and_entities_that_are_not_allowed_are_not_used(graph: KnowledgeGraph) -> None:
+    allowed = set(random.Random(3).sample(list(graph.subjects), 250))
+    definer = Definer(graph, allowed.__contains__)
+    for grown in islice(grow(definer, Growth(Structure.LAYERWISE, 2, 0.5), random.Random(1), 20), 20):
+        named = [text for s, _, o in grown.formula for node in (s, o) if is_constant(node) for text in members(node)]
+        assert set(grown.values.values()) <= allowed
+        assert all(name in allowed or not graph.about(name) for name in named)
+    unstated = KnowledgeGraph([Fact("a", "r", "b"), Fact("a", "s", "c", ("d",))], [Document("d", "a", "a: s c.", "x")])
+    assert {triple[1] for grown in draw(unstated, Growth(Structure.LAYERWISE, 1)) for triple in grown.formula} == {"s"}
+
+
+def test_the_sub_question_of_a_union_has_exactly_the_union_as_its_answer() -> None:
+    known = [("Dawn", "cast", "Ann"), ("Dawn", "cast", "Bob"), ("Dusk", "cast", "Ann"), ("Dusk", "cast", "Bob"), ("Dusk", "cast", "Cid")]
+    graph = KnowledgeGraph([Fact(s, r, o, (s,)) for s, r, o in known])
+    ((constraint,),) = Definer(graph).define(("Ann", "Bob"), 1, (), random.Random(1))
+    assert constraint.triple("V@X") == ("C@Dawn", "cast", "V@X")
+    assert solve(graph, [constraint.triple(TARGET)]) == {"Ann", "Bob"}
+    assert not list(Definer(graph).define(("Ann", "Cid"), 1, (), random.Random(1)))
+    assert not list(Definer(graph).define(("Ann", "Bob"), 1, ("Dawn",), random.Random(1)))
+
+
+def test_names_that_read_as_unions_stay_out_of_constants() -> None:
+    graph = KnowledgeGraph([Fact("Dawn", "cast", "Ann | Bob", ("d",)), Fact("Dawn", "year", "1950", ("d",))])
+    drawn = draw(graph, Growth(Structure.LAYERWISE, 1))
+    assert {grown.answer for grown in drawn} >= {"Dawn", "Ann | Bob"}
+    assert not any("|" in node for grown in drawn for triple in grown.formula for node in triple)
+
+
+def test_readings_lead_from_the_constants_to_the_answer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    found = 0
+    for grown in draw(graph, Growth(Structure.LAYERWISE, 2, intersections=0.5)):
+        hops = readings(grown)
+        known = {text for s, _, o in grown.formula for node in (s, o) if is_constant(node) for text in members(node)}
+        for hop in hops:
+            needed = {value for anchor in hop.anchors for value in anchor.values} or {hop.entity}
+            assert needed <= known
+            known |= {hop.entity, hop.value}
+        assert grown.answer in known
+        found += all(find_document(graph, hop, retrieve) for hop in hops)
+    assert found > 10, "most are found by the search of the agent"
+
+
+def test_a_tree_is_worded_with_brackets_where_its_branches_would_run_together() -> None:
+    formula = [("?", "cast", "V@X"), ("?", "year", "V@Y"), ("C@Dawn", "cast", "V@X"), ("C@Dusk", "cast", "V@X"), ("C@Noon", "year", "V@Y")]
+    words = word_question(formula, Phrasing({}, {"cast": "film"}, {}), 1, random.Random(1))
+    assert words == "the film with cast the (cast of Dawn and cast of Dusk) and year the year of Noon?"
+    nested = word_question(
+        [("?", "cast", "V@X"), ("V@X", "club", "C@Sun")], Phrasing({}, {"cast": "film", "club": "man"}, {}), 1, random.Random(1)
+    )
+    assert nested == "the film with cast the man with club Sun?"
+
+
+@pytest.mark.parametrize("structure", ["layerwise", "random", "sequential"])
+def test_grown_questions_are_tasks_like_others(graph: KnowledgeGraph, retrieve: Retrieve, structure: str) -> None:
+    config = QuestionConfig(counts={1: 5, 2: 15}, structure=structure, intersections=0.5)  # type: ignore[arg-type]
+    tasks, _ = build_questions(graph, config, 1, retrieve)
+    assert tasks == build_questions(graph, config, 1, retrieve)[0]
+    assert len(tasks) == len({task.key for task in tasks}) == len({formula_digest(task.formula) for task in tasks}) == 20
+    for task in tasks:
+        assert solve(graph, essence(task.formula)) == set(task.answers)
+        assert task.provenance["shape"] == structure
+        assert 1 <= task.hops < len(task.provenance["path"]) + 1
+        assert task.answers[0] not in task.question
+        assert task.proofs["answers"] == list(task.answers)
+        assert not task.proofs["redundant"] and not task.proofs["constant_edges"] and not task.proofs["unsupported"]
+    with pytest.raises(ValueError, match="retrieve"):
+        build_questions(graph, config, 1)
+
+
+def test_what_the_proofs_object_to_is_dropped_with_its_reason(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    config = QuestionConfig(counts={2: 10}, structure="random", intersections=0.5, allowed_shortcuts=0)
+    kinds = {failure.kind for failure in build_questions(graph, config, 1, retrieve)[1]}
+    assert {"redundant_constraint", "constant_edge", "shortcut"} <= kinds
+    layerwise = config.model_copy(update={"structure": "layerwise"})
+    tasks, failures = build_questions(graph, layerwise, 1, retrieve)
+    assert len(tasks) == 10
+    assert {failure.kind for failure in failures} <= {"not_found_by_search"}
+
+
+def test_splits_of_grown_questions_share_no_entity_on_the_way(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    named: dict[str, set[str]] = {}
+    for split in ("train", "heldout"):
+        config = QuestionConfig(counts={1: 10, 2: 10}, structure="layerwise", split=split)
+        tasks, failures = build_questions(graph, config, 1, retrieve, allowed=lambda entity, split=split: split_of(entity, 0.4) == split)
+        assert len(tasks) + sum(failure.item.get("missing", 0) for failure in failures) == 20
+        assert tasks
+        named[split] = {name for task in tasks for name in task.provenance["path"]}
+    assert not named["train"] & named["heldout"]
+
+
+def test_a_wish_beyond_the_graph_is_a_shortfall() -> None:
+    graph = KnowledgeGraph([Fact("a", "r", "b", ("d",))], [Document("d", "a", "a: r b.", "x")])
+    tasks, failures = build_questions(graph, QuestionConfig(counts={1: 5}, structure="layerwise"), 1, lambda query: graph.documents["d"])
+    assert len(tasks) == 2
+    assert failures[-1].item == {"layers": 1, "shape": "layerwise", "missing": 3}

@@ -1,0 +1,249 @@
+"""Questions over a slice of memory in several styles, plans checked by the index and by a judge, reasoning and plans by a teacher."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from synth.fas.jury import Jury, Verdict, read_verdict
+from synth.fas.memory import Memory, Statement, remember
+from synth.fas.memory_plans import build_memory_plans, read_questions
+from synth.fas.plans import PlanWishes, build_plans
+from synth.fas.reasoning import FasConfig, build_fas
+from synth.fas.styles import QuestionStyle
+from synth.fas.teacher_passes import Assignment, judge_passes
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.paths import Retrieve
+from synth.questions.wording import Phrasing
+from tests.synth.scripted import ScriptedTeacher
+from warehouse import Check, Document, Example, Fact, Failure, Lake, Task
+from warehouse.errors import RequestError
+
+STYLES = tuple(QuestionStyle)
+
+
+@pytest.fixture(scope="module")
+def films() -> KnowledgeGraph:
+    """Three films: two stars each, a year, a director whom two share."""
+    rows = [("Alpha", "1990", "Dan", ("Ann", "Bob")), ("Beta", "1994", "Dan", ("Ann", "Cid")), ("Gamma", "2001", "Eve", ("Cid", "Fay"))]
+    facts: list[Fact] = []
+    documents: list[Document] = []
+    for title, year, director, stars in rows:
+        values = [("year", year), ("director", director), *(("star", star) for star in stars)]
+        facts += [Fact(title, relation, value, (f"d{title}",), "films") for relation, value in values]
+        text = f"{title}: {', '.join(f'{relation} {value}' for relation, value in values)}."
+        documents.append(Document(f"d{title}", title, text, "films"))
+    return KnowledgeGraph(facts, documents, {title: "film" for title, *_ in rows})
+
+
+def test_the_memory_is_living_and_knows_source_and_time(films: KnowledgeGraph) -> None:
+    memory = Memory.of(films, ["Alpha"])
+    assert Statement("Alpha", "director", "director Dan", "dAlpha", "1990") in memory.about("Alpha")
+    before = len(memory)
+    memory.append(remember(films, "Alpha"))
+    assert len(memory) == before
+    memory.append([Statement("France", "arrivals", "arrivals 4,222 thousand", "page", "2025-06")])
+    assert list(memory) == ["Alpha", "France"]
+    assert memory.about("nobody") == ()
+
+
+def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> None:
+    wishes = PlanWishes(60, 4, 1, styles=STYLES)
+    examples, failures = build_plans(films, wishes, 1, None, Phrasing.of(films))
+    questions = " ".join(re.findall(r"<question> (.*?)</question>", " ".join(example.text for example in examples)))
+    assert "number of lead of Alpha?" in questions
+    assert any("How many have Dan as filmmaker?" in failure.reason for failure in failures)  # no document has that title
+    assert re.search(r"Sum up \w+: ", questions)
+    assert re.search(r"\? year of Alpha\?", questions)
+    assert {failure.kind for failure in failures} <= {"fas_plan_no_such_question", "fas_plan_no_document", "fas_plan_not_unique"}
+    assert {failure.item["style"] for failure in failures if failure.kind == "fas_plan_no_such_question"} == {"multi_hop"}
+
+
+def test_the_numbers_asked_for_are_those_of_the_graph(films: KnowledgeGraph) -> None:
+    jury = Jury(ScriptedTeacher(lambda _: "no, content"))
+    _, failures = build_plans(films, PlanWishes(200, 4, 1, styles=(QuestionStyle.NUMERICAL,)), 3, None, Phrasing(words={}), jury=jury)
+    asked = {failure.reason.removeprefix("rejected plan for: "): failure.item["answer"] for failure in failures}
+    assert len(asked) > 4
+    for question, answer in asked.items():
+        if found := re.fullmatch(r"number of star of (\w+)\?", question):
+            assert int(answer) == len(films.objects(found[1], "star"))
+        elif found := re.fullmatch(r"How many have (\w+) as (\w+)\?", question):
+            assert int(answer) == len(films.subjects_of(found[2], found[1]))
+        else:
+            raise AssertionError(question)
+
+
+def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    wishes = PlanWishes(80, 2, 3, styles=STYLES)
+    examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
+    assert len(examples) + len(failures) <= 160
+    for example in examples:
+        found = retrieve(re.findall(r"<search> (.*)</search>", example.text)[0])
+        assert found is not None
+        assert found.id in example.sources
+    assert {failure.item["style"] for failure in failures} <= {"numerical"}  # other styles begin at a name, which the search finds
+
+
+def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: KnowledgeGraph, retrieve: Retrieve, tmp_path: Path) -> None:
+    jury = Jury(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))
+    wishes = PlanWishes(60, 4, 3, styles=STYLES)
+    examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph), jury=jury)
+    alone = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
+    assert [example.id for example in examples] == [example.id for example in alone[0]]
+    assert {check.checker for check in jury.checks} == {"index", "teacher"}
+    kept = {example.id for example in examples}
+    for check in jury.checks:
+        if check.checker == "index":
+            assert check.accepted == (check.sample in kept)
+    with Lake(tmp_path) as lake:
+        lake.add([*examples, *failures, *jury.checks])
+        assert set(lake.read(Check)) == set(jury.checks)
+        (row,) = lake.query("SELECT * FROM check_agreement").to_pylist()
+        outcomes = lake.query("SELECT outcome, reason, samples, share FROM synthesis_outcomes WHERE kind = 'fas_plan'").to_pylist()
+    by_sample = {check.sample: check.accepted for check in jury.checks if check.checker == "teacher"}
+    assert row["samples"] == len(by_sample)
+    assert row["both"] == sum(sample in kept and accepted for sample, accepted in by_sample.items())
+    assert row["agreement"] == pytest.approx((row["both"] + row["neither"]) / row["samples"])
+    assert 0 < row["agreement"] < 1
+    removed = {failure.kind.removeprefix("fas_plan_") for failure in failures}
+    assert {(row["outcome"], row["reason"]) for row in outcomes} == {("kept", None), *(("removed", reason) for reason in removed)}
+    assert sum(row["share"] for row in outcomes) == pytest.approx(1)
+
+
+def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
+    replies = {"director": "no: logic", "star": None, "year": "who knows"}
+    jury = Jury(ScriptedTeacher(lambda asked: next((said for word, said in replies.items() if f"plan: {word}" in asked), "yes")))
+    examples, failures = build_plans(films, PlanWishes(40, 3, 1, styles=STYLES), 1, None, Phrasing.of(films), jury=jury)
+    kinds = {failure.kind for failure in failures}
+    assert {"fas_plan_teacher_logic", "fas_plan_not_judged"} <= kinds
+    assert {failure.kind for failure in jury.failures} == {"verdict_unreadable", "timeout"}
+    assert all("plan: director" not in example.text and "plan: star<" not in example.text for example in examples)
+    assert {check.checker for check in jury.checks} == {"teacher"}
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("yes", Verdict(True)),
+        ("**Yes**, it would", Verdict(True)),
+        ("No - invalid", Verdict(False, "invalid")),
+        ("no", Verdict(False, "content")),
+        ("yesterday", None),
+        ("", None),
+        ("I would say yes", None),
+    ],
+)
+def test_verdicts(text: str, verdict: Verdict | None) -> None:
+    read = read_verdict("plan-1", text)
+    assert read == verdict if verdict is not None else isinstance(read, Failure)
+
+
+def test_a_teachers_second_pass_must_reach_a_gold_answer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    config = FasConfig(plan_slices=0, reasoning={2: 12}, reasoner="teacher")
+    oracle = dict(_answers(graph, retrieve))
+
+    def says(asked: str) -> str | None:
+        question = re.findall(r"Question: (.*)", asked)[0]
+        number = list(oracle).index(question)
+        if "What is known" not in asked:
+            return None if number == 0 else "A guess. <answer>nobody</answer>"
+        return {1: "no answer", 2: "<answer>x</answer>", 3: f"<answer>{oracle[question]}</answer>", 4: None}.get(
+            number, f"Steps </think><answer> no. <answer>{oracle[question]}</answer>"
+        )
+
+    examples, failures = build_fas(graph, config, 1, retrieve, teacher=ScriptedTeacher(says))
+    assert len(examples) == 7
+    assert sorted(failure.kind for failure in failures) == [
+        "fas_reason_no_answer", "fas_reason_no_completion", "fas_reason_no_completion", "fas_reason_no_reasoning", "fas_reason_not_gold"
+    ]  # fmt: skip
+    for example in examples:
+        assert re.fullmatch(r"<question> .*</question><think> Steps < /think>< answer> no\.</think><answer> .*</answer>", example.text)
+        assert example.text.count("</think>") == example.text.count("<answer>") == 1
+        assert len(example.sources) == 3
+    with pytest.raises(RequestError, match="reasoner"):
+        build_fas(graph, config, 1, retrieve)
+
+
+def test_only_the_last_answer_of_the_second_pass_counts() -> None:
+    assignment = Assignment(Task("k", "search", "Who?", ("Amber",)), ())
+    assert isinstance(judge_passes(assignment, "", "a <answer>Blue</answer> b <answer>Amber</answer>"), Example)
+    failed = judge_passes(assignment, "first", "a <answer>Amber</answer> b <answer>Blue</answer>")
+    assert isinstance(failed, Failure)
+    assert failed.item == {"task": "k", "a1": "first", "a2": "a <answer>Amber</answer> b <answer>Blue</answer>", "answer": "Blue"}
+
+
+def _answers(graph: KnowledgeGraph, retrieve: Retrieve) -> list[tuple[str, str]]:
+    """The questions that the reasoning below asks, and their answers."""
+    examples, _ = build_fas(graph, FasConfig(plan_slices=0, reasoning={2: 12}), 1, retrieve)
+    found = [re.fullmatch(r"<question> (.*?)</question>.*<answer> (.*)</answer>", example.text) for example in examples]
+    return [(match[1], match[2]) for match in found if match is not None]
+
+
+def test_a_memory_without_a_graph_gives_plans_by_a_teacher(films: KnowledgeGraph) -> None:
+    memory = Memory.of(films, ["Alpha", "Beta", "Gamma"])
+
+    def says(asked: str) -> str:
+        if "Judge a plan" in asked:
+            return "no, unnecessary" if 'first action: search for "Beta"' in asked else "yes"
+        assert "1. " in asked
+        return "\n".join(json.dumps(line(query=query, style=style)) for query, style in [("Alpha", "factual"), ("Beta", "multi-hop")])
+
+    teacher = ScriptedTeacher(says)
+    examples, failures = build_memory_plans(memory, teacher, 5, STYLES, 1, jury=Jury(teacher))
+    assert len(examples) == 1
+    assert {failure.kind for failure in failures} == {"fas_plan_teacher_unnecessary"}
+    indexed, rejected = build_memory_plans(memory, teacher, 5, STYLES, 1, retrieve=films.titled)
+    assert {example.id for example in examples} <= {example.id for example in indexed} or rejected
+    with pytest.raises(ValueError, match="jury"):
+        build_memory_plans(memory, teacher, 5, STYLES, 1)
+
+
+def line(**changed: object) -> dict[str, object]:
+    base: dict[str, object] = {"style": "factual", "question": "Who?", "answer": "Dan", "requires": [1], "plan": ["who"], "query": "Alpha"}
+    return base | changed
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (line(), None),
+        (line(style="numerical", answer=4), None),
+        (line(style="odd"), "unreadable"),
+        (line(requires=[3]), "unreadable"),
+        (line(requires=[0]), "unreadable"),
+        (line(requires=[True]), "unreadable"),
+        (line(requires=[]), "rests_on_nothing"),
+        (line(plan=[]), "rests_on_nothing"),
+        (line(question="Is it dan?"), "answer_leaked"),
+        (line(query=""), "unreadable"),
+        (line(answer=None), "unreadable"),
+        ([1], "unreadable"),
+    ],
+)
+def test_lines_that_a_teacher_may_write(row: object, kind: str | None) -> None:
+    statements = (Statement("Alpha", "director", "director Dan", "d"), Statement("Beta", "year", "year 1994", "e"))
+    (read,) = read_questions(f"```json\n{json.dumps(row)}\n```\n", statements)
+    assert (read.kind.removeprefix("fas_plan_") if isinstance(read, Failure) else None) == kind
+
+
+def test_kept_and_removed_are_counted_by_reason(tmp_path: Path) -> None:
+    failures = [
+        Failure("synth", kind, "", number) for number, kind in enumerate(["has_invalid", "not_unique", "not_unique", "proposal_unreadable"])
+    ]
+    asked = Task("k", "search", "Who?", ("A",), (("?", "r", "C@b"),))
+    with Lake(tmp_path) as lake:
+        lake.add(
+            [*failures, Failure("rl", "fault", ""), asked, replace(asked, key="l", formula=()), Example("e", "has", (("t", True),), ())]
+        )
+        rows = lake.query("SELECT kind, outcome, reason, samples, share FROM synthesis_outcomes ORDER BY kind, outcome").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("has", "kept", None, 1, 0.5),
+        ("has", "removed", "invalid", 1, 0.5),
+        ("proposal", "removed", "unreadable", 1, 1.0),
+        ("question", "kept", None, 1, pytest.approx(1 / 3)),
+        ("question", "removed", "not_unique", 2, pytest.approx(2 / 3)),
+    ]

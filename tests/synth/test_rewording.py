@@ -1,0 +1,179 @@
+"""Rewordings are kept where they ask the same and dropped with their reason where they do not; the texts are given, as a teacher's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.rewording import Defect, RewordingConfig, check, hidden_of, reword, same_formula
+from synth.questions.wording import Phrasing
+from synth.teachers.teacher import Ending, Fault, Reply, Request, completion_id, failed
+from warehouse.records import Completion, Document, Fact, Failure, Task
+
+FORMULA = (("C@Amber Stone", "employer", "V@a"), ("V@a", "seat", "?"))
+TASK = Task("k", "search", "base of workplace of Amber Stone?", ("Green Lake",), FORMULA)
+GOOD = "Amber Stone works somewhere: in which city is that workplace's base?"
+READ = '[["V@x", "seat", "?"], ["C@Amber Stone", "employer", "V@x"]]'
+
+
+@pytest.fixture
+def graph() -> KnowledgeGraph:
+    triples = [("Amber Stone", "employer", "Blue River"), ("Blue River", "seat", "Green Lake"), ("Amber Stone", "school", "Red Hill")]
+    return KnowledgeGraph([Fact(*triple) for triple in triples])
+
+
+class Scripted:
+    """A teacher whose replies are written beforehand: by what it is asked to do and the question it is given."""
+
+    name = "scripted"
+
+    def __init__(self, reply: Callable[[Request], str | None]) -> None:
+        self._reply = reply
+        self.asked: list[Request] = []
+
+    def complete(self, requests: Sequence[Request]) -> list[Reply]:
+        self.asked += requests
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> Reply:
+        text = self._reply(request)
+        if text is None:
+            return failed(Fault.TIMEOUT, "no completion", self.name, request)
+        return Completion(completion_id(self.name, request), self.name, request.content, text, Ending.STOP, 1, 1)
+
+
+def says(wording: str | None, reading: str | None = READ) -> Scripted:
+    return Scripted(lambda request: reading if "Relations:" in request.messages[-1].content else wording)
+
+
+def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue River",), words: bool = True) -> list[Defect]:
+    return [finding.defect for finding in check(question, task, hidden, Phrasing() if words else None)]
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (GOOD, []),
+        ("In which city lies the base of the WORKPLACE of amber stone?", []),
+        ("base of workplace of Amber Stone", [Defect.UNCHANGED]),
+        ("Where is the base of the workplace of Amber?", [Defect.CONSTANT_MISSING]),
+        ("Where is the base of the workplace of Amber Stone, in Green Lake?", [Defect.ANSWER_LEAKED]),
+        ("Where is the base of Blue River, the workplace of Amber Stone?", [Defect.WAY_LEAKED]),
+        ("Where was the base of the workplace of Amber Stone in 1999?", [Defect.NUMBER_ADDED]),
+        ("Where is the base of Amber Stone?", [Defect.RELATION_MISSING]),
+        ("Sure!\nWhere is the base of the workplace of Amber Stone?", [Defect.SEVERAL_LINES]),
+        ("", [Defect.CONSTANT_MISSING, Defect.RELATION_MISSING, Defect.RELATION_MISSING]),
+    ],
+)
+def test_what_a_rewording_must_say(question: str, expected: list[Defect]) -> None:
+    assert defects(question) == expected
+
+
+def test_a_relation_that_stands_twice_is_asked_for_twice() -> None:
+    formula = (("C@Amber Stone", "friend", "V@a"), ("V@a", "friend", "?"))
+    task = Task("k", "search", "friend of friend of Amber Stone?", ("Red Hill",), formula)
+    assert defects("Name a friend of Amber Stone.", task) == [Defect.RELATION_MISSING]
+    assert defects("Name a friend of some friend of Amber Stone.", task) == []
+
+
+def test_names_inside_names_leak_nothing() -> None:
+    """The answer Green is no leak in the constant Green Lake, and 90 none in the constant 90210."""
+    formula = (("C@Green Lake", "founder", "?"),)
+    task = Task("k", "search", "creator of Green Lake?", ("Green",), formula)
+    assert defects("Who is the creator of Green Lake?", task) == []
+    assert defects("Is Green the creator of Green Lake?", task) == [Defect.ANSWER_LEAKED]
+
+
+def test_every_member_of_a_union_is_named() -> None:
+    task = Task("k", "search", "base of Red Hill or Blue River?", ("Green Lake",), (("C@Blue River | Red Hill", "seat", "?"),))
+    assert defects("What is the base of Red Hill, or else of Blue River?", task, ()) == []
+    assert defects("What is the base of Red Hill?", task, ()) == [Defect.CONSTANT_MISSING]
+
+
+def test_accents_and_case_do_not_hide_a_leak() -> None:
+    task = Task("k", "search", "seat of Blue River?", ("Málaga",), (("C@Blue River", "seat", "?"),))
+    assert defects("Is MALAGA the base of Blue River?", task, ()) == [Defect.ANSWER_LEAKED]
+
+
+def test_formulas_are_the_same_whatever_their_names_order_and_direction() -> None:
+    assert same_formula(FORMULA, (("?", "seat", "V@other"), ("V@other", "employer", "C@amber stone")))
+    assert not same_formula(FORMULA, (("?", "employer", "V@a"), ("V@a", "seat", "C@Amber Stone")))
+    assert not same_formula(FORMULA, FORMULA[1:])
+    assert not same_formula(FORMULA, (("C@Amber Stone", "employer", "?"), ("?", "seat", "V@a")))
+    assert not same_formula((*FORMULA, FORMULA[0]), FORMULA)
+    assert same_formula((("C@A | B", "r", "?"),), (("C@B | A", "r", "?"),))
+
+
+def test_a_rewording_is_kept_with_where_it_came_from(graph: KnowledgeGraph) -> None:
+    made, failures = reword([TASK], says(GOOD), RewordingConfig(), 0, graph)
+    assert failures == []
+    (task,) = made
+    assert (task.question, task.answers, task.formula) == (GOOD, TASK.answers, TASK.formula)
+    assert task.key != TASK.key
+    about = {"reworded_from": "k", "original": TASK.question, "teacher": "scripted", "relations_checked_by": "reading"}
+    assert about.items() <= task.provenance.items()
+
+
+def test_the_reader_sees_the_rewording_alone(graph: KnowledgeGraph) -> None:
+    teacher = says(GOOD)
+    reword([TASK], teacher, RewordingConfig(), 0, graph)
+    reading = teacher.asked[-1].messages[-1].content
+    assert GOOD in reading and TASK.question not in reading
+    assert "Relations: employer, school, seat\n" in reading
+
+
+@pytest.mark.parametrize(
+    ("reading", "kind"),
+    [
+        ('[["C@Amber Stone", "school", "V@x"], ["V@x", "seat", "?"]]', Defect.READ_DIFFERENTLY),
+        ('[["C@Amber Stone", "employer", "?"]]', Defect.READ_DIFFERENTLY),
+        ('[["Amber Stone", "employer", "?"]]', Defect.UNREADABLE),
+        ("I cannot do that.", Fault.MALFORMED),
+        (None, Fault.TIMEOUT),
+    ],
+)
+def test_a_question_that_reads_differently_is_dropped(graph: KnowledgeGraph, reading: str | None, kind: str) -> None:
+    made, (failure,) = reword([TASK], says(GOOD, reading), RewordingConfig(), 0, graph)
+    assert made == []
+    assert failure.kind == kind
+
+
+def test_a_reading_may_stand_in_prose(graph: KnowledgeGraph) -> None:
+    made, _ = reword([TASK], says(GOOD, f"Here [see list] it is:\n```json\n{READ}\n```"), RewordingConfig(), 0, graph)
+    assert len(made) == 1
+
+
+def test_what_fails_is_kept_with_its_text(graph: KnowledgeGraph) -> None:
+    leaked = "Is Green Lake the base of the workplace of Amber Stone?"
+    made, failures = reword([TASK], says(leaked), RewordingConfig(), 0, graph)
+    assert made == []
+    item = {"task": "k", "text": leaked, "teacher": "scripted"}
+    assert failures == [Failure("rewording", Defect.ANSWER_LEAKED, "the answer 'Green Lake' is named", item)]
+    _, (silent,) = reword([TASK], says(None), RewordingConfig(), 0, graph)
+    assert silent.kind == Fault.TIMEOUT
+
+
+def test_variants_are_tasks_of_their_own_and_repeat(graph: KnowledgeGraph) -> None:
+    config = RewordingConfig(variants=3, relations="words")
+    made, _ = reword([TASK], says(GOOD), config, 0, graph)
+    again, _ = reword([TASK], says(GOOD), config, 0, graph)
+    assert len({task.key for task in made}) == 3
+    assert made == again
+
+
+def test_the_way_is_what_the_graph_says(graph: KnowledgeGraph) -> None:
+    assert hidden_of(graph, TASK) == {"Blue River"}
+
+
+def test_proofs_stay_but_for_what_the_words_decide(graph: KnowledgeGraph) -> None:
+    document = Document("d", "Blue River", "Blue River: seat Green Lake.", "s")
+    stated = KnowledgeGraph([*list(graph.facts())[:1], Fact("Blue River", "seat", "Green Lake", ("d",))], [document])
+    proven = replace(TASK, proofs={"redundant": [], "easy": False})
+    easy = [
+        reword([proven], says(GOOD), RewordingConfig(), 0, stated, retrieve)[0][0].proofs
+        for retrieve in (None, lambda query: document, lambda query: None)
+    ]
+    assert easy == [{"redundant": [], "easy": value} for value in (None, True, False)]
