@@ -66,6 +66,7 @@ def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
         assert {source for example in shop.lake.examples() for source in example.sources} == {"r0", "r1", "r2", "r3"}
 
 
+@pytest.mark.slow
 def test_small_batches_make_as_many_questions_and_none_twice(tmp_path: Path) -> None:
     with shop_at(tmp_path, "synth.batch=7") as shop:
         assert make(shop, "webshaper")["tasks.train"] == 40

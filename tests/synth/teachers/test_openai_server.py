@@ -19,6 +19,8 @@ from synth.teachers.teacher import Fault, Reply, Request, ask, user
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake, RequestError
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def teacher_of(server: MisbehavingServer, lake: Lake | None = None, **options: Any) -> Iterator[ModelTeacher]:
