@@ -32,9 +32,9 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create_policy(config, texts, WORDS, tmp_path_factory.mktemp("policy") / "tiny", seed=0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
-    """A real vLLM engine and environment workers on Ray, ended with the session."""
+    """A real vLLM engine and environment workers on Ray, ended with the module: other engines need its processors."""
     options = {"tests.rl.faulty:create": {"seconds": 30}}
     config = RolloutConfig.model_validate(
         {
