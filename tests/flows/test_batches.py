@@ -16,6 +16,7 @@ class Cut(BaseException):
     """What ends a process."""
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_not_made_again(tmp_path: Path) -> None:
     made: list[str] = []
 

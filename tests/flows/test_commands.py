@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -44,6 +45,7 @@ def test_rows_are_judged_and_the_broken_one_has_an_error_and_no_value(tmp_path: 
     assert scored[2]["error"]
 
 
+@pytest.mark.slow
 def test_sql_prints_one_json_document_and_refuses_to_write(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([Failure("synth", "debris", "no name", {"line": 3})])
@@ -61,6 +63,7 @@ def test_a_missing_input_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     planned = json.loads(flywheel("run", "--profile", "quickstart", "--home", str(home), "--turns", "2", "--dry-run").stdout)

@@ -29,6 +29,7 @@ def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_graph_that_gives_no_task_is_refused_and_the_reasons_are_kept(tmp_path: Path) -> None:
     (tmp_path / "facts.csv").write_text("subject,relation,object\nParis,country,France\n")
     (tmp_path / "documents.jsonl").write_text('{"id": "d1", "title": "Oslo", "text": "Oslo is far away."}\n')

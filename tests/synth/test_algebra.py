@@ -58,6 +58,7 @@ def test_an_expression_denotes_what_the_definitions_say(known: list[Fact], expre
     assert evaluate(graph, fold(expression)) == denotation(known, expression)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(facts, expressions())
 def test_a_conjunction_becomes_triples_with_the_same_answers(known: list[Fact], expression: Expression) -> None:

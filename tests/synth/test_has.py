@@ -253,6 +253,7 @@ def read_option(text: str) -> object:
     return option(found[1] or "", found[2], found[3])
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize(("unjudged", "made", "left_out"), [("drop", 965, 120), ("open", 1_085, 0)])
 def test_the_released_runs_become_decisions_without_a_graph(unjudged: str, made: int, left_out: int) -> None:

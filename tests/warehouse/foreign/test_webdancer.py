@@ -95,6 +95,7 @@ def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
     assert all(failure.kind == "webdancer_row" and f"line {failure.item['line']}" in failure.reason for failure in read.failures)
 
 
+@pytest.mark.slow
 @real
 def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
     read = read_webdancer(DATA)
