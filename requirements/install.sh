@@ -7,6 +7,7 @@ if ! "${PYTHON:-false}" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3
     exit 2
 fi
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+"$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip --default-pip >/dev/null
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "uv==0.13.8"
 tag=$("$VENV/bin/python" -c 'import sys; print(f"cp{sys.version_info[0]}{sys.version_info[1]}")')
 backend=
