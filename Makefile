@@ -21,7 +21,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "$(UNIT)"
 	$(BIN)/pytest -q -n 2 -m "slow"
-	$(BIN)/pytest -q -m "engine or end_to_end"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "engine or end_to_end"
 
 unit: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "$(UNIT)"

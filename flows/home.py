@@ -79,18 +79,15 @@ class Home:
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
 
 
-def claim_home(root: Path, profile: str | None, overrides: Sequence[str], new: bool = True) -> Home:
-    """The home at `root`: as it is where nothing is asked of it, else for the profile (quickstart without one) with its overrides.
+def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new: bool = True) -> FlywheelConfig:
+    """The configuration that a command means: the home's own where nothing is asked, else the profile's (quickstart without one).
 
     Raises:
-        RequestError: it belongs to another configuration; or it is not there and not `new`.
+        RequestError: nothing is asked, there is no home, and none is to be made (`new`); or a key, a value or a profile is wrong.
     """
-    home = Home(root)
     if profile is None and not overrides and (home.config_file.is_file() or not new):
-        home.load()
-    else:
-        home.claim(load_config(profile or "quickstart", overrides))
-    return home
+        return home.load()
+    return load_config(profile or "quickstart", overrides)
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""A Prefect flow for each stage. Prefect shows and schedules; what is done and what is left to do stands in the lake."""
+"""A Prefect flow for each stage. Prefect shows and schedules; what is done and what is left to do stands in the lake.
+
+A stage's own code is imported when the stage has work: torch, TRL and Ray take ten seconds to load, and a command that finds
+nothing to do, or makes questions only, needs none of them.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,27 @@ from typing import Any
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
+from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.runs import StageRun, execute
-from flows.stages.evaluation import evaluate
-from flows.stages.gate import promote
-from flows.stages.synthesis import Kind, synthesise
-from flows.stages.training import finetune, initialise, policy_id, pretrain, reinforce
 from flows.workshop import Workshop, workshop
 from warehouse.errors import RequestError
 
 Rows = list[dict[str, Any]]
+Work = Callable[[StageRun], dict[str, Any]]
 
 
 @flow(name="synthesis", log_prints=False)
-def synthesis_flow(home: Path, turn: int = 1, kind: Kind = "all") -> Rows:
+def synthesis_flow(home: Path, turn: int = 1, kind: SynthesisKind = "all") -> Rows:
     """Questions, plans, reasoning, decision records and demonstrations of a turn, or one `kind` of them alone."""
-    run_id = f"t{turn}-synth" + ("" if kind == "all" else f"-{kind}")
     with workshop(home) as shop:
-        return _stage(shop, run_id, "synth", turn, lambda run: synthesise(shop, run, turn, kind), "" if kind == "all" else kind)
+
+        def work(run: StageRun) -> dict[str, Any]:
+            from flows.stages.synthesis import synthesise
+
+            return synthesise(shop, run, turn, kind)
+
+        return _stage(shop, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind)
 
 
 @flow(name="training", log_prints=False)
@@ -34,13 +41,19 @@ def training_flow(home: Path, stage: str, turn: int = 1, variant: str = "") -> R
     """One of the training stages `cpt`, `sft`, `rl` of a turn; `variant` fixes RL's horizon at its first or last value."""
     with workshop(home) as shop:
         parent = _parent(shop, stage, turn)
-        work: dict[str, Callable[[StageRun], dict[str, Any]]] = {
-            "init": lambda run: initialise(shop, run),
-            "cpt": lambda run: pretrain(shop, run, turn, parent),
-            "sft": lambda run: finetune(shop, run, turn, parent),
-            "rl": lambda run: reinforce(shop, run, turn, parent, variant),
-        }
-        return _stage(shop, policy_id(turn, stage, variant), stage, turn, work[stage], variant)
+
+        def work(run: StageRun) -> dict[str, Any]:
+            if stage == "rl":
+                from flows.stages.reinforcement import reinforce
+
+                return reinforce(shop, run, turn, parent, variant)
+            from flows.stages.training import finetune, initialise, pretrain
+
+            if stage == "init":
+                return initialise(shop, run)
+            return {"cpt": pretrain, "sft": finetune}[stage](shop, run, turn, parent)
+
+        return _stage(shop, policy_id(turn, stage, variant), stage, turn, work, variant)
 
 
 @flow(name="evaluation", log_prints=False)
@@ -50,14 +63,26 @@ def evaluation_flow(home: Path, policy: str, suite: str = "held_out") -> Rows:
         record = shop.policy(policy)
         if suite not in shop.config.evaluation.suites:
             raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(shop.config.evaluation.suites)}.")
-        return _stage(shop, f"eval-{policy}-{suite}", "eval", record.wheel_turn, lambda run: evaluate(shop, record, suite, run))
+
+        def work(run: StageRun) -> dict[str, Any]:
+            from flows.stages.evaluation import evaluate
+
+            return evaluate(shop, record, suite, run)
+
+        return _stage(shop, evaluation_id(policy, suite), "eval", record.wheel_turn, work)
 
 
 @flow(name="gate", log_prints=False)
 def gate_flow(home: Path, turn: int = 1) -> Rows:
     """Promote the turn's candidate, or keep the champion, with the reason."""
     with workshop(home) as shop:
-        return _stage(shop, f"t{turn}-gate", "gate", turn, lambda run: promote(shop, turn))
+
+        def work(run: StageRun) -> dict[str, Any]:
+            from flows.stages.gate import promote
+
+            return promote(shop, turn)
+
+        return _stage(shop, gate_id(turn), "gate", turn, work)
 
 
 def run_stage(home: Path, stage_flow: Callable[..., Rows], **parameters: Any) -> Rows:
@@ -66,7 +91,7 @@ def run_stage(home: Path, stage_flow: Callable[..., Rows], **parameters: Any) ->
         return stage_flow(home=home, **parameters)
 
 
-def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Callable[[StageRun], dict[str, Any]], variant: str = "") -> Rows:
+def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "") -> Rows:
     settings = shop.config.for_turn(turn).model_dump(mode="json") | {"variant": variant or "scaling"}
     worked, figures = execute(shop.lake, run_id, stage, turn, settings, work)
     rows = figure_rows(figures)

@@ -14,7 +14,7 @@ from typing import Any
 from prefect import flow
 
 from flows.home import Home
-from flows.plan import Kind, steps
+from flows.plan import Kind, completed, gate_id, steps
 from flows.prefect_runtime import quiet_prefect
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
 from flows.summary import evaluation_rows
@@ -52,7 +52,4 @@ def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
 
 def is_done(home: Home, turns: int) -> bool:
     """Whether the last turn's gate has spoken."""
-    if not (home.root / "lake").is_dir():
-        return False
-    with Lake(home.root, read_only=True) as lake:
-        return bool(lake.runs("id = ? AND state = 'completed'", [f"t{turns}-gate"]))
+    return gate_id(turns) in completed(home)

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.locking import exclusive
-from rl.rollout import Rollouts
 from warehouse import Document, Lake, Policy
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.rollout import Rollouts
 
 
 @dataclass(slots=True)
@@ -30,6 +33,8 @@ class Workshop:
 
     def rollouts(self, policy_path: Path) -> Rollouts:
         """The engines and environments, with the policy in `policy_path` loaded."""
+        from rl.rollout import Rollouts  # Ray and transformers: not before engines are wanted
+
         if self._rollouts is None:
             documents: list[Document] = self.lake.documents()
             self._rollouts = Rollouts.start(self.config.rollout, policy_path, documents)

@@ -58,12 +58,11 @@ def export(
 
     Example: flywheel export sft --home runs/demo --to sft.jsonl
     """
+    from flows.exports import KINDS, ExportWishes, export_dataset
     from flows.lakes import open_lake
 
     with open_lake(home) as lake:
-        if kind in ("cpt", "sft", "rl", "webshaper"):
-            from flows.exports import ExportWishes, export_dataset
-
+        if kind in KINDS:
             dataset = export_dataset(lake, kind, to, ExportWishes(format_, at, turn, near_duplicates, split_by, held_out))
             print(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
         else:

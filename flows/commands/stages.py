@@ -54,9 +54,10 @@ def synth(
 
     Example: flywheel synth webshaper --profile movies --home runs/questions --set synth.webshaper.count=2000
     """
-    from flows.home import claim_home
+    from flows.home import Home, choose_config
 
-    claim_home(home, profile, set_ or [], new=profile is not None)
+    place = Home(home)
+    place.claim(choose_config(place, profile, set_ or [], new=profile is not None))
     from flows.stage_flows import run_stage, synthesis_flow
 
     run_stage(home, synthesis_flow, turn=turn, kind=kind.value)

@@ -27,13 +27,10 @@ def run(
 
     Example: flywheel run --profile quickstart --home runs/demo --turns 2
     """
-    from flows.config import load_config
-    from flows.home import Home
+    from flows.home import Home, choose_config
 
     place = Home(home)
-    config = (
-        place.load() if profile is None and place.config_file.is_file() and not set_ else load_config(profile or "quickstart", set_ or [])
-    )
+    config = choose_config(place, profile, set_ or [])
     if dry_run:
         from flows.plan import plan
 

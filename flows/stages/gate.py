@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from flows.stages.training import policy_id
+from flows.plan import policy_id
 from flows.verdicts import Solved, paired, read_verdicts
 from flows.workshop import Workshop
 from warehouse import Failure, Policy

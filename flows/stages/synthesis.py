@@ -11,14 +11,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 from flows.config import SynthConfig
+from flows.plan import WHEEL_ROLLOUTS, SynthesisKind
 from flows.runs import StageRun
 from flows.stages.batches import Batch, Made, dropped_by, sizes, work_off
 from flows.stages.question_batches import QuestionSource, question_batches
 from flows.stages.sources import Sources, read_sources
-from flows.stages.training import WHEEL_ROLLOUTS
 from flows.workshop import Workshop
 from rl.search import SearchIndex, passage
 from synth.fas.jury import Jury
@@ -28,9 +28,9 @@ from synth.has.model_proposers import TeacherProposer
 from synth.has.proposers import OthersProposer
 from synth.has.records import HasConfig, build_has
 from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import split_of
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.rewording import RewordingConfig, reword
+from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing
 from synth.teachers.opening import open_teacher
 from synth.teachers.teacher import Teacher
@@ -41,8 +41,6 @@ from warehouse import Document, Example, Failure, Task, Trajectory
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-
-Kind = Literal["all", "webshaper", "fas", "has"]
 
 EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
 IMPORTED = "stage = 'import'"
@@ -223,7 +221,7 @@ class Synthesis:
         hops = {task.key: task.hops for task in self.shop.lake.tasks(split="train")}
         return choose_successes(earlier, hops, self.settings.rejection_samples, self.seed("rejection"), self.turn), []
 
-    def parts(self, kind: Kind) -> Iterator[Batch]:
+    def parts(self, kind: SynthesisKind) -> Iterator[Batch]:
         """All batches of one kind of work, in their order."""
         if kind != "has" and (self.turn == 1 or kind != "all"):
             yield from self.corpora(everything=kind == "all")
@@ -243,7 +241,7 @@ class Synthesis:
                 yield from part()
 
 
-def synthesise(shop: Workshop, run: StageRun, turn: int, kind: Kind = "all") -> dict[str, Any]:
+def synthesise(shop: Workshop, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:
     """Do the synthesis of a turn, or one kind of it alone, and return how much there is of each thing."""
     if kind == "has" and not _count(shop, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
         raise RequestError(f"{shop.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")

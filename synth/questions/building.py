@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -29,7 +28,7 @@ from synth.questions.wording import Phrasing, word_question
 from warehouse.digests import digest, seed_from
 from warehouse.records import Failure, Task, Triple
 
-__all__ = ["Drop", "QuestionConfig", "build_questions", "split_of"]
+__all__ = ["QuestionConfig", "build_questions"]
 
 
 class QuestionConfig(Section):
@@ -96,12 +95,6 @@ class _Batch:
     seen: set[str]
     tasks: list[Task] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-
-
-@cache
-def split_of(entity: str, heldout_share: float, salt: str = "") -> str:
-    """The split of one entity of a single real graph, `train` or `heldout`, by a hash that no seed changes."""
-    return "heldout" if seed_from("split", salt, entity) < heldout_share * 0x80000000 else "train"
 
 
 def build_questions(

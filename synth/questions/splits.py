@@ -8,14 +8,20 @@ of questions. A number such as a year is held to be a value and not an entity; w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from synth.formulas.triples import CONSTANT, canonical, formula_digest, is_constant, members
-from synth.questions.building import split_of
-from warehouse.digests import digest
+from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Task, Triple
 
 TRAIN, HELD_OUT = "train", "heldout"
+
+
+@cache
+def split_of(entity: str, heldout_share: float, salt: str = "") -> str:
+    """The split of one entity of a single real graph, `train` or `heldout`, by a hash that no seed changes."""
+    return HELD_OUT if seed_from("split", salt, entity) < heldout_share * 0x80000000 else TRAIN
 
 
 def split_tasks(tasks: Sequence[Task], rule: str, share: float, salt: str = "") -> tuple[dict[str, list[Task]], list[Failure]]:

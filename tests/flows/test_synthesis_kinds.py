@@ -13,8 +13,9 @@ import pytest
 
 from flows.config import load_config
 from flows.home import Home
+from flows.plan import SynthesisKind
 from flows.runs import execute
-from flows.stages.synthesis import Kind, synthesise
+from flows.stages.synthesis import synthesise
 from flows.workshop import Workshop
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
@@ -31,7 +32,7 @@ def shop_at(home: Path, *overrides: str) -> Iterator[Workshop]:
         yield Workshop(Home(home), load_config(str(SMALL), overrides), lake)
 
 
-def make(shop: Workshop, kind: Kind) -> dict[str, Any]:
+def make(shop: Workshop, kind: SynthesisKind) -> dict[str, Any]:
     return execute(shop.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(shop, run, 1, kind))[1]
 
 

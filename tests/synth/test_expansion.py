@@ -11,10 +11,11 @@ from synth.formulas.projections import solve, witness
 from synth.formulas.proofs import without
 from synth.formulas.triples import TARGET, depth, formula_digest, is_constant, members, validate
 from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions, split_of
+from synth.questions.building import QuestionConfig, build_questions
 from synth.questions.definitions import Definer
 from synth.questions.expansion import Grown, Growth, Structure, constant_edges, essence, grow, readings
 from synth.questions.paths import Retrieve, find_document
+from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing, word_question
 from warehouse.records import Document, Fact
 

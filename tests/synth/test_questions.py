@@ -15,8 +15,10 @@ from pydantic import ValidationError
 from synth.formulas.projections import solve
 from synth.formulas.triples import validate
 from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import Drop, QuestionConfig, build_questions, split_of
+from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.drops import Drop
 from synth.questions.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
+from synth.questions.splits import split_of
 from synth.questions.walks import Shape
 from synth.trajectories.oracle import path_of
 from synth.worlds.schema import ASKED
