@@ -29,7 +29,7 @@ def synthesis_flow(home: Path, turn: int = 1, kind: SynthesisKind = "all") -> Ro
     with workshop(home) as shop:
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.stages.synthesis import synthesise
+            from flows.stages.synthesis.work import synthesise
 
             return synthesise(shop, run, turn, kind)
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from flows.runs import execute
-from flows.stages.synthesis import synthesise
+from flows.stages.synthesis.work import synthesise
 from flows.workshop import workshop
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.runs import StageRun
-from flows.stages.batches import Batch, Made, dropped_by, sizes, work_off
+from flows.stages.synthesis.batches import Batch, Made, dropped_by, sizes, work_off
 from warehouse import Failure, Lake, Run, Task
 
 

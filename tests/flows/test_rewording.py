@@ -10,7 +10,7 @@ import pytest
 from flows.config import load_config
 from flows.home import Home
 from flows.runs import execute
-from flows.stages.synthesis import synthesise
+from flows.stages.synthesis.work import synthesise
 from flows.workshop import Workshop
 from synth.questions.rewording import Defect
 from tests.synth.teachers.misbehaving_server import MisbehavingServer

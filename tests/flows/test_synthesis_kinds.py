@@ -15,7 +15,7 @@ from flows.config import load_config
 from flows.home import Home
 from flows.plan import SynthesisKind
 from flows.runs import execute
-from flows.stages.synthesis import synthesise
+from flows.stages.synthesis.work import synthesise
 from flows.workshop import Workshop
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError

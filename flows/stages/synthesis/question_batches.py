@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from flows.stages.batches import Batch, Made
+from flows.stages.synthesis.batches import Batch, Made
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
 from synth.questions.paths import Retrieve
