@@ -18,6 +18,7 @@ from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, S
 from rl.curriculum import CurriculumConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
+from synth.open_corpora.config import ExpanderConfig, ExtractionConfig
 from synth.questions.building import QuestionConfig
 from synth.questions.decontamination import DecontaminationConfig
 from synth.questions.rewording import RewordingConfig
@@ -69,6 +70,10 @@ class SynthConfig(Section):
     """Successful trajectories of earlier turns that join the cold start, the deeper ones first."""
     rewording: RewordingConfig | None = None
     """Have the teacher reword the questions that RL draws from, beside those that the templates word; None: no rewording."""
+    expander: ExpanderConfig | None = None
+    """Have the teacher make questions deeper by searching the documents, beside those that the graph builds; None: no expansion."""
+    extraction: ExtractionConfig = ExtractionConfig()
+    """How `flywheel extract` has the teacher read facts out of plain text."""
     decontamination: DecontaminationConfig = DecontaminationConfig()
     teacher: TeacherConfig | None = None
     """Who reasons (`fas.reasoner`), judges plans (`fas.judge`) and proposes actions (`has.mixture`) beside the graph; None is nobody."""
@@ -78,7 +83,7 @@ class SynthConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> SynthConfig:
         wanted = {"fas.reasoner": self.fas.reasoner == "teacher", "fas.judge": self.fas.judge, "has.mixture": "teacher" in self.has.mixture}
-        wanted["rewording"] = self.rewording is not None
+        wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None}
         asking = [key for key, asks in wanted.items() if asks]
         if asking and (self.teacher is None or self.teacher.kind == "oracle"):
             raise ValueError(f"teacher is needed, for {asking[0]} asks for one: set synth.teacher.kind to openai or engine")

@@ -1,4 +1,4 @@
-"""`flywheel import`: foreign questions, trajectories and graphs into a home's lake."""
+"""Commands that bring data in: `import` reads foreign files into a home's lake, `extract` makes a graph out of plain text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import HomeOption, JsonOption, print_json
+from flows.commands.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
+    """Add the commands to the command line."""
     app.command("import")(import_)
+    app.command()(extract)
 
 
 def import_(
@@ -38,3 +39,26 @@ def import_(
         print(f"  {count:6} {reason}")
     if figures["quarantined"]:
         print(f"  flywheel sql \"SELECT kind, reason, item FROM failures WHERE stage = 'import'\" --home {home}")
+
+
+def extract(
+    pages: Annotated[Path, typer.Argument(help="A folder of Markdown and text, or one file of documents (.csv, .tsv, .jsonl, .parquet).")],
+    to: Annotated[Path, typer.Option(help="The folder that the graph and the documents are written to, for corpus.kind=files.")],
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Have a teacher read facts out of plain text. A fact is kept if its words stand in the text; what is dropped is counted by reason.
+
+    Example: flywheel extract notes --to notes-graph --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B
+    """
+    from flows.config import load_config
+    from flows.extraction import extract as work
+
+    figures = work(pages, to, load_config(profile or "quickstart", set_ or []).synth)
+    if json_:
+        print_json(figures)
+        return
+    print(f"{figures['documents']} documents: {figures['facts']} facts, {figures['dropped']} statements or pages dropped; written to {to}")
+    for reason, count in figures["reasons"].items():
+        print(f"  {count:6} {reason}")

@@ -11,6 +11,8 @@ from synth.worlds.world import generate_world, world_words
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.films import read_films
+from warehouse.corpora.pages import read_pages
+from warehouse.corpora.stating import with_documents
 from warehouse.corpora.tabular import read_documents, read_facts
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -48,14 +50,16 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
 
 
 def read_files(folder: Path) -> Corpus:
-    """One's own graph and corpus: the one file `facts.*` and the one file `documents.*` in `folder`.
+    """One's own graph and corpus: the one file `facts.*` in `folder`, and the one file `documents.*` or else pages of Markdown and text.
+
+    A fact that names no document is stated by the pages about the one end that name the other.
 
     Raises:
         RequestError: one of them is missing, there are several, or it cannot be read.
     """
     facts = read_facts(_only(folder, "facts"))
-    documents = read_documents(_only(folder, "documents"))
-    return facts.joined(documents)
+    documents = read_documents(_only(folder, "documents")) if any(folder.glob("documents.*")) else read_pages(folder)
+    return with_documents(facts.joined(documents))
 
 
 def _only(folder: Path, stem: str) -> Path:

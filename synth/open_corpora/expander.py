@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from pydantic import Field, PositiveInt, TypeAdapter
+from pydantic import TypeAdapter
 
 from rl.agent_loop import AgentLoop, RolloutRequest
-from rl.config import Limits, Section
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Step
 from rl.search import SearchIndex
+from synth.open_corpora.config import ExpanderConfig
 from synth.open_corpora.proposals import Objection, Proposal, Reject, expanded_task, objection_to, replaceable
 from synth.open_corpora.tools import TOOLS, ExpanderEnvironment, validate_description
 from synth.teachers.conversation import TeacherEngine, TextDialect, text_alone
@@ -29,35 +29,6 @@ from warehouse.errors import RequestError
 from warehouse.records import Failure, Outcome, Task, Trajectory
 
 STAGE = "expander"
-
-
-class ExpanderConfig(Section):
-    """How far questions are expanded, and what one expansion may take."""
-
-    layers: PositiveInt = 1
-    """Constants that give way one after the other, in each question."""
-    horizon: PositiveInt = 12
-    """Turns of one expansion."""
-    concurrency: PositiveInt = 8
-    """Expansions side by side."""
-    documents: PositiveInt = 3
-    """Documents that a search brings."""
-    max_action_tokens: PositiveInt = 1024
-    """Tokens of one thought and call, as the teacher counts them."""
-    max_action_characters: PositiveInt = 8_000
-    max_observation_characters: PositiveInt = 6_000
-    max_context_characters: PositiveInt = 60_000
-    temperature: float = Field(default=0.6, ge=0)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of the loop, in which a token is a character."""
-        return Limits(
-            max_action_tokens=self.max_action_characters,
-            max_observation_tokens=self.max_observation_characters,
-            max_context_tokens=self.max_context_characters,
-            temperature=self.temperature,
-        )
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pydantic import PositiveInt, TypeAdapter
+from pydantic import TypeAdapter
 
-from rl.config import Section
+from synth.open_corpora.config import ExtractionConfig
 from synth.open_corpora.grounding import Statement, lack_of, question_whether_stated
 from synth.open_corpora.linking import Ambiguous, Linker
 from synth.questions.mentions import plain
@@ -25,19 +25,6 @@ from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact, Failure
 
 STAGE = "extraction"
-
-
-class ExtractionConfig(Section):
-    """How facts are read out of text."""
-
-    passage_characters: PositiveInt = 2_000
-    """Characters of a passage at most, in whole sentences; a longer sentence is a passage of its own."""
-    max_tokens: PositiveInt = 2_048
-    """Tokens of the facts of one passage."""
-    relations: tuple[str, ...] = ()
-    """The relations that are wanted, in their names as facts bear them; none given means any."""
-    verify: bool = True
-    """Ask again, for each fact by itself, whether the passage states it."""
 
 
 class Reject(StrEnum):

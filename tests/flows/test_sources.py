@@ -25,9 +25,36 @@ def test_a_broken_row_is_quarantined_with_its_line(tmp_path: Path) -> None:
     assert sources.shared
 
 
+def test_a_folder_of_pages_and_a_table_of_facts_are_a_corpus(tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_text("subject,relation,object\nParis,country,France\nLyon,country,France\nParis,river,Rhine\n")
+    (tmp_path / "cities").mkdir()
+    (tmp_path / "cities" / "paris.md").write_text("---\nauthor: me\n---\n# Paris\n\nParis lies in France.\n")
+    (tmp_path / "cities" / "lyon.txt").write_text("It lies in France, too.\n")
+    (tmp_path / "cities" / "empty.md").write_text("# Nothing\n")
+    (tmp_path / "cities" / "bytes.md").write_bytes(b"\xff\xfe\x00")
+    train = read_sources(corpus(tmp_path), 0).train
+    assert {document.title: document.text for document in train.documents} == {
+        "lyon": "It lies in France, too.",
+        "Paris": "Paris lies in France.",
+    }
+    assert [fact.documents for fact in train.facts] == [("cities/paris.md",), ("cities/lyon.txt",), ()]
+    assert sorted(failure.kind for failure in train.failures) == ["broken_page", "empty_page"]
+
+
+def test_a_page_that_links_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "secret.md").write_text("# Secret\n\nnot for this corpus")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "facts.csv").write_text("subject,relation,object\na,b,c\n")
+    (inside / "link.md").symlink_to(tmp_path / "secret.md")
+    train = read_sources(corpus(inside), 0).train
+    assert not train.documents
+    assert [failure.kind for failure in train.failures] == ["outside"]
+
+
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "facts.csv").write_text("subject,relation,object\na,b,c\n")
-    with pytest.raises(RequestError, match="documents"):
+    with pytest.raises(RequestError, match="page"):
         read_sources(corpus(tmp_path), 0)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from rl.dialect import Action, ParseError
 from rl.search import SearchIndex
-from synth.open_corpora.expander import SYSTEM, ExpanderConfig, Expansion, expand
+from synth.open_corpora.config import ExpanderConfig
+from synth.open_corpora.expander import SYSTEM, Expansion, expand
 from synth.open_corpora.grounding import Lack
 from synth.open_corpora.proposals import Proposal, Reject, objection_to, replaceable
 from synth.teachers.config import TeacherConfig

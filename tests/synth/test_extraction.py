@@ -10,7 +10,8 @@ import pytest
 
 from synth.formulas.projections import solve
 from synth.knowledge.graph import KnowledgeGraph
-from synth.open_corpora.extraction import SYSTEM, ExtractionConfig, Reject, extract_facts, passages_of, relation_name
+from synth.open_corpora.config import ExtractionConfig
+from synth.open_corpora.extraction import SYSTEM, Reject, extract_facts, passages_of, relation_name
 from synth.open_corpora.grounding import Lack
 from synth.open_corpora.linking import Ambiguous, Linker
 from synth.questions.mentions import mentions, numbers, plain, unqualified

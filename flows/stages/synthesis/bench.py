@@ -20,6 +20,7 @@ from synth.teachers.teacher import Teacher
 from warehouse import Document, Example, Failure
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import seed_from
+from warehouse.errors import RequestError
 
 EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
 """Condition on trajectories: the wheel's own of the turns before this one."""
@@ -53,6 +54,17 @@ class Bench:
         """The suites as the lake has them, to keep training clear of."""
         suites = {name: self.shop.lake.tasks(split=name) for name in self.shop.config.evaluation.suites}
         return EvaluationIndex.of(suites, self.settings.decontamination)
+
+    @cached_property
+    def train_index(self) -> SearchIndex:
+        """The search over the documents that training may see."""
+        return SearchIndex(self.sources.train.documents)
+
+    def asked(self, part: str) -> Teacher:
+        """The teacher that `part` asks. Raises RequestError where there is none."""
+        if self.teacher is None:
+            raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
+        return self.teacher
 
     def seed(self, part: str) -> int:
         """The seed of one part of this turn's work."""

@@ -8,9 +8,10 @@ from functools import partial
 from flows.stages.synthesis.batches import Batch, Made
 from flows.stages.synthesis.bench import Bench
 from flows.stages.synthesis.question_batches import question_batches
+from synth.open_corpora.config import ExpanderConfig
+from synth.open_corpora.expander import expand
 from synth.questions.rewording import RewordingConfig, reword
 from warehouse import Task
-from warehouse.errors import RequestError
 
 
 def suites(bench: Bench) -> Iterator[Batch]:
@@ -36,15 +37,29 @@ def rewordings(bench: Bench) -> Iterator[Batch]:
         yield Batch("rewordings", number, partial(_reword, bench, tasks, config))
 
 
+def expansions(bench: Bench) -> Iterator[Batch]:
+    """The first questions that RL trains on, by key, made deeper by a teacher that searches the documents."""
+    config = bench.settings.expander
+    if config is None:
+        return
+    chosen = sorted(_written(bench), key=lambda task: task.key)[: config.count]
+    for number, start in enumerate(range(0, len(chosen), config.concurrency)):
+        yield Batch("expansions", number, partial(_expand, bench, chosen[start : start + config.concurrency], config))
+
+
 def _written(bench: Bench) -> list[Task]:
     """The training questions that were built, and not made from others."""
     tasks = bench.shop.lake.tasks(split="train")
     return [task for task in tasks if task.formula and not {"reworded_from", "expanded_from"} & set(task.provenance)]
 
 
+def _expand(bench: Bench, tasks: Sequence[Task], config: ExpanderConfig) -> Made:
+    made = expand(tasks, bench.asked("expander"), bench.train_index, config, bench.seed("expander"), bench.turn)
+    kept, removed = bench.evaluation.clear_tasks(made.tasks)
+    return [*kept, *made.trajectories], [*made.failures, *removed]
+
+
 def _reword(bench: Bench, tasks: Sequence[Task], config: RewordingConfig) -> Made:
-    if bench.teacher is None:
-        raise RequestError("synth.rewording needs a teacher: set synth.teacher.kind to openai or engine.")
-    made, failures = reword(tasks, bench.teacher, config, bench.seed("rewording"), bench.train.graph, bench.train.retrieve)
+    made, failures = reword(tasks, bench.asked("rewording"), config, bench.seed("rewording"), bench.train.graph, bench.train.retrieve)
     kept, removed = bench.evaluation.clear_tasks(made)
     return kept, [*failures, *removed]

@@ -14,7 +14,7 @@ from flows.stages.synthesis.cold_start import demonstrations, rejection_sampled
 from flows.stages.synthesis.corpus_text import corpora, documents
 from flows.stages.synthesis.first_order import first_order
 from flows.stages.synthesis.higher_order import IMPORTED, foreign_decisions, own_decisions
-from flows.stages.synthesis.questions import questions, rewordings, suites
+from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
 from flows.workshop import Workshop
 from synth.teachers.opening import open_teacher
 from warehouse.errors import RequestError
@@ -29,6 +29,7 @@ def parts(bench: Bench, kind: SynthesisKind) -> Iterator[Batch]:
     if kind in ("all", "webshaper"):
         yield from questions(bench)
         yield from rewordings(bench)
+        yield from expansions(bench)
     if kind in ("all", "fas"):
         yield from first_order(bench)
     if kind in ("all", "has"):
@@ -45,7 +46,7 @@ def synthesise(shop: Workshop, run: StageRun, turn: int, kind: SynthesisKind = "
     if kind == "has" and not _count(shop, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
         raise RequestError(f"{shop.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
     settings = shop.config.for_turn(turn).synth
-    wanted = settings.teacher is not None and (kind != "webshaper" or settings.rewording is not None)
+    wanted = settings.teacher is not None and (kind != "webshaper" or bool(settings.rewording or settings.expander))
     with open_teacher(settings.teacher, shop.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
         work_off(run, parts(Bench(shop, turn, teacher), kind))
     splits = {"all": ("train", *shop.config.evaluation.suites), "webshaper": ("train",)}.get(kind, ())

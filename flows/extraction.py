@@ -1,0 +1,65 @@
+"""`flywheel extract`: a graph out of plain text. A teacher reads the pages; what it states and they hold becomes a corpus to build on.
+
+The folder that is written holds `facts.jsonl` and `documents.jsonl`, as `corpus.kind = "files"` reads them, and a lake with the teacher's
+completions and all that was dropped. Started again after whatever ended it, it asks for nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.config import SynthConfig
+from synth.open_corpora.extraction import extract_facts
+from synth.teachers.opening import open_teacher
+from warehouse import Lake
+from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.pages import read_pages
+from warehouse.corpora.tabular import read_documents
+from warehouse.errors import RequestError
+
+log = logging.getLogger("flywheel")
+
+OURS = {"facts.jsonl", "documents.jsonl", "lake"}
+
+
+def extract(pages: Path, to: Path, config: SynthConfig) -> dict[str, Any]:
+    """Read the facts that `pages`, a folder of Markdown and text or one file of documents, state, and write the corpus to folder `to`.
+
+    Returns:
+        How many documents were read, how many facts found, and what was dropped by reason.
+
+    Raises:
+        RequestError: no such pages, no teacher, no request to it can succeed, or `to` holds something else.
+    """
+    if config.teacher is None or config.teacher.kind == "oracle":
+        raise RequestError("extraction needs a teacher that reads: set synth.teacher.kind to openai or engine.")
+    if to.exists() and not (to.is_dir() and {entry.name for entry in to.iterdir()} <= OURS):
+        raise RequestError(f"{to} holds something else; name an empty or new folder with --to.")
+    read = read_documents(pages) if pages.is_file() else read_pages(pages)
+    log.info("%d documents, %d left out", len(read.documents), len(read.failures))
+    with Lake(to) as lake:
+        with open_teacher(config.teacher, lake) as teacher:
+            found = extract_facts(read.documents, teacher, config.extraction)
+        dropped = [*read.failures, *found.failures]
+        lake.add(dropped)
+    _write(found, to)
+    reasons = dict(sorted(Counter(str(failure.kind) for failure in dropped).items()))
+    return {"documents": len(found.documents), "facts": len(found.facts), "dropped": len(dropped), "reasons": reasons}
+
+
+def _write(corpus: Corpus, to: Path) -> None:
+    facts = ({"subject": f.subject, "relation": f.relation, "object": f.object, "documents": list(f.documents)} for f in corpus.facts)
+    _write_rows(facts, to / "facts.jsonl")
+    _write_rows(({"id": d.id, "title": d.title, "text": d.text} for d in corpus.documents), to / "documents.jsonl")
+
+
+def _write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """JSON lines, whole or not at all."""
+    draft = path.with_name(f"{path.name}.part")
+    draft.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    draft.replace(path)
