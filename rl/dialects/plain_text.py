@@ -24,7 +24,9 @@ class PlainText:
             raise RequestError(
                 f"the policy's tokenizer is a {type(tokenizer).__name__}, and a fast one is needed: give its tokenizer.json."
             )
-        self.added = {token.content: int(number) for number, token in backend.get_added_tokens_decoder().items()}
+        added = backend.get_added_tokens_decoder()
+        self.added = {token.content: int(number) for number, token in added.items()}
+        self.special = {token.content: int(number) for number, token in added.items() if token.special}
         self.end = frozenset([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)])
         self.control = frozenset(self.added.values()) | self.end
         self._whole: Tokenizer = backend

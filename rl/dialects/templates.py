@@ -57,8 +57,7 @@ class ChatTemplate:
         self._text = text
         self._variables = {"date_string": today.strftime("%d %b %Y"), **variables, "strftime_now": today.strftime}
         self.plain = PlainText(tokenizer)
-        marked = set(tokenizer.all_special_ids)
-        self.special = {text: number for text, number in self.plain.added.items() if number in marked and not _SYNTAX.fullmatch(text)}
+        self.special = {text: number for text, number in self.plain.special.items() if not _SYNTAX.fullmatch(text)}
         self._control = _either(self.plain.added)
         self._special = _either(self.special)
         if text is None and tokenizer.chat_template is None:

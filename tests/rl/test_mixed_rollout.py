@@ -9,6 +9,7 @@ from tokenizers import AddedToken
 
 from rl.config import PolicyConfig, RolloutConfig
 from rl.logprob_check import max_logprob_difference
+from rl.loops import AgentLoops
 from rl.policy import create_policy, load_policy, save_policy
 from rl.rollout import RolloutRequest, Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS, WORDS
@@ -32,6 +33,11 @@ def chat_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.resize_token_embeddings(len(tokenizer))
     save_policy(model, tokenizer, folder)
     return folder
+
+
+def test_a_policy_that_was_saved_and_loaded_keeps_its_template(chat_policy: Path) -> None:
+    dialect = AgentLoops(RolloutConfig(), load_policy(chat_policy)[1]).dialect("chat")
+    assert dialect.decode(dialect.prompt_ids("Where?")).endswith("Where?<|im_end|>\n<|im_start|>assistant\n")
 
 
 def request(name: str, task: Task) -> RolloutRequest:

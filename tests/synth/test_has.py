@@ -27,7 +27,7 @@ from tests.synth.scripted import ScriptedTeacher
 from warehouse.errors import RequestError
 from warehouse.foreign.fireact import read_fireact
 from warehouse.foreign.webdancer import read_webdancer
-from warehouse.records import NOT_RUN, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Task, Trajectory, Turn
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "trajectories"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
@@ -216,6 +216,27 @@ def test_the_oracle_knows_which_action_leads_on(
                 assert not compass.leads_on(at, describe(run.turns[number - 1]))
     unknown = replace(tasks[runs[0].task_key], formula=())
     assert compass.bearings(unknown, ()) is None
+
+
+def test_several_calls_of_a_turn_are_one_action(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    first = runs[0].turns[0]
+    asked = Call("search", first.arguments, "ok")
+    several = replace(first, calls=(Call("lookup", "nothing", "miss"), asked, Call("answer", "too soon", NOT_RUN)))
+    taken = describe(several)
+    assert taken.calls == (("lookup", "nothing"), ("search", first.arguments))
+    assert taken.text.endswith(f"lookup nothing, search {first.arguments}")
+    task, compass = tasks[runs[0].task_key], Compass(graph, retrieve)
+    at = compass.bearings(task, ())
+    after = compass.bearings(task, (several,))
+    assert at is not None
+    assert after is not None
+    assert compass.leads_on(at, taken)
+    assert after.read == 1
+    examples, failures = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
+    assert failures == []
+    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in examples[0].text
 
 
 def test_contrasts_name_the_one_action_that_leads_on(

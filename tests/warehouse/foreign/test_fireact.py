@@ -67,6 +67,12 @@ def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> 
         ("answer", "Amber Stone", "", None),
         ("search", "amber", "", NOT_RUN),
     ]
+    assert [(call.tool, call.observation, call.outcome) for turn in run.turns for call in turn.calls] == [
+        ("search", "seen", None),
+        ("search", "", NOT_RUN),
+        ("answer", "", None),
+        ("search", "", NOT_RUN),
+    ]
     assert run.answer == "Amber Stone"
 
 
