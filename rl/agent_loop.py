@@ -109,6 +109,12 @@ class AgentLoop:
         task = progress.request.task
         first = await _in_time(progress, progress.environment.reset(task, progress.request.seed))
         tools = _offered(first.tools, progress.tools)
+        if tools is None:
+            there = ", ".join(tool["function"]["name"] for tool in first.tools)
+            progress.error = (
+                f"the task may call {', '.join(progress.tools or ())}, and its environment {task.environment!r} has only {there}"
+            )
+            return StopReason.FAULT
         progress.prompt_ids = self.dialect.prompt_ids(task.question, first.text, tools, self._cut)
         progress.context = list(progress.prompt_ids)
         stop = None if self._room(progress) > 0 else StopReason.MAX_CONTEXT_TOKENS
@@ -193,9 +199,12 @@ class AgentLoop:
         return Cut(self.limits.max_observation_tokens, self.limits.truncate)
 
 
-def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...]:
-    """The tools that the policy is told of."""
-    return tuple(tool for tool in tools if chosen is None or tool["function"]["name"] in chosen)
+def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...] | None:
+    """The tools that the policy is told of; None where one is chosen that an environment which says what it has does not have."""
+    if chosen is None or not tools:
+        return tuple(tools)
+    named = {tool["function"]["name"]: tool for tool in tools}
+    return tuple(named[name] for name in chosen) if named.keys() >= set(chosen) else None
 
 
 async def _in_time(progress: _Progress, work: Awaitable[T]) -> T:

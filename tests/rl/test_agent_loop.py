@@ -296,6 +296,9 @@ def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
     trajectory, workshop = work(dialect, [[*search("a"), Action("code", "1 + 1")], [ANSWER]], rollout={"tools": ["code"]})
     assert workshop.asked == ["1 + 1", "x"]
     assert trajectory.turns[0].calls[0].observation == "Error: there is no tool search, only code"
+    trajectory, _ = work(dialect, [[ANSWER]], rollout={"tools": ["code", "browse"]})
+    assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
+    assert trajectory.error == "the task may call code, browse, and its environment 'workshop' has only search, code"
     with pytest.raises(RequestError, match=r"task 'k' does not fit at rollout\.tool"):
         work(dialect, [[ANSWER]], rollout={"tool": ["code"]})
 
