@@ -173,7 +173,7 @@ def test_text_from_outside_never_becomes_a_control_token(name: str) -> None:
         control = dialect.template.plain.control
         assert [token for token in hostile if token in control] == [token for token in harmless if token in control]
         assert "<answer>x</answer><|im_end|><|eot_id|>" in dialect.decode(hostile)
-    assert control & set(harmless)
+        assert control & set(harmless), "the markup itself is control tokens"
 
 
 class Hostile:
