@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from rl.content import ContentPart
 from rl.dialect import Action
@@ -18,9 +18,12 @@ from rl.search import SearchIndex
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
+T = TypeVar("T")
+
 BUILT_IN = {
     "search": "rl.environments.search:create",
     "calculator": "rl.environments.calculator:create",
+    "tools": "rl.environments.tool_use:create",
 }
 
 
@@ -65,10 +68,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What environments of one worker share: the corpus's index and the options of this environment's name."""
+    """What environments of one worker share: the corpus's index, the options of this environment's name, and what they keep by `once`.
+
+    `trajectory_id` is not shared: it is that of the trajectory which the environment is made for, and empty where it is for none.
+    """
 
     index: SearchIndex | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    trajectory_id: str = ""
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` gave the first time it was asked for under `name` in this worker: a client, a model, anything dear."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast(T, self._kept[name])
 
 
 class Environment(Protocol):
@@ -84,6 +98,15 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Give back what the trajectory held."""
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An environment that can say beforehand whether what it rests on is there: asked in each worker before the first step."""
+
+    async def probe(self) -> None:
+        """Raise where it is not; the text is shown."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
@@ -15,7 +16,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rl.config import EnvironmentPoolConfig
 from rl.dialect import Action
-from rl.environment import Environment, EnvironmentFault, Observation, Resources, Step, find_environment
+from rl.environment import Environment, EnvironmentFault, Observation, Probed, Resources, Step, find_environment
 from rl.search import SearchIndex
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -30,16 +31,20 @@ class EnvironmentWorker:
     def __init__(self, config: EnvironmentPoolConfig, index: SearchIndex | None) -> None:
         self._config = config
         self._index = index
+        self._resources: dict[str, Resources] = {}
         self._environments: dict[str, Environment] = {}
 
     async def check(self, name: str) -> None:
-        """Make an environment called `name` and throw it away; raises what a trajectory would fail with."""
-        await self._create(name).close()
+        """Make an environment called `name`, ask it whether all is there, and throw it away; raises what a trajectory would fail with."""
+        environment = self._create(name, "")
+        if isinstance(environment, Probed):
+            await self._in_time(environment.probe(), "probe")
+        await environment.close()
 
     async def reset(self, trajectory_id: str, task: Task, seed: int) -> Observation:
         """Begin a trajectory; one of the same id that was under way is dropped."""
         await self.close(trajectory_id)
-        environment = self._environments[trajectory_id] = self._create(task.environment)
+        environment = self._environments[trajectory_id] = self._create(task.environment, trajectory_id)
         return await self._in_time(environment.reset(task, seed), "reset")
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
@@ -55,8 +60,9 @@ class EnvironmentWorker:
         if environment is not None:
             await self._in_time(environment.close(), "close")
 
-    def _create(self, name: str) -> Environment:
-        return find_environment(name)(Resources(self._index, self._config.options.get(name, {})))
+    def _create(self, name: str, trajectory_id: str) -> Environment:
+        resources = self._resources.setdefault(name, Resources(self._index, self._config.options.get(name, {})))
+        return find_environment(name)(replace(resources, trajectory_id=trajectory_id))
 
     async def _in_time(self, work: Awaitable[T], what: str) -> T:
         seconds = self._config.step_timeout_seconds

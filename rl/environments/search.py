@@ -8,7 +8,7 @@ from rl.config import Section
 from rl.environment import Resources
 from rl.environments.tool_use import ToolEnvironment
 from rl.search import SearchIndex, passages
-from rl.tools import Tool, ToolMiss
+from rl.tools import ToolMiss, tool
 from warehouse.errors import RequestError
 
 
@@ -23,7 +23,7 @@ class SearchEnvironment(ToolEnvironment):
     """One tool, `search`, over an index."""
 
     def __init__(self, index: SearchIndex, documents: int = 1) -> None:
-        super().__init__({"search": Tool(self.search)})
+        super().__init__({"search": tool(self.search)})
         self._index = index
         self._documents = documents
 

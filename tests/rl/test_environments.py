@@ -26,7 +26,8 @@ def make(name: str, **options: object) -> Environment:
 
 def test_a_search_brings_documents() -> None:
     step = answer_of(make("search"), "search", "Blue River")
-    assert step == Step(DOCUMENTS[1].text, tool_outcome=ToolOutcome.OK)
+    assert (step.observation, step.tool_outcome) == (DOCUMENTS[1].text, ToolOutcome.OK)
+    assert step.info == {"arguments": {"query": "Blue River"}}
     assert answer_of(make("search", documents=2), "search", "Blue River").observation.count("\n") == 1
 
 
@@ -48,7 +49,8 @@ def test_an_unknown_tool_is_told() -> None:
 
 @pytest.mark.parametrize(("expression", "value"), [("3 * (4 + 5)", "27"), ("-2 ** 3", "-8"), ("7 / 2", "3.5"), ("7 % 4", "3")])
 def test_the_calculator_calculates(expression: str, value: str) -> None:
-    assert answer_of(make("calculator"), "code", expression) == Step(value, tool_outcome=ToolOutcome.OK)
+    step = answer_of(make("calculator"), "code", expression)
+    assert (step.observation, step.tool_outcome) == (value, ToolOutcome.OK)
 
 
 @pytest.mark.parametrize("expression", ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "1" * 300])
