@@ -1,7 +1,7 @@
 """What an environment is: everything outside the policy that answers its actions.
 
-An environment serves one trajectory at a time. It is named by one of the names below or by `module:attribute`, the
-attribute being a factory that takes `Resources`; the module must be importable where the environment workers run.
+An environment serves one trajectory at a time. It is named by one of the names below, by an entry point of the group
+`agent_flywheel.environments`, by `module:attribute` or by `file.py:attribute`, the attribute being a factory that takes `Resources`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from pydantic import ValidationError
+
+from rl import plugins
+from rl.config import Section
 from rl.content import ContentPart
 from rl.dialect import Action
-from rl.search import SearchIndex
+from rl.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
 T = TypeVar("T")
+Options = TypeVar("Options", bound=Section)
+GROUP = "agent_flywheel.environments"
+"""The group of entry points by which installed packages bring environments."""
 
 BUILT_IN = {
     "search": "rl.environments.search:create",
@@ -27,8 +33,30 @@ BUILT_IN = {
 }
 
 
+class FaultKind(StrEnum):
+    """What went wrong with an environment. `ERROR` is whatever it raised; `DIED` is the end of the process that it ran in."""
+
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DIED = "died"
+    MEMORY = "memory"
+    UNREACHABLE = "unreachable"
+
+
 class EnvironmentFault(Exception):
-    """The environment failed or took too long; the action says nothing about the policy."""
+    """The environment failed or took too long; the action says nothing about the policy.
+
+    Its text begins with its kind and a colon, and so does the `error` of the trajectory: SQL counts them by
+    `split_part(error, ':', 1)`.
+    """
+
+    def __init__(self, message: str, kind: FaultKind = FaultKind.ERROR) -> None:
+        super().__init__(message, kind)
+        self.message = message
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.message}"
 
 
 class ToolOutcome(StrEnum):
@@ -68,15 +96,28 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What environments of one worker share: the corpus's index, the options of this environment's name, and what they keep by `once`.
+    """What environments of one worker share: the corpus's index, the options of this kind, and what they keep by `once`.
 
     `trajectory_id` is not shared: it is that of the trajectory which the environment is made for, and empty where it is for none.
     """
 
-    index: SearchIndex | None = None
+    index: Index | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     trajectory_id: str = ""
     _kept: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, model: type[Options]) -> Options:
+        """The options, checked.
+
+        Raises:
+            RequestError: where one is unknown or does not fit, naming it.
+        """
+        try:
+            return model.model_validate(dict(self.options))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise RequestError(f"{model.__name__}: the option {name!r} does not fit: {first['msg']}.") from error
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gave the first time it was asked for under `name` in this worker: a client, a model, anything dear."""
@@ -114,15 +155,9 @@ EnvironmentFactory = Callable[[Resources], Environment]
 
 
 def find_environment(name: str) -> EnvironmentFactory:
-    """The factory of the environment called `name`, a name of `BUILT_IN` or `module:attribute`.
+    """The factory of the environment called `name`.
 
     Raises:
         RequestError: where there is none.
     """
-    module, _, attribute = BUILT_IN.get(name, name).partition(":")
-    if not module or not attribute:
-        raise RequestError(f"there is no environment {name!r}; name one of {', '.join(BUILT_IN)}, or give module:attribute.")
-    try:
-        return cast(EnvironmentFactory, getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise RequestError(f"the environment {name!r} cannot be imported: {error}.") from error
+    return cast(EnvironmentFactory, plugins.load(name, "environment", BUILT_IN, GROUP))

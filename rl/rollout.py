@@ -21,8 +21,10 @@ from rl.config import RolloutConfig
 from rl.dialect import Dialect, TagDialect
 from rl.engine_pool import EnginePool
 from rl.environment_pool import EnvironmentPool
+from rl.health import UnhealthyError
 from rl.ray_runtime import RayRuntime
-from rl.search import SearchIndex
+from rl.indexes import build_index
+from rl.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Document, Trajectory
 
@@ -35,18 +37,17 @@ OnProgress = Callable[[int, int], None]
 class Rollouts:
     """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
 
-    def __init__(self, config: RolloutConfig, dialect: Dialect, index: SearchIndex | None) -> None:
+    def __init__(self, config: RolloutConfig, dialect: Dialect, index: Index | None) -> None:
         self._config = config
         self._dialect = dialect
-        self._checked: set[str] = set()
         self._engines: EnginePool | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
-        engine, workers = config.engine, config.environments
-        cpus = engine.count * engine.cpus + workers.workers * workers.cpus
-        self._ray = RayRuntime(config.ray, cpus, engine.count * engine.gpus)
-        self._environments = EnvironmentPool(workers, index)
+        engine, environments = config.engine, config.environments
+        cpus = engine.count * engine.cpus + environments.reserved_cpus
+        self._ray = RayRuntime(config.ray, cpus, engine.count * engine.gpus + environments.reserved_gpus)
+        self._environments = EnvironmentPool(environments, index)
 
     @classmethod
     def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:
@@ -59,7 +60,7 @@ class Rollouts:
         _check_context(config, policy_path)
         dialect = TagDialect(AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
         documents = list(documents)
-        rollouts = cls(config, dialect, SearchIndex(documents) if documents else None)
+        rollouts = cls(config, dialect, build_index(documents, config.search) if documents else None)
         try:
             rollouts._engines = rollouts._wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
         except BaseException:
@@ -72,6 +73,10 @@ class Rollouts:
 
         `on_progress(done, total)` is called from another thread after each trajectory. Trajectories that hit a fault come back
         as invalid, with the error.
+
+        Raises:
+            RequestError: where an environment cannot be made, before anything runs.
+            UnhealthyError: where too many of an environment's trajectories or a tool's calls were faults; what was under way is lost.
         """
         return self._wait(self._rollout(requests, on_progress))
 
@@ -112,24 +117,28 @@ class Rollouts:
         return self._engines
 
     async def _rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None) -> list[Trajectory]:
-        for name in sorted({request.task.environment for request in requests} - self._checked):
-            await self._environments.check(name)
-            self._checked.add(name)
+        for name in sorted({request.task.environment for request in requests}):
+            await self._environments.open(name)
         loop = AgentLoop(self._pool, self._dialect, self._config.limits)
         places = asyncio.Semaphore(self._config.concurrency)
         progress = _Counter(len(requests), on_progress)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(request, loop, places, progress)) for request in requests]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(request, loop, places, progress)) for request in requests]
+        except* UnhealthyError as errors:
+            raise UnhealthyError(*errors.exceptions[0].args) from None
         return [task.result() for task in tasks]
 
     async def _one(self, request: RolloutRequest, loop: AgentLoop, places: asyncio.Semaphore, progress: _Counter) -> Trajectory:
         async with places:
-            environment = self._environments.client(request.trajectory_id)
+            self._environments.health.check()
+            environment = self._environments.client(request.task.environment, request.trajectory_id)
             try:
                 trajectory = await loop.run(request, environment)
             finally:
                 await environment.close()
                 self._pool.release(request.trajectory_id)
+        self._environments.health.check()
         progress.count()
         return trajectory
 

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from rl.config import Section
 from rl.environment import Resources
 from rl.environments.tool_use import ToolEnvironment
-from rl.search import SearchIndex, passages
+from rl.search import Index, passages
 from rl.tools import ToolMiss, tool
 from warehouse.errors import RequestError
 
@@ -22,7 +22,7 @@ class SearchOptions(Section):
 class SearchEnvironment(ToolEnvironment):
     """One tool, `search`, over an index."""
 
-    def __init__(self, index: SearchIndex, documents: int = 1) -> None:
+    def __init__(self, index: Index, documents: int = 1) -> None:
         super().__init__({"search": tool(self.search)})
         self._index = index
         self._documents = documents
@@ -43,4 +43,4 @@ def create(resources: Resources) -> SearchEnvironment:
     """The environment of one trajectory."""
     if resources.index is None:
         raise RequestError("the environment 'search' needs documents, and there are none.")
-    return SearchEnvironment(resources.index, SearchOptions.model_validate(resources.options).documents)
+    return SearchEnvironment(resources.index, resources.read(SearchOptions).documents)

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from rl.config import EnvironmentPoolConfig
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
 from rl.environment import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
-from rl.environment_pool import EnvironmentWorker
+from rl.environment_worker import EnvironmentWorker
 from rl.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError
@@ -65,7 +65,7 @@ def test_an_unknown_environment_is_refused(name: str) -> None:
 
 
 async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -> None:
-    worker = EnvironmentWorker(EnvironmentPoolConfig(), INDEX)
+    worker = EnvironmentWorker("search", EnvironmentKindConfig(), INDEX)
     for name in ("a", "b"):
         await worker.reset(name, TASKS[0], seed=0)
     await worker.step("a", Action("answer", "Green Lake"))
@@ -77,12 +77,29 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
 
 
 async def test_a_slow_environment_is_a_fault() -> None:
-    config = EnvironmentPoolConfig(step_timeout_seconds=0.05, options={"tests.rl.faulty:create": {"seconds": 5}})
-    worker = EnvironmentWorker(config, None)
-    with pytest.raises(EnvironmentFault, match="reset took longer"):
+    config = EnvironmentKindConfig(step_timeout_seconds=0.05, options={"seconds": 5})
+    worker = EnvironmentWorker("tests.rl.faulty:create", config, None)
+    with pytest.raises(EnvironmentFault, match="^timeout: .* reset took longer"):
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
 
 
 def test_environments_say_what_they_need() -> None:
     with pytest.raises(RequestError, match="documents"):
         find_environment("search")(Resources())
+
+
+def test_a_wrong_option_is_refused_by_its_name() -> None:
+    with pytest.raises(RequestError, match="SearchOptions: the option 'document' does not fit"):
+        make("search", document=2)
+
+
+def test_a_kind_has_the_settings_of_the_pool_where_it_has_none_of_its_own() -> None:
+    pool = EnvironmentPoolConfig.model_validate({"workers": 3, "cpus": 2, "kinds": {"search": {"cpus": 1, "options": {"documents": 2}}}})
+    assert (pool.kind("search").workers, pool.kind("search").cpus, pool.kind("search").options) == (3, 1, {"documents": 2})
+    assert (pool.kind("calculator").workers, pool.kind("calculator").cpus, pool.kind("calculator").options) == (3, 2, {})
+    assert pool.reserved_cpus == 3 * 1 + 4 * 3 * 2
+
+
+def test_what_environments_of_a_worker_share_is_made_once() -> None:
+    resources = Resources()
+    assert resources.once("client", list) is resources.once("client", list)

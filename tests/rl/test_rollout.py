@@ -104,15 +104,16 @@ def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Roll
     broken, hung, fine, *others = trajectories
     assert broken.stop_reason is StopReason.FAULT
     assert broken.outcome is Outcome.INVALID
-    assert broken.error == "ValueError: the world broke"
-    assert "longer than 1 seconds" in (hung.error or "")
+    assert broken.error == "error: ValueError: the world broke"
+    assert hung.error == "timeout: the environment's reset took longer than 1 seconds"
     assert fine.error is None
     assert all(trajectory.error is None and trajectory.seconds < 1.0 for trajectory in others)
 
 
 @pytest.mark.engine
 def test_a_dead_worker_is_replaced(rollouts: Rollouts) -> None:
-    assert rollouts.rollout([faulty("die")])[0].outcome is Outcome.INVALID
+    dead = rollouts.rollout([faulty("die")])[0]
+    assert (dead.outcome, dead.error) == (Outcome.INVALID, "died: the environment's worker died")
     assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3)))
 
 
