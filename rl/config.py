@@ -7,15 +7,45 @@ before any of them is loaded.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from warehouse.errors import RequestError
 
 
 class Section(BaseModel):
     """A part of the configuration: no unknown keys, no changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Read = TypeVar("Read", bound=Section)
+
+
+def read_options(model: type[Read], values: Mapping[str, Any]) -> Read:
+    """Options of an environment, a scorer or a tool, which the configuration holds as they are written.
+
+    Raises:
+        RequestError: where one is unknown or does not fit, naming it.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{model.__name__}: the option {name!r} does not fit: {first['msg']}.") from error
 
 
 class PolicyConfig(Section):

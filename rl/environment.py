@@ -11,25 +11,26 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from pydantic import ValidationError
-
 from rl import plugins
-from rl.config import Section
+from rl.config import Read, read_options
 from rl.content import ContentPart
 from rl.dialect import Action
 from rl.search import Index
-from warehouse.errors import RequestError
 from warehouse.records import Task
 
 T = TypeVar("T")
-Options = TypeVar("Options", bound=Section)
 GROUP = "agent_flywheel.environments"
 """The group of entry points by which installed packages bring environments."""
 
 BUILT_IN = {
     "search": "rl.environments.search:create",
+    "retrieve": "rl.environments.retrieve:create",
     "calculator": "rl.environments.calculator:create",
     "tools": "rl.environments.tool_use:create",
+    "tool_world": "rl.environments.tool_world.environment:create",
+    "game": "rl.environments.game:create",
+    "judge": "rl.environments.judge:create",
+    "agentgym": "rl.environments.agentgym:create",
 }
 
 
@@ -57,6 +58,18 @@ class EnvironmentFault(Exception):
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.message}"
+
+
+def kind_of(error: BaseException) -> FaultKind:
+    """What kind of fault an error is, by itself or by what caused it."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, EnvironmentFault):
+            return link.kind
+        if isinstance(link, MemoryError | TimeoutError):
+            return FaultKind.MEMORY if isinstance(link, MemoryError) else FaultKind.TIMEOUT
+        link = link.__cause__
+    return FaultKind.ERROR
 
 
 class ToolOutcome(StrEnum):
@@ -106,18 +119,13 @@ class Resources:
     trajectory_id: str = ""
     _kept: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, model: type[Options]) -> Options:
+    def read(self, model: type[Read]) -> Read:
         """The options, checked.
 
         Raises:
             RequestError: where one is unknown or does not fit, naming it.
         """
-        try:
-            return model.model_validate(dict(self.options))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(map(str, first["loc"]))
-            raise RequestError(f"{model.__name__}: the option {name!r} does not fit: {first['msg']}.") from error
+        return read_options(model, self.options)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """What `make` gave the first time it was asked for under `name` in this worker: a client, a model, anything dear."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from rl.config import EnvironmentKindConfig
 from rl.dialect import Action
-from rl.environment import Environment, EnvironmentFault, FaultKind, Observation, Probed, Resources, Step, find_environment
+from rl.environment import Environment, EnvironmentFault, FaultKind, Observation, Probed, Resources, Step, find_environment, kind_of
 from rl.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -68,15 +68,17 @@ class EnvironmentWorker:
     async def _guarded(self, work: Awaitable[T], what: str) -> T:
         """The result of `work`; whatever it raises becomes a fault with its kind, told in one line."""
         try:
-            return await asyncio.wait_for(work, self._seconds)
+            async with asyncio.timeout(self._seconds) as limit:
+                return await work
         except (EnvironmentFault, RequestError):
             raise
-        except TimeoutError as error:
-            raise EnvironmentFault(f"the environment's {what} took longer than {self._seconds:g} seconds", FaultKind.TIMEOUT) from error
         except MemoryError as error:
             raise EnvironmentFault(f"the environment's {what} needed more memory than its worker may use", FaultKind.MEMORY) from error
         except Exception as error:
-            raise EnvironmentFault(first_line(f"{type(error).__name__}: {error}")) from error
+            if limit.expired():
+                told = f"the environment's {what} took longer than {self._seconds:g} seconds"
+                raise EnvironmentFault(told, FaultKind.TIMEOUT) from error
+            raise EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), kind_of(error)) from error
 
 
 def limit_memory(size: int) -> None:

@@ -22,8 +22,8 @@ from rl.dialect import Dialect, TagDialect
 from rl.engine_pool import EnginePool
 from rl.environment_pool import EnvironmentPool
 from rl.health import UnhealthyError
-from rl.ray_runtime import RayRuntime
 from rl.indexes import build_index
+from rl.ray_runtime import RayRuntime
 from rl.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Document, Trajectory

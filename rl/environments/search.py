@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import PositiveInt
 
 from rl.config import Section
-from rl.environment import Resources
+from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
 from rl.search import Index, passages
 from rl.tools import ToolMiss, tool
@@ -37,6 +37,12 @@ class SearchEnvironment(ToolEnvironment):
         if hits.miss is not None:
             raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
         return passages(hits.documents)
+
+    async def probe(self) -> None:
+        """See that a document is found by its own title."""
+        document = next((document for document in self._index.documents if document.title.strip()), None)
+        if document is not None and not self._index.find(document.title, self._documents).documents:
+            raise EnvironmentFault(f"the index does not find its own document {document.id}")
 
 
 def create(resources: Resources) -> SearchEnvironment:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from rl.config import Section
 from rl.dialect import Action
-from rl.environment import EnvironmentFault, Observation, Resources, Step, ToolOutcome
+from rl.environment import EnvironmentFault, Observation, Resources, Step, ToolOutcome, kind_of
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import Call, perform
 from rl.tools.errors import one_line
@@ -63,7 +63,7 @@ class ToolEnvironment:
         try:
             return _step(await perform(tool, await self._open(action.tool, tool), action.arguments))
         except ToolFault as fault:
-            raise EnvironmentFault(str(fault)) from fault
+            raise EnvironmentFault(str(fault), kind_of(fault)) from fault
 
     async def probe(self) -> None:
         """See that every tool is alive.

@@ -18,7 +18,7 @@ class ToolFault(Exception):
     """The tool failed, took too long or broke its word; the text names it. It says nothing about the policy."""
 
 
-class ToolTimeout(ToolFault):
+class ToolTimeout(ToolFault, TimeoutError):
     """The tool took too long."""
 
 

@@ -79,7 +79,7 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
 async def test_a_slow_environment_is_a_fault() -> None:
     config = EnvironmentKindConfig(step_timeout_seconds=0.05, options={"seconds": 5})
     worker = EnvironmentWorker("tests.rl.faulty:create", config, None)
-    with pytest.raises(EnvironmentFault, match="^timeout: .* reset took longer"):
+    with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
 
 
