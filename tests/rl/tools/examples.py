@@ -66,7 +66,7 @@ async def lie_slowly(how: str) -> str:
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                if _over.is_set():
+                if over.is_set():
                     raise
     if how == "cancel itself":
         raise asyncio.CancelledError
@@ -79,7 +79,7 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-_over = threading.Event()
+over = threading.Event()
 
 
 class Refusal(ToolError):
