@@ -24,6 +24,7 @@ from tests.rl.tools.mcp_server import PNG
 from warehouse.errors import RequestError
 
 FOLDER = Path(__file__).parent
+pytestmark = pytest.mark.slow
 
 
 def over_stdio(script: str = "mcp_server.py", *arguments: str, **config: Any) -> McpServer:
