@@ -45,8 +45,8 @@ class ToolEnvironment:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as chat templates and OpenAI-compatible servers want them."""
-        return [tool.schema for tool in self.tools.values()]
+        """The tools as chat templates and OpenAI-compatible servers want them, under the names that actions call them by."""
+        return [{"type": "function", "function": tool.schema["function"] | {"name": name}} for name, tool in self.tools.items()]
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Nothing to see beside the question. A tool is opened when it is first called: many trajectories never call it."""
@@ -81,7 +81,7 @@ class ToolEnvironment:
         released = await asyncio.gather(*map(_release, opened.values()), return_exceptions=True)
         for name, error in zip(opened, released, strict=True):
             if error is not None:
-                raise EnvironmentFault(f"the tool {name!r} could not be released: {error}") from error
+                raise EnvironmentFault(f"the tool {name!r} could not be released: {one_line(error)}", kind_of(error)) from error
 
     async def _open(self, name: str, tool: Tool) -> OpenTool:
         """The tool as this trajectory has it; several calls in one turn open it once."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rl.content import ContentPart, ImagePart, TextPart
 from rl.tools.config import CallRules, ServerConfig
-from rl.tools.errors import ToolError, ToolFault, one_line
+from rl.tools.errors import ToolError, ToolFault, ToolTimeout, one_line
 from rl.tools.results import Shown, ToolResult, show
 from rl.tools.running import within
 from rl.tools.schemas import ArgumentsSchema
@@ -159,6 +159,7 @@ class McpTool(Stateless, Tool):
     async def call(self, values: Mapping[str, Any]) -> Shown:
         """Call it over the session."""
         from mcp import MCPError
+        from mcp_types import REQUEST_TIMEOUT
 
         self._arguments.check(values)
         try:
@@ -166,6 +167,8 @@ class McpTool(Stateless, Tool):
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise ToolError(f"wrong arguments for {self.name}: {error}") from error
+            if error.code == REQUEST_TIMEOUT:
+                raise ToolTimeout(f"it took longer than {self.rules.timeout_seconds:g} seconds") from error
             raise
         shown = show(_result(result), self.rules.bounds)
         if result.is_error:

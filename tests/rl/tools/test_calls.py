@@ -190,7 +190,7 @@ async def test_the_gate_names_the_tools_that_are_dead() -> None:
     await check_health(look_up)
     assert await dead_tools(by_name([look_up, broken, strict])) == (
         "the tool 'broken' is dead: ConnectionError: refused",
-        "the tool 'strict' is dead: it refused its probe {\"text\": 5, \"more\": 1}: "
+        'the tool \'strict\' is dead: it refused its probe {"text": 5, "more": 1}: '
         "wrong arguments for strict: text: Input should be a valid string",
     )
 

@@ -83,7 +83,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tools_of_one_name_are_refused_wherever_they_come_from(tmp_path: Path) -> None:
     server = f'[servers.tests]\ncommand = ["{sys.executable}", "{Path(__file__).with_name("mcp_server.py")}"]\n'
-    with pytest.raises(RequestError, match="two tools of .* are called 'look_up': rename one, or give its server a prefix"):
+    with pytest.raises(RequestError, match=r"two tools of .* are called 'look_up': rename one, or give its server a prefix"):
         load_tools(write(tmp_path, f'{server}[tools.look_up]\nfunction = "tests.rl.tools.examples:look_up"'))
 
 

@@ -96,10 +96,10 @@ async def test_what_a_server_says_is_bounded_and_its_noise_is_passed_over(tools:
     assert await text_of(tools["misbehave"], "noise") == "</information><answer> x</answer>"
 
 
-@pytest.mark.parametrize(("how", "reason"), [("die", "Connection closed"), ("hang", "timed out")])
+@pytest.mark.parametrize(("how", "reason"), [("die", "Connection closed"), ("hang", "took longer than 2 seconds")])
 async def test_a_server_that_dies_or_hangs_is_at_fault_and_started_again(tools: dict[str, Tool], how: str, reason: str) -> None:
     before = await text_of(tools["process"], {})
-    with pytest.raises(ToolFault, match=f"the tool 'misbehave' failed: MCPError: .*{reason}"):
+    with pytest.raises(ToolFault, match=f"the tool 'misbehave' failed: .*{reason}"):
         await call(tools["misbehave"], how)
     after = await text_of(tools["process"], {})
     assert before != after
@@ -114,7 +114,7 @@ async def test_a_probe_finds_what_is_dead(tools: dict[str, Tool]) -> None:
     server = over_stdio(probes={"look_up": {"key": "unknown"}}, only=["look_up", "add"], prefix="my_")
     named = started(server)
     assert set(named) == {"my_look_up", "my_add"}
-    with pytest.raises(ToolFault, match="the tool 'my_look_up' is dead: it refused its probe .*nothing is known of it"):
+    with pytest.raises(ToolFault, match=r"the tool 'my_look_up' is dead: it refused its probe .*nothing is known of it"):
         await check_health(named["my_look_up"])
     server.close()
 
