@@ -33,6 +33,17 @@ HUNG_SECONDS = 5.0
 """A worker that has not answered after `HUNG_FACTOR` times the time of a step and these seconds is stuck in one, and is replaced."""
 
 
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A worker actor; `checked` is answered once it is up and an environment could be made in it."""
+
+    actor: Any
+    checked: Any
+    up: bool = False
+    ended: FaultKind | None = None
+    """Why it had to go, where it was replaced."""
+
+
 @dataclass(slots=True)
 class Kind:
     """The workers of one kind of environment."""
@@ -40,12 +51,10 @@ class Kind:
     name: str
     factory: str
     config: EnvironmentKindConfig
-    workers: list[Any] = field(default_factory=list)
-    ended: dict[Any, FaultKind] = field(default_factory=dict)
-    """Why workers that were replaced had to go."""
+    workers: list[Worker] = field(default_factory=list)
     turn: int = 0
 
-    def next(self) -> Any:
+    def next(self) -> Worker:
         """The worker whose turn it is."""
         self.turn = (self.turn + 1) % len(self.workers)
         return self.workers[self.turn]
@@ -59,42 +68,54 @@ class EnvironmentClient:
         self._kind = kind
         self._worker = kind.next()
         self._trajectory_id = trajectory_id
-        self._open = False
+        self._open = self._ended = False
         self._fault: str | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin."""
-        self._open = True
-        return await self._faults(self._worker.reset.remote(self._trajectory_id, task, seed))
+        try:
+            if not self._worker.up:
+                await self._faults(self._worker.checked, START_SECONDS)
+                self._worker.up = True
+            self._open = True
+            return await self._faults(self._worker.actor.reset.remote(self._trajectory_id, task, seed))
+        except EnvironmentFault as fault:
+            self._fault = str(fault)
+            raise
 
     async def step(self, action: Action) -> Step:
         """Answer one action."""
         tool = health.tool(action.tool)
         try:
-            step: Step = await self._faults(self._worker.step.remote(self._trajectory_id, action))
+            step: Step = await self._faults(self._worker.actor.step.remote(self._trajectory_id, action))
         except EnvironmentFault as fault:
-            self._pool.health.record(tool, str(fault))
+            # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
+            if not self._ended:
+                self._fault = str(fault)
+                self._pool.health.record(tool, self._fault)
             raise
         self._pool.health.record(tool, None)
-        self._open = not step.done
+        self._ended |= step.done
+        self._open = not self._ended
         return step
 
     async def close(self) -> None:
         """Let the worker forget this trajectory; nobody waits for it. How the trajectory went is noted at the health gate."""
         if self._open:
-            self._worker.close.remote(self._trajectory_id)
+            self._worker.actor.close.remote(self._trajectory_id)
         self._pool.health.record(health.environment(self._kind.name), self._fault)
 
-    async def _faults(self, call: Awaitable[T]) -> T:
+    async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """The result of a call to the worker; whatever went wrong there is a fault."""
+        if seconds is None:
+            seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
         try:
-            return await asyncio.wait_for(call, HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS)
+            return await asyncio.wait_for(call, seconds)
         except (RayError, TimeoutError) as error:
             fault = self._fault_of(error)
             if fault.kind is FaultKind.MEMORY or not isinstance(error, RayTaskError):
                 self._open = False
                 self._pool.replace(self._kind, self._worker, fault.kind)
-            self._fault = str(fault)
             raise fault from error
 
     def _fault_of(self, error: Exception) -> EnvironmentFault:
@@ -104,7 +125,7 @@ class EnvironmentClient:
             return EnvironmentFault(_told(error))
         if isinstance(error, TimeoutError):
             return EnvironmentFault("the environment's worker is stuck in a step and was replaced", FaultKind.TIMEOUT)
-        kind = self._kind.ended.get(self._worker, FaultKind.DIED)
+        kind = self._worker.ended or FaultKind.DIED
         if isinstance(error, RayActorError):
             return EnvironmentFault("the environment's worker died", kind)
         return EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), kind)
@@ -134,8 +155,7 @@ class EnvironmentPool:
         kind = Kind(name, factory, config)
         kind.workers = [self._launch(kind) for _ in range(config.workers)]
         try:
-            checks = asyncio.gather(*(worker.check.remote() for worker in kind.workers))
-            await asyncio.wait_for(checks, START_SECONDS)
+            await asyncio.wait_for(asyncio.gather(*(worker.checked for worker in kind.workers)), START_SECONDS)
         except (RayError, TimeoutError) as error:
             _end(kind)
             raise RequestError(f"the environment {name!r} cannot be made: {_why(error, config)}") from error
@@ -145,11 +165,11 @@ class EnvironmentPool:
         """The environment of a trajectory, on the next worker in turn of a kind that was opened."""
         return EnvironmentClient(self, self._kinds[name], trajectory_id)
 
-    def replace(self, kind: Kind, worker: Any, why: FaultKind) -> None:
+    def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
         """End a worker that is of no more use, and put a new one in its place."""
         if worker in kind.workers:
-            kind.ended[worker] = why
-            ray.kill(worker)
+            worker.ended = why
+            ray.kill(worker.actor)
             kind.workers[kind.workers.index(worker)] = self._launch(kind)
 
     def close(self) -> None:
@@ -158,15 +178,16 @@ class EnvironmentPool:
             _end(kind)
         self._kinds = {}
 
-    def _launch(self, kind: Kind) -> Any:
+    def _launch(self, kind: Kind) -> Worker:
         runtime = {"env_vars": PROCESS_ENVIRONMENT}
-        actor: Any = ray.remote(EnvironmentWorker).options(
+        remote: Any = ray.remote(EnvironmentWorker).options(
             num_cpus=kind.config.cpus,
             num_gpus=kind.config.gpus,
             max_concurrency=10_000,
             runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
         )
-        return actor.remote(kind.factory, kind.config, self._index)
+        actor = remote.remote(kind.factory, kind.config, self._index)
+        return Worker(actor, actor.check.remote())
 
 
 def _check_image(name: str, image: str | None) -> None:
@@ -179,7 +200,7 @@ def _check_image(name: str, image: str | None) -> None:
 
 def _end(kind: Kind) -> None:
     for worker in kind.workers:
-        ray.kill(worker)
+        ray.kill(worker.actor)
     kind.workers = []
 
 

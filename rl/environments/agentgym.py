@@ -99,8 +99,7 @@ class AgentGymEnvironment(StatefulEnvironment):
         made = _without_error(await self._service.post("/create", {}))
         self._instance = made.get("id", made.get("env_idx")) if isinstance(made, Mapping) else made
         begun = await self._post("/reset", **{self._form.item: item})
-        await super().reset(task, seed)
-        return Observation(await self._first_seen(begun))
+        return replace(await super().reset(task, seed), text=await self._first_seen(begun))
 
     async def close(self) -> None:
         """Let the server forget the instance, where it can; not all have `/close`."""

@@ -76,9 +76,8 @@ class GameEnvironment(StatefulEnvironment):
         self._names = action_names(self._game, self._options)
         self._reward, self._total, self._done = 0.0, 0.0, False
         seen, _ = self._game.reset(seed=seed)
-        await super().reset(task, seed)
         moves = f"\nMoves: {', '.join(self._names)}." if self._names else ""
-        return Observation(self._shown(seen) + moves)
+        return replace(await super().reset(task, seed), text=self._shown(seen) + moves)
 
     async def close(self) -> None:
         """Give back what the game holds."""
@@ -120,13 +119,13 @@ def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.E
     drawn = {} if options.game == HOUSE else {"render_mode": "ansi"}
     try:
         game = gymnasium.make(options.game, **{**drawn, **options.arguments, **arguments})
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise RequestError(f"the game {options.game!r} cannot be set up: {error}.") from error
+    except (gymnasium.error.Error, ImportError, LookupError, TypeError, ValueError) as error:
+        raise RequestError(f"the game {options.game!r} cannot be set up: {type(error).__name__}: {error}.") from error
     if not isinstance(game.action_space, Discrete | Text):
         raise RequestError(
             f"the game {options.game!r} has actions of the kind {game.action_space}; only discrete and text ones can be played."
         )
-    if not isinstance(game.observation_space, Text) and game.render_mode != "ansi":
+    if not isinstance(game.observation_space, Text) and "ansi" not in game.metadata.get("render_modes", ()):
         raise RequestError(f"the game {options.game!r} cannot be shown as text: it has no render mode 'ansi'.")
     return game
 

@@ -20,7 +20,7 @@ from rl.service import Service
 from warehouse.digests import digest
 from warehouse.records import Task
 
-_GRADE = re.compile(r"^\W*Grade:\W*(\d+)\W*$", re.MULTILINE | re.IGNORECASE)
+_GRADE = re.compile(r"^[ \t*#]*Grade:[ \t*]*(\d+)[ \t*.]*$", re.MULTILINE | re.IGNORECASE)
 
 
 class ServerOptions(Section):

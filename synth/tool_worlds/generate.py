@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from random import Random
 
+from pydantic import Field, PositiveInt
+
 from eval.state import REFERENCE, changes
 from rl.config import Section
 from rl.environments.tool_world.environment import find_world
@@ -31,11 +33,11 @@ class ToolWorldConfig(Section):
     """Which tasks are made."""
 
     domains: tuple[str, ...] = tuple(GOALS)
-    size: int = 12
+    size: int = Field(default=12, ge=4)
     """About how many records the largest tables of a world hold."""
-    max_goals: int = 3
+    max_goals: PositiveInt = 3
     """Goals of one task, from 1 to this."""
-    asked_share: float = 0.2
+    asked_share: float = Field(default=0.2, ge=0, le=1)
     """Share of the tasks that ask for an answer and want nothing changed."""
 
 
@@ -98,6 +100,8 @@ def _goals(rng: Random, goals: Sequence[Goal], config: ToolWorldConfig) -> list[
         # A goal that needs what the last one gave comes right after it: only there does «that booking» mean one thing.
         joined = [goal for goal in fitting if chosen and goal.needs is not None and goal.needs == chosen[-1].gives]
         free = [goal for goal in fitting if goal.needs is None]
+        if not joined and not free:
+            break
         chosen.append(rng.choice(joined or free))
     return chosen
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import torch
 
 from rl.config import RolloutConfig
 from rl.engine import Generation, GenerationStop, Sampling
+from rl.health import HealthGate, UnhealthyError
 from rl.logprob_check import max_logprob_difference
 from rl.policy import load_policy, save_policy
 from rl.rollout import RolloutRequest, Rollouts
@@ -115,6 +117,21 @@ def test_a_dead_worker_is_replaced(rollouts: Rollouts) -> None:
     dead = rollouts.rollout([faulty("die")])[0]
     assert (dead.outcome, dead.error) == (Outcome.INVALID, "died: the environment's worker died")
     assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3)))
+
+
+@pytest.mark.engine
+def test_rollouts_stop_by_name_where_an_environment_is_down(rollouts: Rollouts) -> None:
+    pool = rollouts._environments
+    broken = [replace(faulty("raise"), trajectory_id=f"down{i}") for i in range(40)]
+    try:
+        with pytest.raises(
+            UnhealthyError, match=r"the environment 'tests\.rl\.faulty:create' failed in 32 of its last 32 .*the world broke"
+        ):
+            rollouts.rollout([*requests(2, prefix="beside"), *broken])
+        pool.health = HealthGate(window=32, max_share=0.5)
+        assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3, prefix="after")))
+    finally:
+        pool.health = HealthGate(window=32, max_share=0.5)
 
 
 @pytest.mark.engine
