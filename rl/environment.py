@@ -12,6 +12,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from rl.content import ContentPart
 from rl.dialect import Action
 from rl.search import SearchIndex
 from warehouse.errors import RequestError
@@ -45,13 +46,21 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an action brought. `reward` is the environment's own for this turn; None where it has nothing to say."""
+    """What an action brought. `reward` is the environment's own for this turn; None where it has nothing to say.
+
+    `parts` is there where the observation holds more than text; `observation` is then their text, for dialects that take no images.
+    `retries` counts the calls of a tool that failed before one went through, `latency_seconds` is the time of all of them, and
+    None where no tool ran. `info` is JSON-able; a tool puts `arguments` there as it read them, and `figures` where it has any.
+    """
 
     observation: str = ""
     reward: float | None = None
     done: bool = False
     tool_outcome: ToolOutcome | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[ContentPart, ...] = ()
+    retries: int = 0
+    latency_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
