@@ -102,7 +102,7 @@ class TeacherEngine:
         else:
             text, stop = self._dialect.closed(reply.text), GenerationStop.STOP
         ids = tuple(map(ord, _MARKS.sub("", text)))[: sampling.max_tokens]
-        return Generation(ids, (0.0,) * len(ids), stop, 0)
+        return Generation(ids, (0.0,) * len(ids), stop, (0,) * len(ids))
 
 
 def text_alone(trajectory: Trajectory) -> Trajectory:

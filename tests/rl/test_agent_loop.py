@@ -37,7 +37,7 @@ class WrittenActions:
             raise EngineFault("nothing more is written")
         stop = GenerationStop.STOP if len(ids) <= sampling.max_tokens else GenerationStop.LENGTH
         ids = ids[: sampling.max_tokens]
-        return Generation(ids, (-0.5,) * len(ids), stop, 7)
+        return Generation(ids, (-0.5,) * len(ids), stop, (7,) * len(ids))
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ class StatedPolicy:
             raise EngineFault("gone")
         first = tuple(prompt_ids) == self._dialect.prompt_ids(TASK.question)
         ids = self._dialect.action_ids(Action("search", f"number {number}", "so")) if first else (5, 6)
-        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, 0)
+        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
 
     def release(self, request_id: str) -> None:
         """Note the end of a request."""
