@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from rl.content import ContentPart
-from rl.dialect import Action
+from rl.dialect import Action, Schema
 from rl.search import SearchIndex
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -39,9 +39,13 @@ class ToolOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the policy sees before its first action, beside the question; often nothing."""
+    """What the policy sees before its first action, beside the question; often nothing.
+
+    `tools` are the schemas of the tools that it may call, for dialects that tell it of them.
+    """
 
     text: str = ""
+    tools: tuple[Schema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

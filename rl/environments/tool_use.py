@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rl.dialect import Action
+from rl.dialect import Action, Schema
 from rl.environment import Observation, Step, ToolOutcome
 from rl.tools import Tool, ToolError, ToolMiss
 from warehouse.records import Task
@@ -22,8 +22,8 @@ class ToolEnvironment:
         self.tools = tools
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Nothing to see beside the question."""
-        return Observation()
+        """Nothing to see beside the question; the tools are told to policies whose dialect shows them."""
+        return Observation(tools=tuple(_schema(name, tool) for name, tool in self.tools.items()))
 
     async def step(self, action: Action) -> Step:
         """Call the tool; the observation is what it returns, or why it could not be called."""
@@ -41,3 +41,8 @@ class ToolEnvironment:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _schema(name: str, tool: Tool) -> Schema:
+    """The tool's schema under the name that actions call it by."""
+    return {"type": "function", "function": {**tool.schema["function"], "name": name}}

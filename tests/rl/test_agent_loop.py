@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 
 from rl.agent_loop import AgentLoop, RolloutRequest
 from rl.config import Limits
-from rl.dialect import Action, TagDialect
+from rl.dialect import Action
+from rl.dialects.tags import TagDialect
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environments.search import SearchEnvironment
 from rl.search import SearchIndex
@@ -55,7 +56,7 @@ def run(
 
 
 def test_tokens_are_only_appended(dialect: TagDialect) -> None:
-    actions = [Action("search", "Amber Stone"), Action("search", "Blue River", "employer"), Action("answer", "Green Lake")]
+    actions = [Action("search", "Amber Stone"), Action("search", "Blue River"), Action("answer", "Green Lake")]
     trajectory, engine = run(dialect, actions)
     assert trajectory.stop_reason is StopReason.ANSWERED
     assert trajectory.answer == "Green Lake"
