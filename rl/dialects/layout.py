@@ -96,12 +96,12 @@ def replies(template: ChatTemplate, count: int) -> tuple[str, tuple[Piece, ...]]
 
 def _form(template: ChatTemplate, stop: str) -> str:
     """The form whose reader gives back the calls that the template writes."""
-    before = template.render([_ASKED], [PROBE_TOOL], generate=True)
-    call = calling([("lookup", "Amber Stone")])
-    text = template.render([_ASKED, call, returned(0, "lookup", slot(RESULT))], [PROBE_TOOL], generate=True)
-    same = next((number for number, (a, b) in enumerate(zip(before, text, strict=False)) if a != b), len(before))
-    written = text[same:].partition(stop)[0]
-    expected = (Action("lookup", f'{{"{ARGUMENT_NAME}": "Amber Stone"}}'),)
+    asked = "Amber Stone"
+    messages = [_ASKED, calling([("lookup", asked)]), returned(0, "lookup", slot(RESULT))]
+    text = template.render(messages, [PROBE_TOOL], generate=True)
+    place = text.rindex(asked)
+    written = template.behind_special(text[:place]) + text[place:].partition(stop)[0]
+    expected = (Action("lookup", f'{{"{ARGUMENT_NAME}": "{asked}"}}'),)
     for name, reader in READERS.items():
         turn = reader(written)
         if isinstance(turn, ActionTurn) and turn.calls == expected:

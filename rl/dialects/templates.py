@@ -112,6 +112,10 @@ class ChatTemplate:
         """The text of token ids, control tokens included."""
         return self.plain.decode(token_ids)
 
+    def behind_special(self, text: str) -> str:
+        """What stands in `text` behind its last special token."""
+        return self._special.split(text)[-1]
+
     def after_stop(self, pieces: Sequence[Piece], number: int) -> tuple[str | None, tuple[Piece, ...]]:
         """The first special token behind slot `number`, and what follows it; (None, ()) where there is none in that markup."""
         if Slot(number) not in pieces:
