@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from warehouse import Lake, Trajectory, Turn
+from warehouse import Call, Lake, Trajectory, Turn
 
 
 def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
@@ -32,5 +32,17 @@ def _print_turn(console: Console, turn: Turn, tokens: bool) -> None:
     if tokens:
         pairs = " ".join(f"{i}({p:.2f})" for i, p in zip(turn.action_ids, turn.action_logprobs, strict=True))
         console.print(Text(f"token (logp) {pairs}", style="dim"))
+    for call in turn.calls:
+        _print_call(console, call)
     if turn.observation:
         console.print(Text(f"observation  {turn.observation}  [masked, {len(turn.observation_ids)} tokens]", style="cyan"))
+
+
+def _print_call(console: Console, call: Call) -> None:
+    """What was asked, what came of it, and what it took; the text of what came back stands in the turn's observation."""
+    facts = [call.outcome or "no outcome"]
+    facts += [] if call.latency_seconds is None else [f"{call.latency_seconds * 1000:.0f} ms"]
+    facts += [f"{call.retries} retries"] if call.retries else []
+    facts += [] if call.reward is None else [f"reward {call.reward:g}"]
+    facts += [f"{name} {value}" for name, value in call.figures.items()]
+    console.print(Text(f"call         {call.tool} {call.arguments or ''}  [{' · '.join(facts)}]", style="magenta"))

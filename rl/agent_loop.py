@@ -1,29 +1,37 @@
 """The agent loop: one trajectory from its question to its end.
 
-Token ids are only ever appended: what the engine sampled, then what the dialect made of the observation. Nothing is decoded and
-encoded again. All trajectories run side by side in asyncio, so that a slow tool holds up its own trajectory alone.
+Token ids are only ever appended: what the engine sampled, then what the dialect made of the observations. Nothing is decoded and
+encoded again. All trajectories run side by side in asyncio, so that a slow tool holds up its own trajectory alone. The calls of one turn
+run at once.
 
-    act -> ended by the action (answer, or the environment says done)  -> ANSWERED
+    act -> ended by a call (an answer, or the environment says done)   -> ANSWERED
         -> that was the last turn of the horizon                       -> MAX_TURNS
+        -> all actions, or all observations, come to their limit       -> MAX_TOTAL_ACTION_TOKENS, MAX_TOTAL_OBSERVATION_TOKENS
         -> the observation, or another action, does not fit            -> MAX_CONTEXT_TOKENS
         -> append the observation and act again
+    the time is over anywhere                                          -> MAX_SECONDS
     an engine or an environment fails anywhere                         -> FAULT: the trajectory is invalid
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from rl.calling import Acted, act
+from rl.choices import choice_of
 from rl.config import Limits
-from rl.dialect import Action, Dialect, ParseError
+from rl.dialect import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Schema
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
-from rl.environment import EnvironmentFault, Observation, Step, ToolOutcome
+from rl.environment import EnvironmentFault, Observation, Step
 from warehouse.digests import seed_from
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +65,24 @@ class Surroundings(Protocol):
     async def step(self, action: Action) -> Step: ...
 
 
+class _OutOfTime(Exception):
+    """The trajectory's time is over."""
+
+
 @dataclass(slots=True)
 class _Progress:
-    """What a trajectory has come to so far."""
+    """What a trajectory has come to so far. `deadline` is of the event loop's clock."""
 
     request: RolloutRequest
     environment: Surroundings
+    tools: tuple[str, ...] | None
+    deadline: float | None
     prompt_ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
+    action_tokens: int = 0
+    observation_tokens: int = 0
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +96,20 @@ class AgentLoop:
     async def run(self, request: RolloutRequest, environment: Surroundings) -> Trajectory:
         """Run one trajectory to its end. Faults end it as invalid; whatever else is raised is a defect and is let through."""
         started, clock = datetime.now(UTC), time.perf_counter()
-        progress, error = _Progress(request, environment), None
+        progress = _Progress(request, environment, choice_of(request.task).tools, self._deadline())
         try:
             stop = await self._run(progress)
+        except _OutOfTime:
+            stop = StopReason.MAX_SECONDS
         except (EngineFault, EnvironmentFault) as fault:
-            stop, error = StopReason.FAULT, str(fault)
-        return _record(progress, stop, error, started, time.perf_counter() - clock)
+            stop, progress.error = StopReason.FAULT, str(fault)
+        return _record(progress, stop, started, time.perf_counter() - clock)
 
     async def _run(self, progress: _Progress) -> StopReason:
         task = progress.request.task
-        first = await progress.environment.reset(task, progress.request.seed)
-        progress.prompt_ids = self.dialect.prompt_ids(task.question)
-        if first.text:
-            progress.prompt_ids += self.dialect.observation_ids(first.text, self.limits.max_observation_tokens)
+        first = await _in_time(progress, progress.environment.reset(task, progress.request.seed))
+        tools = _offered(first.tools, progress.tools)
+        progress.prompt_ids = self.dialect.prompt_ids(task.question, first.text, tools, self._cut)
         progress.context = list(progress.prompt_ids)
         stop = None if self._room(progress) > 0 else StopReason.MAX_CONTEXT_TOKENS
         while stop is None:
@@ -101,14 +119,17 @@ class AgentLoop:
     async def _take_turn(self, progress: _Progress) -> StopReason | None:
         """One action and what comes back, appended to `progress`; why the trajectory is over, or None where it goes on."""
         clock = time.perf_counter()
-        generation = await self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress))
+        work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress))
+        generation = await _in_time(progress, work)
         progress.context.extend(generation.token_ids)
+        progress.action_tokens += len(generation.token_ids)
         action = self.dialect.parse(generation.token_ids)
-        step = await progress.environment.step(action) if isinstance(action, Action) else _correction(action)
-        stop, observation_ids = self._after(progress, generation, step)
+        acted = await act(action, progress.environment, progress.tools, progress.deadline)
+        stop, observation_ids = self._after(progress, generation, acted)
         progress.context.extend(observation_ids)
+        progress.observation_tokens += len(observation_ids)
         latency = time.perf_counter() - clock
-        progress.turns.append(_turn(len(progress.turns), generation, action, step, observation_ids, self.dialect, latency))
+        progress.turns.append(_turn(len(progress.turns), generation, action, acted, observation_ids, self.dialect, latency))
         return stop
 
     def _sampling(self, progress: _Progress) -> Sampling:
@@ -116,61 +137,108 @@ class AgentLoop:
         return Sampling(
             temperature=self.limits.temperature if request.temperature is None else request.temperature,
             top_p=self.limits.top_p,
-            max_tokens=min(self.limits.max_action_tokens, self._room(progress)),
+            max_tokens=min(self.limits.max_action_tokens, self._room(progress), self._actions_left(progress)),
             stop_token_ids=self.dialect.stop_token_ids,
             seed=seed_from(request.seed, len(progress.turns)),
         )
 
-    def _after(self, progress: _Progress, generation: Generation, step: Step) -> tuple[StopReason | None, tuple[int, ...]]:
+    def _after(self, progress: _Progress, generation: Generation, acted: Acted) -> tuple[StopReason | None, tuple[int, ...]]:
         """Whether the trajectory ends after this turn, and the observation that is appended where it does not."""
-        room = self._room(progress)
-        if step.done:
-            return StopReason.ANSWERED, ()
-        if room <= 0 and generation.stop_reason is GenerationStop.LENGTH:
-            return StopReason.MAX_CONTEXT_TOKENS, ()
-        if len(progress.turns) + 1 >= progress.request.horizon:
-            return StopReason.MAX_TURNS, ()
-        observation_ids = self.dialect.observation_ids(step.observation, self.limits.max_observation_tokens)
-        if len(observation_ids) >= room:
+        over = self._over(progress, generation, acted)
+        if over is not None:
+            return over, ()
+        try:
+            observation_ids = self.dialect.reply_ids(generation.token_ids, acted.results, self._cut)
+        except ContentRefused as refused:
+            progress.error = str(refused)
+            return StopReason.FAULT, ()
+        most = self.limits.max_total_observation_tokens
+        if most is not None and progress.observation_tokens + len(observation_ids) > most:
+            return StopReason.MAX_TOTAL_OBSERVATION_TOKENS, ()
+        if len(observation_ids) >= self._room(progress):
             return StopReason.MAX_CONTEXT_TOKENS, ()
         return None, observation_ids
+
+    def _over(self, progress: _Progress, generation: Generation, acted: Acted) -> StopReason | None:
+        """Why the trajectory ends with this action, whatever came of it, or None."""
+        cut_off = generation.stop_reason is GenerationStop.LENGTH
+        if acted.done:
+            return StopReason.ANSWERED
+        if acted.fault is not None:
+            progress.error = acted.fault
+            return StopReason.FAULT
+        if acted.out_of_time:
+            return StopReason.MAX_SECONDS
+        if self._room(progress) <= 0 and cut_off:
+            return StopReason.MAX_CONTEXT_TOKENS
+        if len(progress.turns) + 1 >= progress.request.horizon:
+            return StopReason.MAX_TURNS
+        return StopReason.MAX_TOTAL_ACTION_TOKENS if self._actions_left(progress) <= 0 else None
 
     def _room(self, progress: _Progress) -> int:
         """Tokens that the context may still grow by."""
         return self.limits.max_context_tokens - len(progress.context)
 
+    def _actions_left(self, progress: _Progress) -> int:
+        """Tokens that the policy may still write."""
+        most = self.limits.max_total_action_tokens
+        return self.limits.max_context_tokens if most is None else most - progress.action_tokens
 
-def _correction(error: ParseError) -> Step:
-    """What the policy sees after an action that cannot be read."""
-    return Step(f"Error: {error.reason}", tool_outcome=ToolOutcome.UNPARSABLE)
+    def _deadline(self) -> float | None:
+        seconds = self.limits.max_seconds
+        return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+    @property
+    def _cut(self) -> Cut:
+        return Cut(self.limits.max_observation_tokens, self.limits.truncate)
+
+
+def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...]:
+    """The tools that the policy is told of."""
+    return tuple(tool for tool in tools if chosen is None or tool["function"]["name"] in chosen)
+
+
+async def _in_time(progress: _Progress, work: Awaitable[T]) -> T:
+    """The result of `work`, where it comes before the trajectory's time is over."""
+    try:
+        async with asyncio.timeout_at(progress.deadline) as limit:
+            return await work
+    except TimeoutError as error:
+        if limit.expired():
+            raise _OutOfTime from error
+        raise
 
 
 def _turn(
     index: int,
     generation: Generation,
-    action: Action | ParseError,
-    step: Step,
+    action: ActionTurn | ParseError,
+    acted: Acted,
     observation_ids: tuple[int, ...],
     dialect: Dialect,
     latency: float,
 ) -> Turn:
+    first = action.calls[0] if isinstance(action, ActionTurn) else None
+    versions = generation.policy_versions
     return Turn(
         index=index,
         action_ids=generation.token_ids,
         action_logprobs=generation.logprobs,
         action=dialect.decode(generation.token_ids),
-        tool=action.tool if isinstance(action, Action) else None,
-        arguments=action.arguments if isinstance(action, Action) else None,
+        tool=None if first is None else first.tool,
+        arguments=None if first is None else first.arguments,
         observation_ids=observation_ids,
         observation=dialect.decode(observation_ids),
-        reward=step.reward,
-        tool_outcome=None if step.tool_outcome is None else step.tool_outcome.value,
+        reward=acted.reward,
+        tool_outcome=acted.outcome,
         latency=latency,
         policy_version=generation.policy_version,
+        policy_versions=versions if len(set(versions)) > 1 else (),
+        calls=acted.calls,
     )
 
 
-def _record(progress: _Progress, stop: StopReason, error: str | None, started: datetime, seconds: float) -> Trajectory:
+def _record(progress: _Progress, stop: StopReason, started: datetime, seconds: float) -> Trajectory:
     """The trajectory as a record; who judges it comes later, except that a fault makes it invalid here."""
     request = progress.request
     return Trajectory(
@@ -191,5 +259,5 @@ def _record(progress: _Progress, stop: StopReason, error: str | None, started: d
         step=request.step,
         suite=request.suite,
         sample=request.sample,
-        error=error,
+        error=progress.error,
     )

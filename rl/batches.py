@@ -102,7 +102,7 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _tool_calls(trajectory: Trajectory) -> int:
-    return sum(turn.tool not in (None, "answer") for turn in trajectory.turns)
+    return sum(call.tool != "answer" for turn in trajectory.turns for call in turn.calls)
 
 
 def _row(trajectory: Trajectory, advantage: float) -> Row:

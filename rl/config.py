@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import date
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -295,22 +296,56 @@ class RayConfig(Section):
 
 
 class Limits(Section):
-    """What one trajectory may use. What is too long is cut off at the right, here and in training."""
+    """What one trajectory may use; a trajectory that a limit ends bears the limit's name as its stop reason.
+
+    Its number of turns is the horizon of its request. Training takes what was sampled and appended here, and cuts nothing again.
+    """
 
     max_action_tokens: PositiveInt = 48
-    """Tokens of one action, thought and tags included."""
+    """Tokens of one action, thought and tags included; what is longer is an action that cannot be read."""
+    max_total_action_tokens: PositiveInt | None = None
+    """Tokens of all actions together."""
     max_observation_tokens: int = Field(default=160, ge=8)
-    """Tokens of one observation, tags and the mark of truncation included."""
+    """Tokens of one observation, tags and the mark of truncation included; what a chat template writes around it comes on top."""
+    max_total_observation_tokens: PositiveInt | None = None
+    """Tokens of all observations together, with what stands around them."""
     max_context_tokens: PositiveInt = 1024
     """Tokens of prompt, actions and observations together."""
+    max_seconds: PositiveFloat | None = None
+    """Wall time from the reset of the environment on; a trajectory that comes to it is stopped where it is, and is no fault."""
+    truncate: Literal["right", "left", "middle"] = "right"
+    """Where an observation that is too long is cut off; a marker stands there."""
     temperature: NonNegativeFloat = 1.0
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+
+
+class DialectConfig(Section):
+    """How prompts, actions and observations stand in tokens."""
+
+    kind: str = "chat"
+    """`tags`, `chat`, or `module:attribute`: a factory that takes the policy's tokenizer and `options`."""
+    template: str = "own"
+    """Of `chat`: the tokenizer's `own` chat template, the one that TRL ships for `training` beside it, or a file."""
+    system: str | None = None
+    """Of `chat`: the system's message; None is whatever the template does without one."""
+    variables: dict[str, Any] = {}
+    """Of `chat`: what the template is given, such as `enable_thinking = false`."""
+    today: date = date(2025, 1, 1)
+    """Of `chat`: the date that templates are told which ask for it, so that a prompt is the same on every day."""
+    options: dict[str, Any] = {}
+    """Of a dialect of one's own: whatever it takes."""
 
 
 class RolloutConfig(Section):
     """Rollouts: what trajectories may use, and what they run on."""
 
     limits: Limits = Limits()
+    loop: str = "react"
+    """The agent loop of tasks that name none: a name, or `module:attribute`."""
+    dialect: str = "tags"
+    """The dialect of tasks that name none: `tags`, `chat`, or one of `dialects`."""
+    dialects: dict[str, DialectConfig] = {}
+    """Further dialects by the names that tasks call them by."""
     concurrency: PositiveInt = 256
     """Trajectories side by side."""
     engine: EngineConfig = EngineConfig()

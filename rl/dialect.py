@@ -1,34 +1,41 @@
-"""How an action stands in tokens.
+"""What a dialect is: how prompts, actions and observations stand in tokens.
 
-A dialect turns a question into a prompt, says where an action ends, reads the action, and encodes what comes back. Text that
-the policy did not write is encoded with every control token split into plain text: a document that spells `</information>`
-puts the letters into the context and never the token.
+A dialect turns a question into a prompt, says where an action ends, reads the action, and encodes what comes back. Text that the
+policy did not write never becomes a control token: a document that spells `</information>` or `<|im_end|>` puts the letters into
+the context and not the token. The dialects themselves are in `rl/dialects`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
+from rl.content import ContentPart, ImagePart
 
-from warehouse.errors import RequestError
-
-CALL_TAGS = ("search", "answer", "code")
-"""The tags that end an action; the tag is the tool's name."""
-TAGS = ("question", "think", "information", *CALL_TAGS)
+ANSWER = "answer"
+"""The tool that an answer is a call of; it ends the trajectory."""
 TRUNCATION_MARKER = " ..."
+"""What stands where something was cut off."""
+
+Side = Literal["right", "left", "middle"]
+Schema = Mapping[str, Any]
+"""A tool as chat templates and OpenAI-compatible servers want it: `{"type": "function", "function": {"name": ..., ...}}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What the policy asks for: a tool with its arguments, after an optional thought."""
+    """One call that the policy asks for: a tool with its arguments, as plain text or as JSON."""
 
     tool: str
     arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTurn:
+    """What the policy wrote in one turn: at least one call, after an optional thought."""
+
+    calls: tuple[Action, ...]
     think: str | None = None
 
 
@@ -39,6 +46,26 @@ class ParseError:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one call, as the policy is to see it; `parts` is there where it is more than text."""
+
+    text: str
+    parts: tuple[ContentPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How long one observation may be, in tokens, and where it is cut off with a marker; `middle` keeps both ends."""
+
+    max_tokens: int
+    side: Side = "right"
+
+
+class ContentRefused(Exception):
+    """A result holds what the dialect cannot show this policy, such as an image; a sentence that says so."""
+
+
 class Dialect(Protocol):
     """How prompts, actions and observations stand in tokens."""
 
@@ -47,16 +74,20 @@ class Dialect(Protocol):
         """Tokens at which an action ends; they belong to the action."""
         ...
 
-    def prompt_ids(self, question: str) -> tuple[int, ...]:
-        """The context that a trajectory begins with."""
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+        """The context that a trajectory begins with; `seen` is what the environment shows beside the question."""
         ...
 
-    def parse(self, action_ids: Sequence[int]) -> Action | ParseError:
+    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
         """Read an action. Never raises for what a policy may sample."""
         ...
 
-    def observation_ids(self, text: str, max_tokens: int) -> tuple[int, ...]:
-        """An observation of at most `max_tokens` tokens, what is too long cut off at the right with a marker."""
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+        """What is appended after `action_ids`: one result for each of its calls, or the correction where it could not be read.
+
+        Raises:
+            ContentRefused: where a result holds an image and the policy takes none.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -64,103 +95,16 @@ class Dialect(Protocol):
         ...
 
 
-class TagDialect:
-    """Actions in tags, each tag one special token: `<think> ...</think><search> ...</search>`.
+def text_of(result: Result) -> str:
+    """The text of a result.
 
-    Text inside a tag begins with one space. An action is an optional thought and exactly one call, and ends with the call's
-    closing tag.
+    Raises:
+        ContentRefused: where there is more than text in it.
     """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer: Tokenizer = tokenizer.backend_tokenizer
-        self._plain = _without_control_tokens(self._tokenizer)
-        self._opening = {tag: self._token_id(f"<{tag}>") for tag in TAGS}
-        self._closing = {tag: self._token_id(f"</{tag}>") for tag in TAGS}
-        self._marker = self._plain_ids(TRUNCATION_MARKER)
-        end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
-        self._control = frozenset(self._tokenizer.get_added_tokens_decoder()) | set(end)
-        self.stop_token_ids: tuple[int, ...] = (*(self._closing[tag] for tag in CALL_TAGS), *end)
-
-    def prompt_ids(self, question: str) -> tuple[int, ...]:
-        """`<question> ...</question>`."""
-        return self._wrapped("question", self._inside(question))
-
-    def parse(self, action_ids: Sequence[int]) -> Action | ParseError:
-        """Read `[<think> ...</think>]<call> ...</call>`; whatever else there is makes it an error."""
-        ids = list(action_ids)
-        think, rest = self._split_thought(ids)
-        tool = next((tag for tag in CALL_TAGS if rest and rest[0] == self._opening[tag]), None)
-        if tool is None:
-            return ParseError(f"expected one of {', '.join(CALL_TAGS)}")
-        if rest[-1] != self._closing[tool]:
-            return ParseError(f"{tool} was not closed")
-        if any(token in self._control for token in rest[1:-1]):
-            return ParseError(f"a tag inside {tool}")
-        return Action(tool, self._text(rest[1:-1]), think)
-
-    def observation_ids(self, text: str, max_tokens: int) -> tuple[int, ...]:
-        """`<information> ...</information>`, tags counted within `max_tokens`."""
-        inside = self._inside(text)
-        room = max_tokens - 2
-        if len(inside) > room:
-            inside = inside[: max(0, room - len(self._marker))] + self._marker
-        return self._wrapped("information", inside)
-
-    def action_ids(self, action: Action) -> tuple[int, ...]:
-        """The tokens of an action that was written rather than sampled: what a demonstration holds."""
-        thought = () if action.think is None else self._wrapped("think", self._inside(action.think))
-        return thought + self._wrapped(action.tool, self._inside(action.arguments))
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens included."""
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
-
-    def _split_thought(self, ids: list[int]) -> tuple[str | None, list[int]]:
-        """The thought that `ids` begin with, and what follows; (None, ids) where they do not begin with one."""
-        if not ids or ids[0] != self._opening["think"] or self._closing["think"] not in ids:
-            return None, ids
-        end = ids.index(self._closing["think"])
-        if any(token in self._control for token in ids[1:end]):
-            return None, ids
-        return self._text(ids[1:end]), ids[end + 1 :]
-
-    def _text(self, ids: list[int]) -> str:
-        return self.decode(ids).strip()
-
-    def _inside(self, text: str) -> tuple[int, ...]:
-        return self._plain_ids(f" {text.strip()}")
-
-    def _wrapped(self, tag: str, inside: tuple[int, ...]) -> tuple[int, ...]:
-        return (self._opening[tag], *inside, self._closing[tag])
-
-    def _plain_ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self._plain.encode(text, add_special_tokens=False).ids)
-
-    def _token_id(self, token: str) -> int:
-        token_id = self._tokenizer.token_to_id(token)
-        if token_id is None:
-            raise RequestError(f"the policy's tokenizer has no token {token}: add the tags to it before it is used with them.")
-        return int(token_id)
-
-
-def action_text(action: Action) -> str:
-    """An action as text."""
-    thought = "" if action.think is None else f"<think> {action.think}</think>"
-    return f"{thought}<{action.tool}> {action.arguments}</{action.tool}>"
-
-
-def prompt_text(question: str) -> str:
-    """A prompt as text."""
-    return f"<question> {question}</question>"
-
-
-def observation_text(text: str) -> str:
-    """An observation as text."""
-    return f"<information> {text}</information>"
-
-
-def _without_control_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer without its added tokens, so that no text whatever becomes one of them."""
-    description = json.loads(tokenizer.to_str())
-    description.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
-    return Tokenizer.from_str(json.dumps(description))
+    for part in result.parts:
+        if isinstance(part, ImagePart):
+            raise ContentRefused(
+                f"a tool returned {part.media_type}, and this policy is given token ids of text alone; "
+                "use a tool that describes images, or a policy and a dialect that take them"
+            )
+    return result.text

@@ -36,13 +36,19 @@ class Generation:
     """What the engine sampled.
 
     `logprobs` are natural logarithms under the distribution that was sampled from, so after temperature and top-p (greedy: of
-    the plain softmax). `policy_version` is the version of the weights that sampled the first token.
+    the plain softmax). `policy_versions` is, for each token, the version of the weights that sampled it: one continuation has
+    several where the weights were replaced in its middle. All three have equal length.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: GenerationStop
-    policy_version: int
+    policy_versions: tuple[int, ...]
+
+    @property
+    def policy_version(self) -> int:
+        """The version that sampled the first token; 0 where nothing was sampled, as a teacher that says nothing does."""
+        return next(iter(self.policy_versions), 0)
 
 
 class Engine(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from rl import plugins
 from rl.config import Read, read_options
 from rl.content import ContentPart
-from rl.dialect import Action
+from rl.dialect import Action, Schema
 from rl.search import Index
 from warehouse.records import Task
 
@@ -83,9 +83,13 @@ class ToolOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the policy sees before its first action, beside the question; often nothing."""
+    """What the policy sees before its first action, beside the question; often nothing.
+
+    `tools` are the schemas of the tools that it may call, for dialects that tell it of them.
+    """
 
     text: str = ""
+    tools: tuple[Schema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from transformers import AutoTokenizer
 
-from rl.agent_loop import AgentLoop, RolloutRequest
+from rl.agent_loop import RolloutRequest
 from rl.config import RolloutConfig
-from rl.dialect import Dialect, TagDialect
 from rl.engine_pool import EnginePool
 from rl.environment_pool import EnvironmentPool
 from rl.health import UnhealthyError
 from rl.indexes import build_index
+from rl.loops import AgentLoops
 from rl.ray_runtime import RayRuntime
 from rl.search import Index
 from warehouse.errors import RequestError
@@ -37,9 +37,9 @@ OnProgress = Callable[[int, int], None]
 class Rollouts:
     """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
 
-    def __init__(self, config: RolloutConfig, dialect: Dialect, index: Index | None) -> None:
+    def __init__(self, config: RolloutConfig, loops: AgentLoops, index: Index | None) -> None:
         self._config = config
-        self._dialect = dialect
+        self._loops = loops
         self._engines: EnginePool | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rollouts", daemon=True)
@@ -54,13 +54,14 @@ class Rollouts:
         """Start engines with the policy in folder `policy_path`, and environments over `documents`.
 
         Raises:
-            RequestError: where the policy is no folder, lacks the tags, or cannot take so long a context.
+            RequestError: where the policy is no folder, does not go with the dialect, or cannot take so long a context.
             EngineFault: where an engine does not start.
         """
         _check_context(config, policy_path)
-        dialect = TagDialect(AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
+        loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
+        loops.dialect(config.dialect)
         documents = list(documents)
-        rollouts = cls(config, dialect, build_index(documents, config.search) if documents else None)
+        rollouts = cls(config, loops, build_index(documents, config.search) if documents else None)
         try:
             rollouts._engines = rollouts._wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
         except BaseException:
@@ -119,22 +120,22 @@ class Rollouts:
     async def _rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None) -> list[Trajectory]:
         for name in sorted({request.task.environment for request in requests}):
             await self._environments.open(name)
-        loop = AgentLoop(self._pool, self._dialect, self._config.limits)
+        self._loops.check(request.task for request in requests)
         places = asyncio.Semaphore(self._config.concurrency)
         progress = _Counter(len(requests), on_progress)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(request, loop, places, progress)) for request in requests]
+                tasks = [group.create_task(self._one(request, places, progress)) for request in requests]
         except* UnhealthyError as errors:
             raise UnhealthyError(*errors.exceptions[0].args) from None
         return [task.result() for task in tasks]
 
-    async def _one(self, request: RolloutRequest, loop: AgentLoop, places: asyncio.Semaphore, progress: _Counter) -> Trajectory:
+    async def _one(self, request: RolloutRequest, places: asyncio.Semaphore, progress: _Counter) -> Trajectory:
         async with places:
             self._environments.health.check()
             environment = self._environments.client(request.task.environment, request.trajectory_id)
             try:
-                trajectory = await loop.run(request, environment)
+                trajectory = await self._loops.loop_for(request.task, self._pool).run(request, environment)
             finally:
                 await environment.close()
                 self._pool.release(request.trajectory_id)

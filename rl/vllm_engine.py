@@ -165,14 +165,14 @@ def _sampling_parameters(sampling: Sampling) -> Any:
 def _as_generation(output: Any, version: int) -> Generation:
     token_ids = tuple(output.token_ids)
     logprobs = tuple(step[token].logprob for step, token in zip(output.logprobs or (), token_ids, strict=True))
-    return Generation(token_ids, logprobs, GenerationStop(output.finish_reason), version)
+    return Generation(token_ids, logprobs, GenerationStop(output.finish_reason), (version,) * len(token_ids))
 
 
 def _join(parts: Sequence[Generation]) -> Generation:
-    """The parts of one continuation as one, with the version that sampled its first token."""
+    """The parts of one continuation as one."""
     return Generation(
         tuple(token for part in parts for token in part.token_ids),
         tuple(logprob for part in parts for logprob in part.logprobs),
         parts[-1].stop_reason,
-        next((part.policy_version for part in parts if part.token_ids), parts[-1].policy_version),
+        tuple(version for part in parts for version in part.policy_versions),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from warehouse.errors import RequestError
 from warehouse.lake import Lake
 from warehouse.records import (
+    Call,
     Check,
     Completion,
     Document,
@@ -25,6 +26,7 @@ from warehouse.records import (
 from warehouse.schema import Record
 
 __all__ = [
+    "Call",
     "Check",
     "Completion",
     "Document",

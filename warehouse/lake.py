@@ -204,9 +204,14 @@ class Lake:
 
 
 def _create_missing(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Makes the tables and views that a new lake, or one of an older version, lacks."""
+    """Makes the tables, columns and views that a new lake, or one of an older version, lacks."""
+    listed = "SELECT table_name, column_name FROM information_schema.columns WHERE table_catalog = ?"
+    there = set(cursor.execute(listed, [NAME]).fetchall())
     for table in TABLES:
         cursor.execute(table.ddl)
+        for column in table.columns if (table.name, "recorded") in there else ():
+            if (table.name, column.name) not in there:
+                cursor.execute(f'ALTER TABLE {table.name} ADD COLUMN "{column.name}" {column.kind.sql}')
     for name, definition in VIEWS.items():
         cursor.execute(f"CREATE VIEW IF NOT EXISTS {name} AS {definition}")
 

@@ -30,11 +30,14 @@ class Outcome(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why a trajectory ended."""
+    """Why a trajectory ended: by its answer, by the limit of that name, or by a fault."""
 
     ANSWERED = "answered"
     MAX_TURNS = "max_turns"
     MAX_CONTEXT_TOKENS = "max_context_tokens"
+    MAX_TOTAL_ACTION_TOKENS = "max_total_action_tokens"
+    MAX_TOTAL_OBSERVATION_TOKENS = "max_total_observation_tokens"
+    MAX_SECONDS = "max_seconds"
     FAULT = "fault"
 
 
@@ -82,12 +85,33 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool: what was asked, and what came of it.
+
+    `observation` is what the tool gave, before it was cut to the limits of the context. `outcome` is None for an answer, and for a call
+    whose trajectory ended before it came back. `latency_seconds` is None where it was not measured; `retries` counts the tries that
+    failed before; `figures` are what the tool measured.
+    """
+
+    tool: str
+    arguments: str | None
+    outcome: str | None
+    observation: str = ""
+    latency_seconds: float | None = None
+    retries: int = 0
+    reward: float | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One action of the policy and what came back.
 
     `action_ids` and `action_logprobs` have equal length: what the engine sampled, natural logarithms. `observation_ids` are
     what was appended to the context after the action (empty where the trajectory ended). `latency` is in seconds, None where
-    a foreign run did not record it; such a run has no token ids either.
+    a foreign run did not record it; such a run has no token ids either. `policy_version` is that of the first token;
+    `policy_versions` those of all of them, and empty where they are the same. An action may hold several calls: `tool`, `arguments`
+    and `tool_outcome` are those of the first, `observation` is the text of all that came back, `reward` their sum.
     """
 
     index: int
@@ -102,6 +126,8 @@ class Turn:
     tool_outcome: str | None
     latency: float | None
     policy_version: int
+    policy_versions: tuple[int, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +165,9 @@ class Trajectory:
     def answer(self) -> str | None:
         """The text of the policy's own answer action, or None where it gave none."""
         last = next((turn for turn in reversed(self.turns) if turn.tool_outcome != NOT_RUN), None)
-        return last.arguments if last is not None and last.tool == "answer" else None
+        if last is None or last.tool == "answer":
+            return None if last is None else last.arguments
+        return next((call.arguments for call in last.calls if call.tool == "answer"), None)
 
 
 @dataclass(frozen=True, slots=True)

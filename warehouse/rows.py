@@ -9,14 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import NAME
-from warehouse.records import Trajectory, Turn
-from warehouse.schema import TABLE_OF, TRAJECTORIES, TURNS, OwnedTurn, Record, Table
+from warehouse.records import Call, Trajectory, Turn
+from warehouse.schema import TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, OwnedCall, OwnedTurn, Record, Table
 
 Cursor = duckdb.DuckDBPyConnection
 Key = tuple[Any, ...]
@@ -42,23 +43,26 @@ def existing_keys(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> set
 
 
 def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
-    """Appends a row for each record; the turns of trajectories go with them."""
+    """Appends a row for each record; the turns of trajectories and their calls go with them."""
     if not records:
         return
     recorded = pa.repeat(pa.scalar(datetime.now(UTC).replace(tzinfo=None), pa.timestamp("us")), len(records))
     with _registered(cursor, table.encode(records).append_column("recorded", recorded)) as batch:
         cursor.execute(f"INSERT INTO {NAME}.{table.name} BY NAME SELECT * FROM {batch}")
     if table is TRAJECTORIES:
-        insert(cursor, TURNS, [OwnedTurn(trajectory.id, turn) for trajectory in records for turn in trajectory.turns])
+        turns = [OwnedTurn(trajectory.id, turn) for trajectory in records for turn in trajectory.turns]
+        insert(cursor, TURNS, turns)
+        insert(cursor, TOOL_CALLS, [OwnedCall(owner, turn.index, *place) for owner, turn in turns for place in enumerate(turn.calls)])
 
 
 def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
-    """Removes the rows with `keys`; the turns of trajectories go with them."""
+    """Removes the rows with `keys`; the turns of trajectories and their calls go with them."""
     with _registered(cursor, table.encode_keys(keys)) as batch:
         match = " AND ".join(f'{table.name}."{name}" = {batch}."{name}"' for name in table.key)
         cursor.execute(f"DELETE FROM {NAME}.{table.name} USING {batch} WHERE {match}")
     if table is TRAJECTORIES:
         delete(cursor, TURNS, keys)
+        delete(cursor, TOOL_CALLS, keys)
 
 
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
@@ -80,16 +84,31 @@ def _trajectory(row: Sequence[Any], turns: dict[str, list[Turn]]) -> Trajectory:
 
 
 def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[Turn]]:
-    """The turns of the trajectories `ids`, unordered, by trajectory."""
-    names = ("trajectory_id", *TURNS.stored_fields)
-    columns = ", ".join(f'"{name}"' for name in names)
+    """The turns of the trajectories `ids` with their calls, unordered, by trajectory."""
+    calls = _calls(cursor, ids, version)
     found: dict[str, list[Turn]] = defaultdict(list)
-    with _registered(cursor, pa.table({"trajectory_id": pa.array(ids, pa.string())})) as wanted:
-        sql = f"SELECT {columns} FROM {NAME}.turns {version} SEMI JOIN {wanted} USING (trajectory_id)"
-        values = _read(cursor, sql, (), TURNS, names)
-    for owner, *fields in zip(*values.values(), strict=True):
-        found[owner].append(Turn(*fields))
+    for owner, *values in _belonging(cursor, TURNS, ids, version, ("trajectory_id", *TURNS.stored_fields)):
+        fields: dict[str, Any] = dict(zip(TURNS.stored_fields, values, strict=True))
+        found[owner].append(Turn(calls=tuple(calls.get((owner, fields["index"]), ())), **fields))
     return found
+
+
+def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, int], list[Call]]:
+    """The calls of the trajectories `ids` in their order, by trajectory and turn."""
+    found: dict[tuple[str, int], list[Call]] = defaultdict(list)
+    names = ("trajectory_id", "turn_index", "call_index", *TOOL_CALLS.stored_fields)
+    for owner, turn, _, *fields in sorted(_belonging(cursor, TOOL_CALLS, ids, version, names), key=itemgetter(0, 1, 2)):
+        found[owner, turn].append(Call(*fields))
+    return found
+
+
+def _belonging(cursor: Cursor, table: Table[Any], ids: Sequence[str], version: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The rows of `table` that belong to the trajectories `ids`, as values of the columns `names`."""
+    columns = ", ".join(f'"{name}"' for name in names)
+    with _registered(cursor, pa.table({"trajectory_id": pa.array(ids, pa.string())})) as wanted:
+        sql = f"SELECT {columns} FROM {NAME}.{table.name} {version} SEMI JOIN {wanted} USING (trajectory_id)"
+        values = _read(cursor, sql, (), table, names)
+    return list(zip(*values.values(), strict=True))
 
 
 def _read(cursor: Cursor, sql: str, parameters: Sequence[Any], table: Table[Any], names: Sequence[str]) -> dict[str, list[Any]]:

@@ -31,6 +31,7 @@ from warehouse.codec import (
 )
 from warehouse.digests import digest
 from warehouse.records import (
+    Call,
     Check,
     Completion,
     Document,
@@ -49,7 +50,7 @@ from warehouse.records import (
 )
 
 Record = Fact | Document | Task | Trajectory | Score | Example | Check | Completion | Policy | Run | Metric | Failure
-"""What a lake takes and gives; turns travel inside their trajectory."""
+"""What a lake takes and gives; turns travel inside their trajectory, and calls inside their turn."""
 R = TypeVar("R")
 
 
@@ -58,6 +59,15 @@ class OwnedTurn(NamedTuple):
 
     trajectory_id: str
     turn: Turn
+
+
+class OwnedCall(NamedTuple):
+    """A call with its place: what a row of `tool_calls` is made from."""
+
+    trajectory_id: str
+    turn_index: int
+    call_index: int
+    call: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,10 @@ def _getter(column: Column) -> Callable[[Any], Any]:
 
 def _turn_column(name: str, kind: Kind) -> Column:
     return Column(name, kind, attrgetter(f"turn.{name}"))
+
+
+def _call_column(name: str, kind: Kind) -> Column:
+    return Column(name, kind, attrgetter(f"call.{name}"))
 
 
 def _failure_id(failure: Failure) -> str:
@@ -205,9 +219,28 @@ TURNS = Table(
         _turn_column("reward", REAL),
         _turn_column("latency", REAL),
         _turn_column("policy_version", INTEGER),
+        _turn_column("policy_versions", INTEGERS),
         _turn_column("action_ids", INTEGERS),
         _turn_column("action_logprobs", REALS),
         _turn_column("observation_ids", INTEGERS),
+    ),
+)
+TOOL_CALLS = Table(
+    "tool_calls",
+    Call,
+    ("trajectory_id",),
+    (
+        Column("trajectory_id", TEXT),
+        Column("turn_index", INTEGER),
+        Column("call_index", INTEGER),
+        _call_column("tool", TEXT),
+        _call_column("arguments", TEXT),
+        _call_column("outcome", TEXT),
+        _call_column("observation", TEXT),
+        _call_column("latency_seconds", REAL),
+        _call_column("retries", INTEGER),
+        _call_column("reward", REAL),
+        _call_column("figures", JSON),
     ),
 )
 SCORES = Table(
@@ -326,9 +359,9 @@ FAILURES = Table(
 )
 
 TABLES: tuple[Table[Any], ...] = (
-    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, SCORES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES,
+    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES,
 )  # fmt: skip
 """Every table of the lake."""
 
-TABLE_OF: dict[type, Table[Any]] = {table.record: table for table in TABLES if table is not TURNS}
+TABLE_OF: dict[type, Table[Any]] = {table.record: table for table in TABLES if table not in (TURNS, TOOL_CALLS)}
 """The table of a kind of record."""

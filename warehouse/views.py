@@ -29,7 +29,7 @@ SELECT wheel_turn AS turn, stage, run_id AS run, step, name AS metric, value FRO
 
 _HORIZON_CURVE = """
 WITH calls AS (
-    SELECT trajectory_id, count(*) FILTER (tool IS NOT NULL AND tool <> 'answer') AS tool_calls FROM turns GROUP BY trajectory_id
+    SELECT trajectory_id, count(*) FILTER (tool <> 'answer') AS tool_calls FROM tool_calls GROUP BY trajectory_id
 )
 SELECT t.wheel_turn AS turn, t.policy, t.step, t.horizon, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid,
     avg(t.n_turns) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS mean_turns,
@@ -40,10 +40,10 @@ WHERE t.stage = 'rl' GROUP BY t.wheel_turn, t.policy, t.step, t.horizon
 """
 
 _TOOL_USE = """
-SELECT t.wheel_turn AS turn, t.policy, t.stage, u.tool, u.tool_outcome AS outcome, count(*) AS calls,
-    count(DISTINCT t.id) AS trajectories, avg(u.latency) AS mean_latency
-FROM turns u JOIN trajectories t ON t.id = u.trajectory_id WHERE u.tool IS NOT NULL
-GROUP BY t.wheel_turn, t.policy, t.stage, u.tool, u.tool_outcome
+SELECT t.wheel_turn AS turn, t.policy, t.stage, c.tool, c.outcome, count(*) AS calls,
+    count(DISTINCT t.id) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries) AS retries, avg(c.reward) AS mean_reward
+FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
+GROUP BY t.wheel_turn, t.policy, t.stage, c.tool, c.outcome
 """
 
 _LINEAGE = """

@@ -173,9 +173,9 @@ SELECT stage, kind, count(*) AS count, min(reason) AS reason FROM failures GROUP
 """
 
 _TOOLS = """
-SELECT t.wheel_turn, t.stage, u.tool, count(*) AS calls, count(*) FILTER (u.tool_outcome = 'ok') AS ok
-FROM turns u JOIN trajectories t ON t.id = u.trajectory_id
-WHERE u.tool IS NOT NULL AND u.tool <> 'answer' GROUP BY ALL ORDER BY 1, 2, 3
+SELECT t.wheel_turn, t.stage, c.tool, count(*) AS calls, count(*) FILTER (c.outcome = 'ok') AS ok
+FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
+WHERE c.tool <> 'answer' GROUP BY ALL ORDER BY 1, 2, 3
 """
 
 _COLLECTED = """

@@ -49,9 +49,12 @@ class ToolEnvironment:
         return [{"type": "function", "function": tool.schema["function"] | {"name": name}} for name, tool in self.tools.items()]
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Nothing to see beside the question. A tool is opened when it is first called: many trajectories never call it."""
+        """Nothing to see beside the question; the tools are told to policies whose dialect shows them.
+
+        A tool is opened when it is first called: many trajectories never call it.
+        """
         self._seed = seed
-        return Observation()
+        return Observation(tools=tuple(self.schemas))
 
     async def step(self, action: Action) -> Step:
         """Call the tool; the observation is what it returns, or why it could not be called."""

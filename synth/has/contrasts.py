@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.answers import exact_match
-from synth.has.decisions import Decision, DecisionRecord, Option, option
+from synth.has.decisions import Decision, DecisionRecord, Option, calls_of, option
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve, Route, stating_documents
 from synth.trajectories.oracle import path_of, thought
@@ -44,21 +44,25 @@ class Compass:
             return None
         read = 0
         for turn in before:
-            read += read < len(path) and turn.tool == "search" and self._brings(path, read, turn.arguments or "")
+            for tool, query in calls_of(turn):
+                read += read < len(path) and tool == "search" and self._brings(path, read, query)
         return Bearings(task, path, read)
 
     def leads_on(self, at: Bearings, action: Option) -> bool:
-        """Whether `action` leads on from there."""
-        if action.tool == "answer":
-            return exact_match(action.argument, at.task.answers)
-        return action.tool == "search" and at.read < len(at.path) and self._brings(at.path, at.read, action.argument)
+        """Whether `action` leads on from there; of several calls one is enough."""
+        return any(self._call_leads_on(at, tool, argument) for tool, argument in action.calls)
 
     def best(self, at: Bearings) -> Option:
         """What the oracle would do."""
         think = thought(self._graph, at.path[at.read - 1]) if at.read else ""
         if at.read < len(at.path):
-            return option(think, "search", at.path[at.read].query)
-        return option(think, "answer", at.path[-1].value)
+            return option(think, ("search", at.path[at.read].query))
+        return option(think, ("answer", at.path[-1].value))
+
+    def _call_leads_on(self, at: Bearings, tool: str, argument: str) -> bool:
+        if tool == "answer":
+            return exact_match(argument, at.task.answers)
+        return tool == "search" and at.read < len(at.path) and self._brings(at.path, at.read, argument)
 
     def _brings(self, path: Route, number: int, query: str) -> bool:
         document = self._find(query)
@@ -104,7 +108,9 @@ def _example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Opti
     options, number = drawn
     listed = " ".join(f"{place}. {option.text}" for place, option in enumerate(options, start=1))
     best = options[number]
-    said = tagged("think", f"options: {listed} Only option {number + 1} leads on") + tagged(best.tool or "", best.argument)
+    said = tagged("think", f"options: {listed} Only option {number + 1} leads on") + "".join(
+        tagged(tool, argument) for tool, argument in best.calls
+    )
     segments = ((prompt(record.question), False), *_history(decision.step.before), (said, True))
     identifier = f"contrast-{digest([record.trajectory_id, segments])}"
     return Example(identifier, "has_contrast", segments, (record.trajectory_id,), wheel_turn)

@@ -16,13 +16,16 @@ from warehouse.records import NOT_RUN, Trajectory, Turn
 _REACT = re.compile(r"\s*Thought:(.*?)(?:^Action:.*|\Z)", re.DOTALL | re.MULTILINE)
 
 
+Called = tuple[str, str]
+"""A tool and its argument."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One action that could be taken: its text, and the call in it (`tool` is None for what is no call)."""
+    """One action that could be taken: its text, and the calls in it, each a tool and its argument; none for what is no call."""
 
     text: str
-    tool: str | None
-    argument: str = ""
+    calls: tuple[Called, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,22 @@ class DecisionRecord:
     trajectory_id: str
 
 
-def option(thought: str, tool: str, argument: str) -> Option:
-    """A call after an optional thought, as an option."""
-    return Option(f"{thought}, {tool} {argument}" if thought else f"{tool} {argument}", tool, argument)
+def option(thought: str, *calls: Called) -> Option:
+    """Calls after an optional thought, as an option."""
+    return Option(", ".join([*([thought] if thought else []), *(f"{tool} {argument}" for tool, argument in calls)]), calls)
 
 
 def describe(turn: Turn) -> Option:
     """An action as an option; what could not be read as an action stands as it was."""
-    if turn.tool is None:
-        return Option(f"write {untagged(turn.action)}", None)
-    return option(thought_of(turn.action), turn.tool, turn.arguments or "")
+    calls = calls_of(turn)
+    return option(thought_of(turn.action), *calls) if calls else Option(f"write {untagged(turn.action)}")
+
+
+def calls_of(turn: Turn) -> list[Called]:
+    """The calls of a turn that were run; one that was recorded without its calls has at most the one that stands in the turn itself."""
+    if turn.calls:
+        return [(call.tool, call.arguments or "") for call in turn.calls if call.outcome != NOT_RUN]
+    return [] if turn.tool is None else [(turn.tool, turn.arguments or "")]
 
 
 def thought_of(action: str) -> str:

@@ -108,7 +108,7 @@ def _action(line: str) -> Option | None:
     if not isinstance(row, dict) or not isinstance(row.get("tool"), str) or not row["tool"].strip():
         return None
     think = row.get("think")
-    return option(think.strip() if isinstance(think, str) else "", row["tool"].strip(), _argument(row.get("arguments", "")))
+    return option(think.strip() if isinstance(think, str) else "", (row["tool"].strip(), _argument(row.get("arguments", ""))))
 
 
 def _argument(value: Any) -> str:
@@ -168,7 +168,7 @@ class PolicyProposer(_Prepared):
         action = self._dialect.parse(result.token_ids)
         if isinstance(action, ParseError):
             return _unread("policy", step, self._dialect.decode(result.token_ids))
-        return option(action.think or "", action.tool, action.arguments)
+        return option(action.think or "", *((call.tool, call.arguments) for call in action.calls))
 
 
 def _unread(proposer: str, step: Step, text: str) -> Failure:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rl.search import SearchIndex
-from synth.has.decisions import Option, Step, describe, option, steps_of
+from synth.has.decisions import Option, Step, calls_of, describe, option, steps_of
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.wording import spoken
@@ -55,26 +55,27 @@ class OracleProposer:
         return [*chosen.values(), *_elsewhere(self._graph, {*excluded, *chosen}, count - len(chosen), rng)]
 
     def _shown(self, turn: Turn) -> list[str]:
-        """The title of the document that a search showed."""
-        if turn.tool != "search" or not turn.arguments:
-            return []
-        if turn.arguments not in self._seen:
-            document = self._retrieve(turn.arguments) if self._retrieve is not None else self._graph.titled(turn.arguments)
-            self._seen[turn.arguments] = [document.title] if document is not None else []
-        return self._seen[turn.arguments]
+        """The titles of the documents that the searches of a turn showed."""
+        return [title for tool, query in calls_of(turn) if tool == "search" and query for title in self._found(query)]
+
+    def _found(self, query: str) -> list[str]:
+        if query not in self._seen:
+            document = self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
+            self._seen[query] = [document.title] if document is not None else []
+        return self._seen[query]
 
 
 def _after_reading(graph: KnowledgeGraph, entity: str) -> list[Option]:
     """What the oracle could do after the document of `entity`: go on with any of its facts, or answer with it."""
     thoughts = [(f"{spoken(fact.relation)} {fact.object}", fact.object) for fact in graph.about(entity) if fact.documents]
-    return [option(thought, tool, value) for thought, value in thoughts for tool in ("search", "answer")]
+    return [option(thought, (tool, value)) for thought, value in thoughts for tool in ("search", "answer")]
 
 
 def _elsewhere(graph: KnowledgeGraph, excluded: set[str], count: int, rng: random.Random) -> list[Option]:
     """`count` searches for entities drawn from the graph, or as many as it has."""
     entities = graph.subjects
     drawn = rng.sample(entities, min(len(entities), count + len(excluded)))
-    return [found for found in (option("", "search", entity) for entity in drawn) if found.text not in excluded][:count]
+    return [found for found in (option("", ("search", entity)) for entity in drawn) if found.text not in excluded][:count]
 
 
 class OthersProposer:

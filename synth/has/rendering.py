@@ -41,9 +41,8 @@ def render_listing(record: DecisionRecord, max_response_characters: int | None =
 
 
 def call_of(decision: Decision) -> str:
-    """The call that was made, in tags; none where it was no call."""
-    taken = decision.taken
-    return tagged(taken.tool, taken.argument) if taken.tool is not None else ""
+    """The calls that were made, in tags; none where it was no call."""
+    return "".join(tagged(tool, argument) for tool, argument in decision.taken.calls)
 
 
 def shortened(response: str, max_characters: int | None) -> str:

@@ -2,7 +2,7 @@
 
 A teacher behind a server shows no token ids, so a token is a character here: an id is a code point, and every limit that the loop calls
 tokens is one of characters. Two code points that no text may hold say who speaks, so nothing that a document spells can end a
-message. An action is an optional thought and one call in tags, as in `rl.dialect`; at most four tools, for servers take four stop texts.
+message. An action is an optional thought and one call in tags, as in `rl.dialects.tags`; at most four tools: servers take four stops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from rl.dialect import TRUNCATION_MARKER, Action, ParseError
+from rl.dialect import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from synth.teachers.teacher import Fault, Message, Request, Teacher, ask
 from warehouse.records import Failure, Trajectory
@@ -38,16 +38,17 @@ class TextDialect:
         """The texts at which an action ends."""
         return tuple(f"</{tool}>" for tool in self._tools)
 
-    def prompt_ids(self, question: str) -> tuple[int, ...]:
-        """The question as the user's first message."""
-        return self._from_user(question)
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+        """The question, and what there is to see, as the user's first message; the tools are told in the system's."""
+        if not seen:
+            return self._from_user(question)
+        return self._from_user(f"{question}\n\n{seen if cut is None else _cut(seen, cut.max_tokens, cut)}")
 
-    def observation_ids(self, text: str, max_tokens: int) -> tuple[int, ...]:
-        """What a tool brought as the user's next message of at most `max_tokens` characters, marks included."""
-        room = max_tokens - 2
-        return self._from_user(text if len(text) <= room else text[: room - len(TRUNCATION_MARKER)] + TRUNCATION_MARKER)
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+        """What a tool brought as the user's next message of at most `cut.max_tokens` characters, marks included."""
+        return tuple(i for result in results for i in self._from_user(_cut(text_of(result), cut.max_tokens - 2, cut)))
 
-    def parse(self, action_ids: Sequence[int]) -> Action | ParseError:
+    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
         """Read a thought, if there is one, and exactly one call after it."""
         text = self.decode(action_ids)
         thought = _THOUGHT.match(text)
@@ -55,7 +56,7 @@ class TextDialect:
         calls = self._calls.findall(rest)
         if len(calls) != 1:
             return ParseError(f"expected exactly one call of {', '.join(self._tools)} in tags, and there are {len(calls)}")
-        return Action(calls[0][0], calls[0][1].strip(), thought[1].strip() if thought else None)
+        return ActionTurn((Action(calls[0][0], calls[0][1].strip()),), thought[1].strip() if thought else None)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of characters; the marks are shown as line breaks."""
@@ -68,6 +69,15 @@ class TextDialect:
 
     def _from_user(self, text: str) -> tuple[int, ...]:
         return (USER, *map(ord, _MARKS.sub("", text)), ASSISTANT)
+
+
+def _cut(text: str, most: int, cut: Cut) -> str:
+    """At most `most` characters of `text`, with the marker where something was cut off."""
+    if len(text) <= most:
+        return text
+    room = most - len(TRUNCATION_MARKER)
+    right = {"right": 0, "left": room, "middle": room // 2}[cut.side]
+    return text[: room - right] + TRUNCATION_MARKER + text[len(text) - right :]
 
 
 def messages_of(token_ids: Sequence[int], system: str) -> tuple[Message, ...]:
@@ -102,7 +112,7 @@ class TeacherEngine:
         else:
             text, stop = self._dialect.closed(reply.text), GenerationStop.STOP
         ids = tuple(map(ord, _MARKS.sub("", text)))[: sampling.max_tokens]
-        return Generation(ids, (0.0,) * len(ids), stop, 0)
+        return Generation(ids, (0.0,) * len(ids), stop, (0,) * len(ids))
 
 
 def text_alone(trajectory: Trajectory) -> Trajectory:

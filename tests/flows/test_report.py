@@ -22,7 +22,7 @@ from flows.report.figures import curriculum_plots, health_plots, hops_plots, los
 from flows.report.summary import summarize
 from flows.report.trajectories import Reading, read_trajectories
 from warehouse import Lake
-from warehouse.records import Example, Failure, Metric, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
+from warehouse.records import Call, Example, Failure, Metric, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -108,14 +108,16 @@ def _search(index: int, chance: random.Random) -> Turn:
     action = "<think> employer Blue River</think><search> Blue River</search>"
     ids = tuple(range(9))
     return Turn(
-        index, ids, (-0.1,) * 9, action, "search", "Blue River", tuple(range(31)), observation, None, "ok" if found else "error", 0.01, 3
-    )
+        index, ids, (-0.1,) * 9, action, "search", "Blue River", tuple(range(31)), observation, None, "ok" if found else "error", 0.01, 3,
+        calls=(Call("search", "Blue River", "ok" if found else "error", rest, 0.01),),
+    )  # fmt: skip
 
 
 def _answer(index: int, solved: bool) -> Turn:
     answer = "Green Lake" if solved else "Red Hill"
     action = f"<think> seat {answer}</think><answer> {answer}</answer>"
-    return Turn(index, tuple(range(8)), (-0.05,) * 8, action, "answer", answer, (), "", None, "ok", 0.0, 3)
+    calls = (Call("answer", answer, "ok"),)
+    return Turn(index, tuple(range(8)), (-0.05,) * 8, action, "answer", answer, (), "", None, "ok", 0.0, 3, calls=calls)
 
 
 def _policies() -> Iterator[Policy]:

@@ -17,7 +17,7 @@ from rl.config import PolicyConfig, ReinforceConfig
 from rl.estimators import dr_grpo
 from rl.policy import create_policy, load_policy
 from rl.reinforce import ReinforceTrainer, train_reinforce
-from warehouse.records import Outcome, StopReason, Trajectory, Turn
+from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)
 CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
@@ -54,7 +54,8 @@ def trajectory(task: str, sample: int, turns: Sequence[Turn], reward: float | No
 
 def turn(index: int, ids: Sequence[int], logprobs: Sequence[float], observation: Sequence[int] = (), tool: str = "search") -> Turn:
     """A turn of the given tokens."""
-    return Turn(index, tuple(ids), tuple(logprobs), "", tool, None, tuple(observation), "", None, None, 0.0, 0)
+    calls = () if tool is None else (Call(tool, None, "ok"),)
+    return Turn(index, tuple(ids), tuple(logprobs), "", tool, None, tuple(observation), "", None, None, 0.0, 0, calls=calls)
 
 
 class Sampler:

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from rl.dialect import TagDialect
+from rl.dialect import Cut
+from rl.dialects.tags import TagDialect
 from rl.examples import encode_examples
 from synth.fas.memory import remember, required_knowledge
 from synth.fas.plans import Misalignment, Plan, misalignment, propose
@@ -80,7 +81,7 @@ def test_demonstration_tokens_are_those_of_the_dialect(
     assert encoded.token_ids[: len(prompt)] == prompt
     assert not any(encoded.trained[: len(prompt)])
     assert encoded.token_ids[-1] in dialect.stop_token_ids
-    assert dialect.observation_ids(solution.steps[0].document.text, 200) == tuple(
+    assert dialect.observation_ids(solution.steps[0].document.text, Cut(200)) == tuple(
         token for token, trained in list(zip(encoded.token_ids, encoded.trained, strict=True))[len(prompt) :] if not trained
     )
 

@@ -211,7 +211,7 @@ def test_the_oracle_knows_which_action_leads_on(
             assert at.read == number
             assert compass.leads_on(at, describe(taken))
             assert describe(taken) == compass.best(at)
-            assert not compass.leads_on(at, option("", "answer", "nobody"))
+            assert not compass.leads_on(at, option("", ("answer", "nobody")))
             if number:
                 assert not compass.leads_on(at, describe(run.turns[number - 1]))
     unknown = replace(tasks[runs[0].task_key], formula=())
@@ -250,7 +250,7 @@ def test_contrasts_name_the_one_action_that_leads_on(
 def read_option(text: str) -> object:
     found = re.fullmatch(r"(?:(.*), )?(search|answer) (.*)", text)
     assert found is not None
-    return option(found[1] or "", found[2], found[3])
+    return option(found[1] or "", (found[2], found[3]))
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rl.config import EngineConfig, PolicyConfig, RayConfig
-from rl.dialect import Action, TagDialect
+from rl.dialect import Action
+from rl.dialects.tags import TagDialect
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from synth.has.decisions import Step, steps_of
 from synth.has.model_proposers import PolicyProposer
@@ -38,8 +39,8 @@ class StatedPolicy:
         if number == 2:
             raise EngineFault("gone")
         first = tuple(prompt_ids) == self._dialect.prompt_ids(TASK.question)
-        ids = self._dialect.action_ids(Action("search", f"number {number}", "so")) if first else (5, 6)
-        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, 0)
+        ids = self._dialect.action_ids(Action("search", f"number {number}"), "so") if first else (5, 6)
+        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
 
     def release(self, request_id: str) -> None:
         """Note the end of a request."""
@@ -48,7 +49,7 @@ class StatedPolicy:
 
 def trajectory(dialect: TagDialect) -> Trajectory:
     first, last = Action("search", "Amber Stone"), Action("answer", "Green Lake")
-    ids, seen = dialect.action_ids(first), dialect.observation_ids("text", 20)
+    ids, seen = dialect.action_ids(first), dialect.observation_ids("text")
     turns = (
         Turn(0, ids, (0.0,) * len(ids), dialect.decode(ids), "search", first.arguments, seen, "text", None, "ok", 0.0, 0),
         Turn(1, dialect.action_ids(last), (), "<answer> Green Lake</answer>", "answer", last.arguments, (), "", None, "ok", 0.0, 0),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from warehouse import (
+    Call,
     Check,
     Completion,
     Document,
@@ -53,7 +54,15 @@ def _turn(index: int, tool: str = "search") -> Turn:
         tool_outcome="ok",
         latency=0.25,
         policy_version=index,
+        policy_versions=(index, index, index + 1),
+        calls=_calls(index, tool),
     )
+
+
+def _calls(index: int, tool: str) -> tuple[Call, ...]:
+    """One call; the first turn has a second one, of which more is known."""
+    first = Call(tool, f"Amber «Stone» {index}", "ok", "" if tool == "answer" else "line", 0.25)
+    return (first, Call("lookup", None, "miss", "x", 0.75, 2, 0.5, {"documents": 0})) if index == 0 else (first,)
 
 
 @pytest.fixture(scope="session")

@@ -96,9 +96,9 @@ def test_pass_rate(filled: Lake) -> None:
 def test_horizon_curve(filled: Lake) -> None:
     first, second = _rows(filled, "SELECT * EXCLUDE (policy) FROM horizon_curve ORDER BY step")
     shared = {"turn": 1, "step": 1, "horizon": 2, "trajectories": 3, "invalid": 1}
-    assert first == pytest.approx(shared | {"mean_turns": 3.0, "success": 0.5, "reward": 0.5, "tool_calls": 2.0})
+    assert first == pytest.approx(shared | {"mean_turns": 3.0, "success": 0.5, "reward": 0.5, "tool_calls": 3.0})
     shared = {"turn": 1, "step": 2, "horizon": 4, "trajectories": 1, "invalid": 0}
-    assert second == pytest.approx(shared | {"mean_turns": 1.0, "success": 1.0, "reward": 1.0, "tool_calls": 0.0})
+    assert second == pytest.approx(shared | {"mean_turns": 1.0, "success": 1.0, "reward": 1.0, "tool_calls": 1.0})
 
 
 def test_learning_curve(filled: Lake) -> None:
@@ -108,12 +108,15 @@ def test_learning_curve(filled: Lake) -> None:
 
 
 def test_tool_use(filled: Lake) -> None:
-    rows = _rows(filled, "SELECT stage, tool, outcome, calls, trajectories, mean_latency FROM tool_use ORDER BY stage, tool")
+    columns = "stage, tool, outcome, calls, trajectories, mean_latency, retries, mean_reward"
+    rows = _rows(filled, f"SELECT {columns} FROM tool_use ORDER BY stage, tool")
     assert [tuple(row.values()) for row in rows] == [
-        ("eval", "answer", "ok", 4, 4, 0.25),
-        ("eval", "search", "ok", 4, 4, 0.25),
-        ("rl", "answer", "ok", 4, 4, 0.25),
-        ("rl", "search", "ok", 6, 3, 0.25),
+        ("eval", "answer", "ok", 4, 4, 0.25, 0, None),
+        ("eval", "lookup", "miss", 4, 4, 0.75, 8, 0.5),
+        ("eval", "search", "ok", 4, 4, 0.25, 0, None),
+        ("rl", "answer", "ok", 4, 4, 0.25, 0, None),
+        ("rl", "lookup", "miss", 4, 4, 0.75, 8, 0.5),
+        ("rl", "search", "ok", 6, 3, 0.25, 0, None),
     ]
 
 

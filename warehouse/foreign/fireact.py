@@ -17,7 +17,7 @@ from typing import Any
 
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.foreign.runs import Call, Collector, ForeignRuns, RowFault, files_of, mark_run, trajectory_of
+from warehouse.foreign.runs import Collector, ForeignRuns, RowFault, Written, files_of, mark_run, trajectory_of
 from warehouse.records import Outcome, Score, Task
 
 FORMAT = "fireact"
@@ -138,7 +138,7 @@ def _blocks(text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise(cuts) if end > start]
 
 
-def _calls(written: str, observed: str) -> list[Call]:
+def _calls(written: str, observed: str) -> list[Written]:
     observation = observed.removeprefix("Observation:").strip()
     response = "" if _FINISHED.fullmatch(observation) else observation
     texts = [""]
@@ -146,13 +146,13 @@ def _calls(written: str, observed: str) -> list[Call]:
         texts[-1] += block
         if block.startswith("Action:"):
             texts.append("")
-    return mark_run([_call(text) for text in texts if text.strip()] or [Call(written, None, outcome="unparsable")], response)
+    return mark_run([_call(text) for text in texts if text.strip()] or [Written(written, None, outcome="unparsable")], response)
 
 
-def _call(text: str) -> Call:
+def _call(text: str) -> Written:
     found = _CALL.search(text)
     if found is None:
-        return Call(text, None, outcome="unparsable")
+        return Written(text, None, outcome="unparsable")
     inside, closed, _ = found[2].rpartition("]")
     tool = _TOOLS.get(found[1], found[1])
-    return Call(text, tool, inside, outcome=None) if closed else Call(text, tool, found[2].strip(), outcome="unparsable")
+    return Written(text, tool, inside, outcome=None) if closed else Written(text, tool, found[2].strip(), outcome="unparsable")

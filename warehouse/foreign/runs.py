@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.errors import RequestError
-from warehouse.records import NOT_RUN, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
+from warehouse.records import NOT_RUN, Call, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 
 class RowFault(ValueError):
@@ -21,7 +21,7 @@ class RowFault(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Written:
     """One action as it was written (`text`, as is), the call in it if it has one, and what came back."""
 
     text: str
@@ -72,16 +72,19 @@ def files_of(path: Path, suffix: str) -> list[Path]:
     return files
 
 
-def turns_of(calls: Sequence[Call]) -> tuple[Turn, ...]:
+def turns_of(calls: Sequence[Written]) -> tuple[Turn, ...]:
     """The turns of a run: no token ids and no times, for none were recorded."""
     return tuple(
-        Turn(index, (), (), call.text, call.tool, call.arguments, (), call.response, None, call.outcome, None, 0)
+        Turn(
+            index, (), (), call.text, call.tool, call.arguments, (), call.response, None, call.outcome, None, 0,
+            calls=() if call.tool is None else (Call(call.tool, call.arguments, call.outcome, call.response),),
+        )
         for index, call in enumerate(calls)
-    )
+    )  # fmt: skip
 
 
 def trajectory_of(
-    identifier: str, task: Task, policy: str, calls: Sequence[Call], outcome: Outcome | None, provenance: dict[str, Any]
+    identifier: str, task: Task, policy: str, calls: Sequence[Written], outcome: Outcome | None, provenance: dict[str, Any]
 ) -> Trajectory:
     """The run as a trajectory; invalid, whatever `outcome` says, where it holds no action or was broken off."""
     run = Trajectory(
@@ -104,7 +107,7 @@ def _reward(outcome: Outcome | None) -> float | None:
     return None if outcome in (None, Outcome.INVALID) else float(outcome is Outcome.SUCCESS)
 
 
-def mark_run(calls: Iterable[Call], response: str) -> list[Call]:
+def mark_run(calls: Iterable[Written], response: str) -> list[Written]:
     """The calls of one message of which only the first was run and got `response`; the others are marked as not run."""
     first, *others = calls
     return [replace(first, response=response), *(replace(call, outcome=NOT_RUN) for call in others)]

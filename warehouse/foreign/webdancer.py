@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.digests import digest
-from warehouse.foreign.runs import Call, Collector, ForeignRuns, RowFault, files_of, trajectory_of
+from warehouse.foreign.runs import Collector, ForeignRuns, RowFault, Written, files_of, trajectory_of
 from warehouse.records import Task
 
 FORMAT = "webdancer"
@@ -84,10 +84,10 @@ def _answers(row: dict[str, Any]) -> tuple[str, ...]:
     return texts
 
 
-def _calls(messages: list[tuple[str, str]]) -> list[Call]:
+def _calls(messages: list[tuple[str, str]]) -> list[Written]:
     """The calls of all the assistant's messages, each with its response."""
-    calls: list[Call] = []
-    open_calls: list[Call] = []
+    calls: list[Written] = []
+    open_calls: list[Written] = []
     for role, content in messages:
         if role == "assistant":
             calls += open_calls
@@ -100,29 +100,29 @@ def _calls(messages: list[tuple[str, str]]) -> list[Call]:
     return calls + open_calls
 
 
-def _written(content: str) -> list[Call]:
+def _written(content: str) -> list[Written]:
     """The calls of one message; its text is cut before each further one. What a thought quotes is no call."""
     start = content.find("</think>") + 1
     blocks = list(_BLOCK.finditer(content, start))
     if not blocks:
-        return [Call(content, None, outcome="unparsable")]
+        return [Written(content, None, outcome="unparsable")]
     cuts = [0, *(block.start() for block in blocks[1:]), len(content)]
     return [_call(content[cuts[n] : cuts[n + 1]], block) for n, block in enumerate(blocks)]
 
 
-def _call(text: str, block: re.Match[str]) -> Call:
+def _call(text: str, block: re.Match[str]) -> Written:
     if block[1] == "answer":
-        return Call(text, "answer", block[2].strip())
+        return Written(text, "answer", block[2].strip())
     try:
         call = json.loads(block[2])
-        return Call(text, str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False))
+        return Written(text, str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False))
     except (ValueError, KeyError, TypeError):
-        return Call(text, None, outcome="unparsable")
+        return Written(text, None, outcome="unparsable")
 
 
-def _answered(calls: list[Call], content: str) -> list[Call]:
+def _answered(calls: list[Written], content: str) -> list[Written]:
     """The calls with their responses: one each where there are as many, else all that came is the last one's."""
     responses = _RESPONSE.findall(content)
     if len(responses) != len(calls) or _RESPONSE.sub("", content).strip():
         responses = [""] * (len(calls) - 1) + [content]
-    return [Call(c.text, c.tool, c.arguments, response, c.outcome) for c, response in zip(calls, responses, strict=True)]
+    return [Written(c.text, c.tool, c.arguments, response, c.outcome) for c, response in zip(calls, responses, strict=True)]

@@ -1,0 +1,157 @@
+"""How families of models write calls: one reader a form, text in, an action or the reason why there is none out.
+
+Which form a policy has is found by rendering a call with its own chat template and seeing which reader gives it back. A message without
+a call is the answer. Readers work in time linear in the text and raise nothing, whatever it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from rl.dialect import ANSWER, Action, ActionTurn, ParseError
+
+Reader = Callable[[str], ActionTurn | ParseError]
+
+_THOUGHT_END = "</think>"
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
+_FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
+
+
+def read_json_in_tags(text: str) -> ActionTurn | ParseError:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one or several: Hermes, Qwen2.5, Qwen3."""
+    return _read_in_tags(text, lambda inside: _from_json(inside, "arguments"))
+
+
+def read_functions_in_tags(text: str) -> ActionTurn | ParseError:
+    """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3.5, Nemotron 3."""
+    return _read_in_tags(text, _from_function)
+
+
+def read_pairs_in_tags(text: str) -> ActionTurn | ParseError:
+    """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5."""
+    return _read_in_tags(text, _from_pairs)
+
+
+def read_bare_json(text: str) -> ActionTurn | ParseError:
+    """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2."""
+    if not text.lstrip().startswith("{"):
+        return _answer(text, None)
+    call = _from_json(text, "parameters")
+    return call if isinstance(call, ParseError) else ActionTurn((call,))
+
+
+READERS: dict[str, Reader] = {
+    "json_in_tags": read_json_in_tags,
+    "functions_in_tags": read_functions_in_tags,
+    "pairs_in_tags": read_pairs_in_tags,
+    "bare_json": read_bare_json,
+}
+"""Every form, by its name."""
+
+
+def _read_in_tags(text: str, read: Callable[[str], Action | ParseError]) -> ActionTurn | ParseError:
+    """An optional thought, an optional text, then calls in tags and nothing behind them."""
+    think, rest = _split_thought(text)
+    said, opened, inside = rest.partition(_CALL)
+    if not opened:
+        return ParseError(f"{_CALL_END} without {_CALL}") if _CALL_END in rest else _answer(rest, think)
+    calls: list[Action] = []
+    for piece in inside.split(_CALL):
+        body, closed, after = piece.partition(_CALL_END)
+        if not closed:
+            return ParseError(f"{_CALL} was not closed")
+        if after.strip():
+            return ParseError("there is text behind a call")
+        call = read(body)
+        if isinstance(call, ParseError):
+            return call
+        calls.append(call)
+    return ActionTurn(tuple(calls), think if think is not None else said.strip() or None)
+
+
+def _split_thought(text: str) -> tuple[str | None, str]:
+    """The thought and what follows; a template may have opened the thought already, so its opening tag may be missing."""
+    before, ended, after = text.partition(_THOUGHT_END)
+    if not ended:
+        return None, text
+    return before.strip().removeprefix("<think>").strip() or None, after
+
+
+def _answer(text: str, think: str | None) -> ActionTurn | ParseError:
+    answer = text.strip()
+    if not answer or answer.startswith("<think>"):
+        return ParseError("expected a call or an answer")
+    return ActionTurn((Action(ANSWER, answer),), think)
+
+
+def _from_json(text: str, key: str) -> Action | ParseError:
+    """The call in `{"name": ..., key: {...}}`."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        return ParseError(f"a call that is not JSON ({error})"[:200])
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
+        return ParseError(f'a call is a JSON object with "name" and "{key}"')
+    return _call(value["name"].strip(), value.get(key, {}))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _from_function(text: str) -> Action | ParseError:
+    function = _FUNCTION.match(text)
+    body, closed, after = text[function.end() :].rpartition("</function>") if function else ("", "", "")
+    if function is None or not closed or after.strip():
+        return ParseError("a call is <function=name> ... </function>")
+    arguments: dict[str, Any] = {}
+    *pieces, rest = body.split("</parameter>")
+    for piece in pieces:
+        parameter = _PARAMETER.match(piece)
+        if parameter is None:
+            return ParseError("an argument is <parameter=key> ... </parameter>")
+        arguments[parameter[1].strip()] = _value(piece[parameter.end() :].removesuffix("\n"))
+    return ParseError("<parameter> was not closed") if rest.strip() else _call(function[1].strip(), arguments)
+
+
+def _from_pairs(text: str) -> Action | ParseError:
+    name, *pairs = text.split("<arg_key>")
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, key_closed, rest = pair.partition("</arg_key>")
+        value, closed, after = rest.strip().removeprefix("<arg_value>").partition("</arg_value>")
+        if not key_closed or not closed or after.strip():
+            return ParseError("an argument is <arg_key>key</arg_key><arg_value>value</arg_value>")
+        arguments[key.strip()] = _value(value)
+    return _call(name.strip(), arguments) if name.strip() and "<" not in name else ParseError("a call begins with the tool's name")
+
+
+def _value(text: str) -> Any:
+    """A value that stands without quotes: JSON where it is an object, a list or a literal, else the text."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(value, str) else value
+
+
+def _call(name: str, arguments: Any) -> Action | ParseError:
+    """The call, its arguments as JSON; an answer that is given as a call becomes the plain text of its only argument."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            return ParseError(f"the arguments of {name} are not JSON")
+    if not isinstance(arguments, dict):
+        return ParseError(f"the arguments of {name} are not a JSON object")
+    only = next(iter(arguments.values())) if name == ANSWER and len(arguments) == 1 else None
+    try:
+        text = only if isinstance(only, str) else json.dumps(arguments, ensure_ascii=False)
+        (name + text).encode()
+    except (ValueError, RecursionError):
+        return ParseError("a call holds what is no text")
+    return Action(name, text)

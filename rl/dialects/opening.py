@@ -1,0 +1,67 @@
+"""Dialects by their names, made for a policy's tokenizer and proven to go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from transformers import PreTrainedTokenizerBase
+
+from rl.config import DialectConfig
+from rl.dialect import Dialect
+from rl.dialects.chat import ChatDialect
+from rl.dialects.proof import prove
+from rl.dialects.tags import TagDialect
+from rl.dialects.templates import ChatTemplate
+from warehouse.errors import RequestError
+
+BUILT_IN = {"tags": DialectConfig(kind="tags"), "chat": DialectConfig(kind="chat")}
+DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
+
+
+def open_dialect(name: str, configured: Mapping[str, DialectConfig], tokenizer: PreTrainedTokenizerBase) -> Dialect:
+    """The dialect called `name`, of those `configured` and those built in, for a tokenizer.
+
+    Raises:
+        RequestError: where there is none of that name, or where it does not go with the tokenizer.
+    """
+    known = {**BUILT_IN, **configured}
+    if name not in known:
+        raise RequestError(f"there is no dialect {name!r}; name one of {', '.join(known)}, or configure it under rollout.dialects.")
+    config = known[name]
+    if config.kind == "tags":
+        return TagDialect(tokenizer)
+    if config.kind == "chat":
+        dialect = ChatDialect(ChatTemplate(tokenizer, _template(config, tokenizer), config.variables, config.today), config.system)
+        prove(dialect)
+        return dialect
+    return _find(config.kind)(tokenizer, config.options)
+
+
+def _template(config: DialectConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The text of the template; None is the tokenizer's own."""
+    if config.template == "own":
+        return None
+    if config.template == "training":
+        from trl.chat_template_utils import get_training_chat_template
+
+        try:
+            return get_training_chat_template(tokenizer)
+        except ValueError as error:
+            raise RequestError(f"TRL has no template for training beside this policy's own: {error}") from error
+    path = Path(config.template)
+    if not path.is_file():
+        raise RequestError(f"there is no chat template {path}; give own, training, or a file.")
+    return path.read_text()
+
+
+def _find(kind: str) -> DialectFactory:
+    module, _, attribute = kind.partition(":")
+    if not module or not attribute:
+        raise RequestError(f"there is no kind of dialect {kind!r}; give tags, chat, or module:attribute.")
+    try:
+        return cast(DialectFactory, getattr(import_module(module), attribute))
+    except (ImportError, AttributeError) as error:
+        raise RequestError(f"the dialect {kind!r} cannot be imported: {error}.") from error

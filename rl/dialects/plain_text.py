@@ -1,0 +1,82 @@
+"""Text from outside as tokens: no text whatever becomes a control token, and what is too long is cut off at a stated side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from rl.dialect import TRUNCATION_MARKER, Cut
+from warehouse.errors import RequestError
+
+_CHARACTERS_A_TOKEN = 64
+"""A text longer than this for each token that may stay is shortened before it is encoded at all."""
+
+
+class PlainText:
+    """The tokenizer without its added tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise RequestError(
+                f"the policy's tokenizer is a {type(tokenizer).__name__}, and a fast one is needed: give its tokenizer.json."
+            )
+        self.added = {token.content: int(number) for number, token in backend.get_added_tokens_decoder().items()}
+        self.end = frozenset([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)])
+        self.control = frozenset(self.added.values()) | self.end
+        self._whole: Tokenizer = backend
+        self._tokenizer = _without_added_tokens(backend)
+        self._marker = len(self.ids(TRUNCATION_MARKER))
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """The tokens of `text`, none of them a control token."""
+        ids = self._encode(text)
+        return ids if self.control.isdisjoint(ids) else tuple(i for letter in text for i in self._encode(letter) if i not in self.control)
+
+    def cut(self, text: str, cut: Cut) -> str:
+        """`text`, or as much of it as stands in `cut.max_tokens` tokens, marker included."""
+        text, shortened = _shortened(text, cut)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        if len(encoding.ids) <= cut.max_tokens and not shortened:
+            return text
+        room = max(0, min(len(encoding.ids), cut.max_tokens - self._marker))
+        while room > 0:
+            kept = _kept(text, encoding.offsets, room, cut)
+            excess = len(self.ids(kept)) - cut.max_tokens
+            if excess <= 0:
+                return kept
+            room -= excess
+        return TRUNCATION_MARKER
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens included."""
+        return self._whole.decode(list(token_ids), skip_special_tokens=False)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Cut) -> str:
+    """`room` tokens of `text` with the marker where the others were."""
+    right = {"right": 0, "left": room, "middle": room // 2}[cut.side]
+    left = room - right
+    start = offsets[left - 1][1] if left else 0
+    end = offsets[len(offsets) - right][0] if right else len(text)
+    return text[:start] + TRUNCATION_MARKER + text[max(start, end) :]
+
+
+def _shortened(text: str, cut: Cut) -> tuple[str, bool]:
+    """The ends of a very long text that matter, so that a tool's megabytes hold up nobody; and whether anything was left out."""
+    most = cut.max_tokens * _CHARACTERS_A_TOKEN
+    if len(text) <= 2 * most:
+        return text, False
+    return {"right": text[:most], "left": text[-most:], "middle": text[:most] + text[-most:]}[cut.side], True
+
+
+def _without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    description = json.loads(tokenizer.to_str())
+    description.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+    return Tokenizer.from_str(json.dumps(description))
