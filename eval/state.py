@@ -23,6 +23,8 @@ Changes = Mapping[str, Any]
 
 STATE = "state"
 """Where a call's figures hold the changes since the trajectory began."""
+EXTRA_WRITES = "extra_writes"
+"""Where a call's figures hold how many of them are beside the reference."""
 REFERENCE = "reference"
 """Where a task's provenance holds the changes of its reference."""
 

@@ -24,6 +24,7 @@ from warehouse.errors import RequestError
 from warehouse.records import Task
 
 ENVIRONMENT = "tool_world"
+VERIFIER = "state"
 GOALS: dict[str, tuple[Goal, ...]] = {"bookings": bookings.GOALS, "inventory": inventory.GOALS, "agenda": agenda.GOALS}
 TRIES = 60
 """Worlds that may be tried for one task before the request is refused."""
@@ -110,6 +111,7 @@ def _task(domain: str, seed: int, size: int, world_digest: str, draft: Draft, re
     question = " ".join(draft.sentences)
     provenance = {
         "world": {"domain": domain, "seed": seed, "size": size, "digest": world_digest},
+        "verifier": VERIFIER,
         REFERENCE: reference,
         "calls": draft.calls,
     }

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
+import duckdb
 import pytest
 
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
-from rl.environment import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
+from rl.environment import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, find_environment, kind_of
 from rl.environment_worker import EnvironmentWorker
 from rl.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
@@ -98,6 +100,29 @@ def test_a_kind_has_the_settings_of_the_pool_where_it_has_none_of_its_own() -> N
     assert (pool.kind("search").workers, pool.kind("search").cpus, pool.kind("search").options) == (3, 1, {"documents": 2})
     assert (pool.kind("calculator").workers, pool.kind("calculator").cpus, pool.kind("calculator").options) == (3, 2, {})
     assert pool.reserved_cpus == 3 * 1 + 4 * 3 * 2
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_sql_counts_faults_by_their_kind(kind: FaultKind) -> None:
+    fault = pickle.loads(pickle.dumps(EnvironmentFault("server: x: it broke", kind)))
+    assert fault.kind is kind
+    assert duckdb.execute("SELECT split_part(?, ':', 1)", [str(fault)]).fetchone() == (kind.value,)
+
+
+def test_the_kind_of_a_fault_is_that_of_its_cause() -> None:
+    def caused_by(cause: Exception) -> Exception:
+        try:
+            try:
+                raise cause
+            except Exception as error:
+                raise RuntimeError("the tool failed") from error
+        except RuntimeError as error:
+            return error
+
+    assert kind_of(caused_by(MemoryError())) is FaultKind.MEMORY
+    assert kind_of(caused_by(TimeoutError())) is FaultKind.TIMEOUT
+    assert kind_of(caused_by(EnvironmentFault("gone", FaultKind.UNREACHABLE))) is FaultKind.UNREACHABLE
+    assert kind_of(caused_by(ValueError())) is FaultKind.ERROR
 
 
 def test_what_environments_of_a_worker_share_is_made_once() -> None:

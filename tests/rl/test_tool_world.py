@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval.state import REFERENCE, STATE
+from eval.state import EXTRA_WRITES, REFERENCE, STATE
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Resources, Step, ToolOutcome
 from rl.environments.tool_world.environment import BUILT_IN, ToolWorldEnvironment, create, find_world, tools_of
@@ -77,6 +77,20 @@ async def test_calls_of_one_turn_come_one_after_the_other() -> None:
     environment = await opened(task)
     await asyncio.gather(*(environment.step(Action(call["tool"], json.dumps(call["arguments"]))) for call in task.provenance["calls"]))
     assert (await environment.step(Action("answer", "Done."))).reward == 1.0
+
+
+async def test_writes_beside_the_reference_are_counted_and_do_no_harm() -> None:
+    task = next(task for task in TASKS if task.provenance["world"]["domain"] == "inventory" and task.provenance[REFERENCE])
+    untouched = {"tool": "set_listed", "arguments": {"item": beside(task), "listed": False}}
+    last = (await played(task, [*task.provenance["calls"], untouched], "Done."))[-1]
+    assert (last.reward, last.info["figures"][EXTRA_WRITES]) == (1.0, 1)
+
+
+def beside(task: Task) -> str:
+    """An item that the reference leaves as it is."""
+    named = task.provenance["world"]
+    items = find_world("inventory", {})(named["seed"], named["size"]).state["items"]
+    return next(item for item in items if not any(f"/{item}" in path for path in task.provenance[REFERENCE]))
 
 
 async def test_wrong_calls_are_told_and_change_nothing() -> None:

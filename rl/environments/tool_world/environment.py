@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
 from pydantic import Field
 
 from eval.answers import exact_match
-from eval.state import REFERENCE, STATE, changes, compare
+from eval.state import EXTRA_WRITES, REFERENCE, STATE, StateVerdict, changes, compare
 from rl import plugins
 from rl.config import Section
-from rl.dialect import Action
+from rl.dialect import ANSWER, Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.environments.tool_world.world import Tables, World
@@ -40,16 +40,40 @@ class ToolWorldOptions(Section):
     """Worlds of one's own: the name of a domain, and the class as `module:Class` or `file.py:Class`."""
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt at a task: its world, what that was at the beginning, and the answer."""
+
+    task: Task
+    world: World
+    before: Tables
+    answer: str = ""
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """The changes so far."""
+        return changes(self.before, self.world.state)
+
+    @property
+    def verdict(self) -> StateVerdict:
+        """How they meet the reference's."""
+        return compare(self.task.provenance[REFERENCE], self.made)
+
+    @property
+    def reward(self) -> float:
+        """1 where the task-relevant part of the state is reached, and the answer right where one is asked for."""
+        read_only = not self.task.provenance[REFERENCE]
+        right = not self.task.answers or exact_match(self.answer, self.task.answers)
+        return float(self.verdict.reached and right and not (read_only and self.verdict.extra))
+
+
 class ToolWorldEnvironment(StatefulEnvironment):
     """The world that a task names, with its tools."""
 
     def __init__(self, worlds: Mapping[str, str]) -> None:
         super().__init__({})
         self._worlds = worlds
-        self._world: World | None = None
-        self._before: Tables = {}
-        self._task: Task | None = None
-        self._answer: str | None = None
+        self._attempt: _Attempt | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Make the task's world; it follows from the task alone, so that all trajectories of a task begin alike."""
@@ -60,28 +84,21 @@ class ToolWorldEnvironment(StatefulEnvironment):
         if world.digest != named["digest"]:
             raise EnvironmentFault(f"the world of the task {task.key} is no longer what it was made for: make its tasks anew")
         self.tools = tools_of(world)
-        self._world, self._before, self._task, self._answer = world, deepcopy(world.state), task, None
+        self._attempt = _Attempt(task, world, deepcopy(world.state))
         return await super().reset(task, seed)
 
     async def step(self, action: Action) -> Step:
         """Call a tool, or answer and be paid."""
-        if action.tool == "answer":
-            self._answer = action.arguments
+        if action.tool == ANSWER and self._attempt is not None:
+            self._attempt.answer = action.arguments
         return await super().step(action)
 
     def _told(self, step: Step) -> Step:
-        assert self._world is not None
-        made = changes(self._before, self._world.state)
-        figures = {**step.info.get("figures", {}), STATE: made}
-        return replace(step, info={**step.info, "figures": figures}, reward=self._reward(made) if step.done else step.reward)
-
-    def _reward(self, made: dict[str, Any]) -> float:
-        """1 where the task-relevant part of the state is reached, and the answer right where one is asked for."""
-        assert self._task is not None
-        verdict = compare(self._task.provenance[REFERENCE], made)
-        read_only = not self._task.provenance[REFERENCE]
-        right = not self._task.answers or exact_match(self._answer or "", self._task.answers)
-        return float(verdict.reached and right and not (read_only and verdict.extra))
+        attempt = self._attempt
+        if attempt is None:
+            raise EnvironmentFault("a tool world was asked for a step before its reset")
+        figures = {**step.info.get("figures", {}), STATE: attempt.made, EXTRA_WRITES: len(attempt.verdict.extra)}
+        return replace(step, info={**step.info, "figures": figures}, reward=attempt.reward if step.done else step.reward)
 
 
 def find_world(domain: str, own: Mapping[str, str]) -> type[World]:
