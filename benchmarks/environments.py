@@ -29,7 +29,7 @@ from warehouse.records import Task
 
 KINDS = {
     "tool_world": {"workers": 2},
-    "lake": {"factory": "game", "options": {"game": "FrozenLake-v1", "arguments": {"map_name": "8x8"}}},
+    "lake": {"factory": "game", "options": {"game": "FrozenLake-v1", "arguments": {"map_name": "8x8", "is_slippery": False}}},
     "house": {"factory": "game", "options": {"game": "flywheel/House-v0", "arguments": {"max_moves": 10_000}}},
 }
 IN_FLIGHT = 128

@@ -51,7 +51,10 @@ class EnvironmentWorker:
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
         """Answer an action; the environment is closed where that ends the trajectory."""
-        step = await self._guarded(self._environments[trajectory_id].step(action), "step")
+        environment = self._environments.get(trajectory_id)
+        if environment is None:
+            raise EnvironmentFault("there is no environment for this trajectory: it is over, or was never begun")
+        step = await self._guarded(environment.step(action), "step")
         if step.done:
             await self.close(trajectory_id)
         return step
