@@ -15,18 +15,25 @@ from warehouse.records import Trajectory
 
 
 def max_logprob_difference(model: PreTrainedModel, trajectories: Sequence[Trajectory], temperature: float = 1.0) -> float:
-    """Largest absolute difference over all sampled tokens, in nats; 0.0 where nothing was sampled.
+    """Largest of `logprob_differences`, in nats; 0.0 where nothing was sampled."""
+    differences = logprob_differences(model, trajectories, temperature)
+    return float(differences.max()) if len(differences) else 0.0
+
+
+def logprob_differences(model: PreTrainedModel, trajectories: Sequence[Trajectory], temperature: float = 1.0) -> torch.Tensor:
+    """Absolute differences of all sampled tokens, in nats, of shape (tokens,).
 
     Args:
         model: the policy that the trajectories were sampled with, in the same precision.
         temperature: what they were sampled at; greedy ones are compared at 1, as the engine records them.
     """
     scale = temperature if temperature > 0 else 1.0
-    return max((_difference(model, trajectory, scale) for trajectory in trajectories if trajectory.turns), default=0.0)
+    parts = [_differences(model, trajectory, scale) for trajectory in trajectories if trajectory.turns]
+    return torch.cat([torch.zeros(0), *parts])
 
 
 @torch.no_grad()
-def _difference(model: PreTrainedModel, trajectory: Trajectory, temperature: float) -> float:
+def _differences(model: PreTrainedModel, trajectory: Trajectory, temperature: float) -> torch.Tensor:
     ids = list(trajectory.prompt_ids)
     positions: list[int] = []
     sampled: list[float] = []
@@ -38,4 +45,4 @@ def _difference(model: PreTrainedModel, trajectory: Trajectory, temperature: flo
     logprobs = torch.log_softmax(model(input_ids=context).logits[0, positions].float() / temperature, dim=-1)
     targets = context[0, [position + 1 for position in positions]]
     own = logprobs.gather(1, targets[:, None])[:, 0].cpu()
-    return float((own - torch.tensor(sampled)).abs().max())
+    return (own - torch.tensor(sampled)).abs()

@@ -119,6 +119,12 @@ def spread(formula: Sequence[Triple]) -> dict[str, list[tuple[Triple, bool]]]:
     return below
 
 
+def definitions(formula: Sequence[Triple]) -> dict[str, Expression]:
+    """What hangs below each unknown of a formula, as an expression; where a circle is, with its equality left out: a superset."""
+    below = spread(formula)
+    return {node: _define(node, below) for node, triples in below.items() if triples}
+
+
 def _define(node: str, below: dict[str, list[tuple[Triple, bool]]]) -> Expression:
     parts = tuple(_project(node, triple, is_new, below) for triple, is_new in below[node])
     return parts[0] if len(parts) == 1 else Intersection(parts)

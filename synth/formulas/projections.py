@@ -7,12 +7,13 @@ values of all unknowns. Facts hold in both directions, as the knowledge projecti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
-from synth.formulas.algebra import Expression, from_triples, has_circle, to_triples
-from synth.formulas.matching import Matcher
+from synth.formulas.algebra import Expression, definitions, from_triples, has_circle, to_triples
+from synth.formulas.matching import Matcher, Part
 from synth.formulas.triples import TARGET, MalformedFormula, is_constant, members
 from synth.knowledge.graph import KnowledgeGraph
 from warehouse.records import Triple
@@ -21,6 +22,8 @@ Values = dict[str, str]
 """An unknown's value, by its node."""
 _LARGE = 64
 """Neighbours from which on it is worth asking the other constraints first."""
+_DEAD_ENDS = 64
+"""Dead ends from which on it is worth asking, for each value, whether what hangs below its unknown can hold at all."""
 
 
 def solve(graph: KnowledgeGraph, formula: Sequence[Triple]) -> frozenset[str]:
@@ -83,9 +86,18 @@ def witness(graph: KnowledgeGraph, formula: Sequence[Triple], answer: str) -> Va
 
     Of several the first in the order of the graph's facts.
     """
-    number = graph.entities.number(answer)
-    values = None if number is None else _Plan(graph, formula).witness(number)
-    return None if values is None else {node: graph.entities[number] for node, number in values.items()}
+    return witnesses(graph, formula, [answer]).get(answer)
+
+
+def witnesses(graph: KnowledgeGraph, formula: Sequence[Triple], answers: Iterable[str]) -> dict[str, Values]:
+    """The `witness` of each of `answers` that has one, in the order of the alphabet."""
+    plan, found = _Plan(graph, formula), {}
+    for answer in sorted(answers):
+        number = graph.entities.number(answer)
+        values = None if number is None else plan.witness(number)
+        if values is not None:
+            found[answer] = {node: graph.entities[value] for node, value in values.items()}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,8 @@ class _Plan:
     """A search for values of all unknowns, the triples in an order in which each has a constant or an unknown of an earlier one."""
 
     def __init__(self, graph: KnowledgeGraph, formula: Sequence[Triple]) -> None:
-        self._graph, self._columns = graph, graph.columns
+        self._graph, self._columns, self._formula = graph, graph.columns, formula
+        self._dead_ends = 0
         self._steps = [self._step(triple) for triple in _in_order(formula)]
 
     def witness(self, answer: int) -> dict[str, int] | None:
@@ -128,10 +141,22 @@ class _Plan:
         if depth == len(self._steps):
             return values
         for bound in self._bindings(depth, values):
+            if self._dead_ends > _DEAD_ENDS and not self._can_hold(bound):
+                continue
             found = self._extend(depth + 1, {**values, **bound} if bound else values)
             if found is not None:
                 return found
+        self._dead_ends += 1
         return None
+
+    def _can_hold(self, bound: dict[str, int]) -> bool:
+        """Whether what hangs below each unknown can hold for its value. In a tree one that can leads on, so no way is tried in vain."""
+        return all(node not in self._below or self._below[node].holds(number) for node, number in bound.items())
+
+    @cached_property
+    def _below(self) -> dict[str, Part]:
+        matcher = Matcher(self._graph)
+        return {node: matcher.part(expression) for node, expression in definitions(self._formula).items()}
 
     def _bindings(self, depth: int, values: dict[str, int]) -> Iterator[dict[str, int]]:
         """What a step can add to the values: nothing where both of its ends are known, and nothing at all where it does not hold."""

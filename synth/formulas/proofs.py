@@ -7,11 +7,12 @@ never have one less. A triple between two constants says nothing of the target: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from synth.formulas.projections import Values, exceeds, solve, witness
+from synth.formulas.projections import Values, exceeds, solve
+from synth.formulas.projections import witnesses as find_witnesses
 from synth.formulas.triples import TARGET, is_constant, members
 from synth.knowledge.graph import KnowledgeGraph
 from warehouse.records import Document, Triple
@@ -60,7 +61,7 @@ def prove(
     numbered = [(number, triple) for number, triple in enumerate(formula) if number not in constant_edges]
     proper = [triple for _, triple in numbered]
     if witnesses is None:
-        witnesses = witnesses_of(graph, proper, solve(graph, proper))
+        witnesses = find_witnesses(graph, proper, solve(graph, proper))
     answers = frozenset(witnesses)
     support = [[_stating(graph, triple, values) for triple in proper] for values in witnesses.values()]
     return Proofs(
@@ -71,11 +72,6 @@ def prove(
         unsupported=tuple(number for place, (number, _) in enumerate(numbered) if not all(stated[place] for stated in support)),
         easy=_is_easy(proper, support, question, retrieve),
     )
-
-
-def witnesses_of(graph: KnowledgeGraph, formula: Sequence[Triple], answers: Iterable[str]) -> dict[str, Values]:
-    """The first witness of each answer, in the order of the alphabet."""
-    return {answer: values for answer in sorted(answers) if (values := witness(graph, formula, answer)) is not None}
 
 
 def is_needed(graph: KnowledgeGraph, formula: Sequence[Triple], number: int, answers: frozenset[str]) -> bool:

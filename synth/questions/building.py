@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 
 from rl.config import Section
 from synth.formulas.projections import Values, first_answers
-from synth.formulas.proofs import prove, witnesses_of
+from synth.formulas.projections import witnesses as find_witnesses
+from synth.formulas.proofs import prove
 from synth.formulas.triples import depth, is_constant
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.drops import Drop, objection
@@ -195,7 +196,7 @@ class _Builder:
             return
         most = _LARGEST_SET if self.config.set_answers else 1
         answers = sorted(first_answers(self.graph, formula, most + 1))
-        witnesses = witnesses_of(self.graph, formula, answers) if len(answers) <= most else {}
+        witnesses = find_witnesses(self.graph, formula, answers) if len(answers) <= most else {}
         path = trace(self.graph, formula, answers[0], witnesses[answers[0]]) if witnesses else None
         if path is None:
             item = {"formula": formula, "answers": answers[:10]}

@@ -1,0 +1,115 @@
+"""TRL's own tool loop on our search: `GRPOTrainer` with `environment_factory`, the same policy, documents, prompts and actions.
+
+The policy speaks in tags. A chat template and a response template say the same in TRL's terms: the question is the user's message, a
+search a tool call, an observation a tool message. So TRL samples what our loop samples; only who drives the engine and the tools differs.
+vLLM in TRL's colocated mode needs a GPU; on a CPU TRL generates by transformers.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.answers import exact_match
+from rl.search import SearchIndex, passages
+from warehouse import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from trl import GRPOTrainer
+
+CHAT_TEMPLATE = (  # calls of other tools are written out only because TRL tries the template with one
+    "{% for m in messages %}"
+    "{% if m.role == 'user' %}<question> {{ m.content }}</question>"
+    "{% elif m.role == 'tool' %}<information> {{ m.content }}</information>"
+    "{% elif m.tool_calls and m.tool_calls[0].function.name == 'search' %}<search> {{ m.tool_calls[0].function.arguments.query }}</search>"
+    "{% elif m.tool_calls %}{{ m.tool_calls | tojson }}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor_pattern": "</question>|</information>",
+    "fields": {
+        "tool_calls": {
+            "open": "<search>",
+            "close": "</search>",
+            "repeats": True,
+            "content": "text",
+            "transform": {"type": "function", "function": {"name": "search", "arguments": {"query": "{content}"}}},
+        },
+        "content": {"close_pattern": "$", "content": "text"},
+    },
+}
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+STOPS = ("</search>", "</answer>", "</code>")
+
+
+def tag_tokenizer(policy: Path) -> PreTrainedTokenizerBase:
+    """The policy's tokenizer, with its tags as a chat template."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.response_template = RESPONSE_TEMPLATE
+    return tokenizer
+
+
+def environment_of(index: SearchIndex, documents: int, longest: int, wait: Callable[[], None] | None = None) -> Callable[[], Any]:
+    """A factory as TRL wants it: one tool, `search`. `longest` is the number of characters of an observation; `wait` a tool's latency."""
+
+    class Search:
+        def reset(self, **example: Any) -> None:
+            """Nothing to see beside the question."""
+
+        def search(self, query: str) -> str:
+            """Search the corpus for documents.
+
+            Args:
+                query: the title of a document, or words to look for.
+            """
+            if wait is not None:
+                wait()
+            return passages(index.find(query, documents).documents)[:longest]
+
+    return Search
+
+
+def answered_rightly(completions: Sequence[Sequence[dict[str, Any]]], answers: Sequence[Sequence[str]], **_: Any) -> list[float]:
+    """TRL's reward function: 1 where the last message answers, and rightly."""
+    found = [ANSWER.search(str(completion[-1].get("content", ""))) for completion in completions]
+    return [float(match is not None and exact_match(match[1], right)) for match, right in zip(found, answers, strict=True)]
+
+
+def trainer_of(
+    policy: Path, tasks: Sequence[Task], environment: Callable[[], Any], horizon: int, callbacks: Any = (), **settings: Any
+) -> GRPOTrainer:
+    """TRL's trainer on `tasks`; `settings` are those of `GRPOConfig`."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer = tag_tokenizer(policy)
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype="float32")
+    model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in STOPS]
+    rows = [{"prompt": [{"role": "user", "content": task.question}], "answers": list(task.answers)} for task in tasks]
+    defaults = {
+        "output_dir": tempfile.mkdtemp(prefix="trl-"),
+        "report_to": "none",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "max_tool_calling_iterations": horizon - 1,
+        "logging_steps": 1,
+        "disable_tqdm": True,
+    }
+    return GRPOTrainer(
+        model=model,
+        args=GRPOConfig(**{**defaults, **settings}),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        reward_funcs=[answered_rightly],
+        environment_factory=environment,
+        callbacks=list(callbacks),
+    )
