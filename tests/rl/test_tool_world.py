@@ -49,6 +49,13 @@ def test_every_tool_has_a_schema_that_describes_its_arguments(domain: str) -> No
         assert all(argument.get("description") for argument in function["parameters"]["properties"].values())
 
 
+def test_the_schemas_of_a_domain_are_read_once() -> None:
+    kind = find_world("bookings", {})
+    first, second = tools_of(kind(0, 8)), tools_of(kind(1, 8))
+    assert first["book"] is not second["book"]
+    assert first["book"].parameters is second["book"].parameters
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.key)
 async def test_the_reference_calls_are_paid_and_leave_the_schema_whole(task: Task) -> None:
     answer = task.answers[0] if task.answers else "Done."

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cache, wraps
+from types import MethodType
 from typing import Any
 
 from pydantic import Field
@@ -49,22 +50,11 @@ class _Attempt:
     before: Tables
     answer: str = ""
 
-    @property
-    def made(self) -> dict[str, Any]:
-        """The changes so far."""
-        return changes(self.before, self.world.state)
-
-    @property
-    def verdict(self) -> StateVerdict:
-        """How they meet the reference's."""
-        return compare(self.task.provenance[REFERENCE], self.made)
-
-    @property
-    def reward(self) -> float:
+    def reward(self, verdict: StateVerdict) -> float:
         """1 where the task-relevant part of the state is reached, and the answer right where one is asked for."""
         read_only = not self.task.provenance[REFERENCE]
         right = not self.task.answers or exact_match(self.answer, self.task.answers)
-        return float(self.verdict.reached and right and not (read_only and self.verdict.extra))
+        return float(verdict.reached and right and not (read_only and verdict.extra))
 
 
 class ToolWorldEnvironment(StatefulEnvironment):
@@ -97,8 +87,10 @@ class ToolWorldEnvironment(StatefulEnvironment):
         attempt = self._attempt
         if attempt is None:
             raise EnvironmentFault("a tool world was asked for a step before its reset")
-        figures = {**step.info.get("figures", {}), STATE: attempt.made, EXTRA_WRITES: len(attempt.verdict.extra)}
-        return replace(step, info={**step.info, "figures": figures}, reward=attempt.reward if step.done else step.reward)
+        made = changes(attempt.before, attempt.world.state)
+        verdict = compare(attempt.task.provenance[REFERENCE], made)
+        figures = {**step.info.get("figures", {}), STATE: made, EXTRA_WRITES: len(verdict.extra)}
+        return replace(step, info={**step.info, "figures": figures}, reward=attempt.reward(verdict) if step.done else step.reward)
 
 
 def find_world(domain: str, own: Mapping[str, str]) -> type[World]:
@@ -113,7 +105,7 @@ def find_world(domain: str, own: Mapping[str, str]) -> type[World]:
 
 def tools_of(world: World) -> dict[str, Tool]:
     """The tools of a world, by name."""
-    return {name: tool(_at_once(getattr(world, name))) for name in world.tools}
+    return {name: tool(MethodType(_at_once(getattr(type(world), name)), world)) for name in world.tools}
 
 
 def create(resources: Resources) -> ToolWorldEnvironment:
@@ -121,11 +113,12 @@ def create(resources: Resources) -> ToolWorldEnvironment:
     return ToolWorldEnvironment(resources.read(ToolWorldOptions).worlds)
 
 
+@cache
 def _at_once(method: Callable[..., str]) -> Callable[..., Awaitable[str]]:
-    """A plain method as a coroutine: it is over in microseconds, and needs no thread of its own."""
+    """A plain method as a coroutine: it is over in microseconds, and needs no thread of its own. Made once, as its schema then is."""
 
     @wraps(method)
-    async def call(**arguments: Any) -> str:
-        return method(**arguments)
+    async def call(world: World, **arguments: Any) -> str:
+        return method(world, **arguments)
 
     return call
