@@ -1,7 +1,8 @@
 """What an environment is: everything outside the policy that answers its actions.
 
-An environment serves one trajectory at a time. It is named by one of the names below, by an entry point of the group
-`agent_flywheel.environments`, by `module:attribute` or by `file.py:attribute`, the attribute being a factory that takes `Resources`.
+An environment serves one trajectory at a time. A task names it: by one of the names below, an entry point of the group
+`agent_flywheel.environments`, or a kind of the configuration, which may be any `module:attribute` or `file.py:attribute`. The attribute is
+a factory that takes `Resources`.
 """
 
 from __future__ import annotations

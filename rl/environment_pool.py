@@ -149,6 +149,11 @@ class EnvironmentPool:
         """
         if name in self._kinds:
             return
+        if ":" in name and name not in self._config.kinds:
+            raise RequestError(
+                f"a task wants the environment {name!r}, which is code that the configuration does not know: "
+                f"allow it with rollout.environments.kinds.{name!r} = {{}}, or name a kind of yours there."
+            )
         config = self._config.kind(name)
         _check_image(name, config.image)
         factory = plugins.resolve(config.factory or name, "environment", BUILT_IN, GROUP)

@@ -1,7 +1,7 @@
 """Code of one's own by its name: built in, an entry point of an installed package, `module:attribute`, or `path/to/file.py:attribute`.
 
-What a name stands for is code that then runs with all rights of this process: names come from the configuration, and from tasks only
-where somebody put them there.
+What a name stands for is code that then runs with all rights of this process: names come from the configuration. A task may name what
+is built in, installed, or named there.
 """
 
 from __future__ import annotations

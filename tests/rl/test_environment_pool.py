@@ -31,6 +31,7 @@ KINDS = {
     "dead": {"factory": FAULTY, "options": {"dead": True}},
     "wide": {"factory": "search", "workers": 2, "options": {"documents": 2}},
     "boxed": {"factory": "search", "image": "registry.example/environments:1"},
+    "mine": {"factory": "mine.py:create"},
     "greedy": {"factory": "search", "gpus": 8},
     "misspelt": {"factory": "search", "options": {"document": 2}},
 }
@@ -144,6 +145,15 @@ async def test_what_cannot_be_made_is_refused_before_the_first_step(pool: Enviro
     assert not {"dead", "misspelt", "chess", "greedy"} & pool._kinds.keys()
 
 
+async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(pool: EnvironmentPool, tmp_path: Path) -> None:
+    """Tasks come from anywhere; what runs is what the configuration names."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')\ndef create(resources): ...\n")
+    for name in (f"{tmp_path / 'evil.py'}:create", "os:system"):
+        with pytest.raises(RequestError, match="which is code that the configuration does not know"):
+            await pool.open(name)
+    assert not (tmp_path / "trace").exists()
+
+
 async def test_a_container_is_refused_where_there_is_no_podman(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RequestError, match=r"wants the container image registry.example/environments:1, .* podman"):
@@ -153,8 +163,8 @@ async def test_a_container_is_refused_where_there_is_no_podman(pool: Environment
 async def test_an_environment_of_a_file_runs_in_workers(pool: EnvironmentPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("from rl.environments.calculator import create\n")
     monkeypatch.chdir(tmp_path)
-    await pool.open("mine.py:create")
-    client = pool.client("mine.py:create", "t")
+    await pool.open("mine")
+    client = pool.client("mine", "t")
     await client.reset(task("?"), 0)
     assert (await client.step(Action("code", "6 * 7"))).observation == "42"
 
