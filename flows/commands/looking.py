@@ -1,4 +1,4 @@
-"""Commands that read: SQL over the lake, one trajectory, the report, what the machine has."""
+"""Commands that read: SQL over the lake, one trajectory, traces of many, the report, what the machine has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Format(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (sql, show, report, doctor):
+    for command in (sql, show, traces, report, doctor):
         app.command()(command)
 
 
@@ -78,6 +78,24 @@ def show(
             print_json(asdict(found[0]))
         else:
             print_trajectory(found[0], lake, tokens)
+
+
+def traces(
+    home: HomeOption,
+    to: Annotated[str, typer.Option(help="A collector, http://host:port/v1/traces, or a file that ends in .jsonl.")],
+    where: Annotated[str, typer.Option(help="SQL condition on the table trajectories.")] = "true",
+    limit: Annotated[int, typer.Option(min=1, help="Trajectories at most, the first ones by id.")] = 1000,
+) -> None:
+    """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sent twice, a trace is the same one.
+
+    Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
+    """
+    from flows.lakes import open_lake
+    from flows.traces import send_traces
+
+    with open_lake(home) as lake:
+        trajectories, spans = send_traces(lake, to, where, limit)
+    print(f"{trajectories} trajectories, {spans} spans, to {to}")
 
 
 def report(
