@@ -31,7 +31,7 @@ from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
 from flows.stages.sources import read_sources
 from rl.agent_loop import RolloutRequest
-from rl.config import RolloutConfig
+from rl.config import EnvironmentKindConfig, RolloutConfig
 from rl.engine import Sampling
 from rl.logprob_check import logprob_differences
 from rl.policy import load_policy
@@ -78,7 +78,9 @@ def read_bench(home: Path, policy: str, count: int, in_flight: int, folder: Path
         ).to_pylist()
     tasks = [Task(row["key"], PLAIN, row["question"], tuple(row["answers"]), hops=row["hops"]) for row in rows]
     copy = Path(shutil.copytree(home / "policies" / policy, folder / policy))
-    rollout = config.rollout.model_copy(update={"concurrency": in_flight})
+    kinds = config.rollout.environments.kinds | {LATE: EnvironmentKindConfig()}
+    environments = config.rollout.environments.model_copy(update={"kinds": kinds})
+    rollout = config.rollout.model_copy(update={"concurrency": in_flight, "environments": environments})
     documents = read_sources(config.corpus, config.seed).held_out.documents
     return Bench(copy, documents, tasks, rollout, config.evaluation.horizon, in_flight)
 

@@ -13,6 +13,7 @@ import warnings
 import typer
 
 from flows.commands import data, imports, looking, stages, wheel
+from rl.environment_health import UnhealthyError
 from warehouse.errors import RequestError
 
 app = typer.Typer(
@@ -52,6 +53,9 @@ def main() -> None:
     except RequestError as error:
         print(f"flywheel: {error}", file=sys.stderr)
         sys.exit(2)
+    except UnhealthyError as error:
+        print(f"flywheel: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

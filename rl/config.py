@@ -7,16 +7,46 @@ before any of them is loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import date
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from warehouse.errors import RequestError
 
 
 class Section(BaseModel):
     """A part of the configuration: no unknown keys, no changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Read = TypeVar("Read", bound=Section)
+
+
+def read_options(model: type[Read], values: Mapping[str, Any]) -> Read:
+    """Options of an environment, a scorer or a tool, which the configuration holds as they are written.
+
+    Raises:
+        RequestError: where one is unknown or does not fit, naming it.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{model.__name__}: the option {name!r} does not fit: {first['msg']}.") from error
 
 
 class PolicyConfig(Section):
@@ -192,16 +222,83 @@ class EngineConfig(Section):
         return self
 
 
-class EnvironmentPoolConfig(Section):
-    """Workers that environments run in."""
+class SearchConfig(Section):
+    """How documents are found."""
+
+    by: Literal["words", "vectors"] = "words"
+    """`words` is BM25; `vectors` compares embeddings of query and documents, which needs `encoder`."""
+    encoder: str | None = None
+    """Folder of the model that makes embeddings."""
+    library: Literal["sentence_transformers", "transformers"] = "sentence_transformers"
+    """What runs the encoder. `transformers` takes the mean of the last layer's states over the text, as E5 models want it."""
+    query_prefix: str = ""
+    """Put before each query; `query: ` for E5."""
+    document_prefix: str = ""
+    """Put before each document; `passage: ` for E5."""
+    batch: PositiveInt = 64
+    """Texts that go through the encoder at once."""
+    max_tokens: PositiveInt = 256
+    """Longer texts are cut off at the right."""
+
+    @model_validator(mode="after")
+    def _check_encoder(self) -> SearchConfig:
+        if self.by == "vectors" and self.encoder is None:
+            raise ValueError("rollout.search.by = vectors needs rollout.search.encoder, the folder of a model that makes embeddings")
+        return self
+
+
+class EnvironmentLimits(Section):
+    """What the workers of an environment may use, and how many there are."""
 
     workers: PositiveInt = 1
+    """Processes, each of which runs many environments side by side."""
     cpus: NonNegativeFloat = 0.5
     """What each worker reserves of Ray's CPUs."""
+    gpus: NonNegativeFloat = 0
+    """What each worker reserves of Ray's GPUs."""
+    memory_gib: PositiveFloat | None = None
+    """What each worker may allocate beyond what it starts with; the kernel refuses more, and the worker is replaced."""
     step_timeout_seconds: PositiveFloat = 60.0
     """A reset or a step that takes longer is a fault."""
-    options: dict[str, dict[str, Any]] = {}
-    """Options of environments, by the name that tasks call them by."""
+    image: str | None = None
+    """Container image that the workers run in, with the same Python, Ray and this package; needs podman."""
+
+
+class EnvironmentKindConfig(EnvironmentLimits):
+    """One kind of environment, by the name that tasks call it by."""
+
+    factory: str | None = None
+    """What makes it where that is not the name itself: a registered name, `module:attribute` or `file.py:attribute`."""
+    options: dict[str, Any] = {}
+    """Options of the environment."""
+
+
+class EnvironmentPoolConfig(EnvironmentLimits):
+    """Workers that environments run in. What stands here holds for each kind that does not say otherwise for itself."""
+
+    kinds: dict[str, EnvironmentKindConfig] = {}
+    """Kinds with settings of their own, by name."""
+    fault_window: PositiveInt = 32
+    """How many of the last trajectories of an environment, or calls of a tool, the health gate looks at."""
+    max_fault_share: float = Field(default=0.5, ge=0, le=1)
+    """Rollouts stop where more of them were faults; 1 switches the gate off."""
+
+    def kind(self, name: str) -> EnvironmentKindConfig:
+        """The settings of the environment called `name`."""
+        own = self.kinds.get(name, EnvironmentKindConfig())
+        common = {field: getattr(self, field) for field in EnvironmentLimits.model_fields if field not in own.model_fields_set}
+        return own.model_copy(update=common)
+
+    @property
+    def reserved_cpus(self) -> float:
+        """Room in Ray's CPUs for all kinds with settings of their own, and for four without."""
+        kinds = [self.kind(name) for name in self.kinds]
+        return sum(kind.workers * kind.cpus for kind in kinds) + 4 * self.workers * self.cpus
+
+    @property
+    def reserved_gpus(self) -> float:
+        """Room in Ray's GPUs for all kinds with settings of their own."""
+        return sum(kind.workers * kind.gpus for kind in map(self.kind, self.kinds))
 
 
 class RayConfig(Section):
@@ -290,4 +387,5 @@ class RolloutConfig(Section):
     """Trajectories side by side."""
     engine: EngineConfig = EngineConfig()
     environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
+    search: SearchConfig = SearchConfig()
     ray: RayConfig = RayConfig()

@@ -1,7 +1,8 @@
 """What an environment is: everything outside the policy that answers its actions.
 
-An environment serves one trajectory at a time. It is named by one of the names below or by `module:attribute`, the
-attribute being a factory that takes `Resources`; the module must be importable where the environment workers run.
+An environment serves one trajectory at a time. A task names it: by one of the names below, an entry point of the group
+`agent_flywheel.environments`, or a kind of the configuration, which may be any `module:attribute` or `file.py:attribute`. The attribute is
+a factory that takes `Resources`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,67 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from rl import plugins
+from rl.config import Read, read_options
 from rl.content import ContentPart
 from rl.dialect import Action, Schema
-from rl.search import SearchIndex
-from warehouse.errors import RequestError
+from rl.search import Index
 from warehouse.records import Task
+
+T = TypeVar("T")
+GROUP = "agent_flywheel.environments"
+"""The group of entry points by which installed packages bring environments."""
 
 BUILT_IN = {
     "search": "rl.environments.search:create",
+    "retrieve": "rl.environments.retrieve:create",
     "calculator": "rl.environments.calculator:create",
+    "tools": "rl.environments.tool_use:create",
+    "tool_world": "rl.environments.tool_world.environment:create",
+    "game": "rl.environments.game:create",
+    "judge": "rl.environments.judge:create",
+    "agentgym": "rl.environments.agentgym:create",
 }
 
 
+class FaultKind(StrEnum):
+    """What went wrong with an environment. `ERROR` is whatever it raised; `DIED` is the end of the process that it ran in."""
+
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DIED = "died"
+    MEMORY = "memory"
+    UNREACHABLE = "unreachable"
+
+
 class EnvironmentFault(Exception):
-    """The environment failed or took too long; the action says nothing about the policy."""
+    """The environment failed or took too long; the action says nothing about the policy.
+
+    Its text begins with its kind and a colon, and so does the `error` of the trajectory: SQL counts them by
+    `split_part(error, ':', 1)`.
+    """
+
+    def __init__(self, message: str, kind: FaultKind = FaultKind.ERROR) -> None:
+        super().__init__(message, kind)
+        self.message = message
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.message}"
+
+
+def kind_of(error: BaseException) -> FaultKind:
+    """What kind of fault an error is, by itself or by what caused it."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, EnvironmentFault):
+            return link.kind
+        if isinstance(link, MemoryError | TimeoutError):
+            return FaultKind.MEMORY if isinstance(link, MemoryError) else FaultKind.TIMEOUT
+        link = link.__cause__
+    return FaultKind.ERROR
 
 
 class ToolOutcome(StrEnum):
@@ -69,10 +114,29 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What environments of one worker share: the corpus's index and the options of this environment's name."""
+    """What environments of one worker share: the corpus's index, the options of this kind, and what they keep by `once`.
 
-    index: SearchIndex | None = None
+    `trajectory_id` is not shared: it is that of the trajectory which the environment is made for, and empty where it is for none.
+    """
+
+    index: Index | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    trajectory_id: str = ""
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, model: type[Read]) -> Read:
+        """The options, checked.
+
+        Raises:
+            RequestError: where one is unknown or does not fit, naming it.
+        """
+        return read_options(model, self.options)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` gave the first time it was asked for under `name` in this worker: a client, a model, anything dear."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast(T, self._kept[name])
 
 
 class Environment(Protocol):
@@ -91,19 +155,22 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
+class Probed(Protocol):
+    """An environment that can say beforehand whether what it rests on is there: asked in each worker before the first step."""
+
+    async def probe(self) -> None:
+        """Raise where it is not; the text is shown."""
+        ...
+
+
 EnvironmentFactory = Callable[[Resources], Environment]
 
 
 def find_environment(name: str) -> EnvironmentFactory:
-    """The factory of the environment called `name`, a name of `BUILT_IN` or `module:attribute`.
+    """The factory of the environment called `name`.
 
     Raises:
         RequestError: where there is none.
     """
-    module, _, attribute = BUILT_IN.get(name, name).partition(":")
-    if not module or not attribute:
-        raise RequestError(f"there is no environment {name!r}; name one of {', '.join(BUILT_IN)}, or give module:attribute.")
-    try:
-        return cast(EnvironmentFactory, getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise RequestError(f"the environment {name!r} cannot be imported: {error}.") from error
+    return cast(EnvironmentFactory, plugins.load(name, "environment", BUILT_IN, GROUP))

@@ -1,153 +1,224 @@
-"""Environments on Ray: a few worker actors, each multiplexing the environments of many trajectories.
+"""Environments on Ray: worker actors of each kind, and who is on which.
 
 The corpus's index lies once in the object store and is shared by all workers. An exception in an environment, a step that takes
-too long and a worker that dies are faults: the trajectory becomes invalid.
+too long, a worker that dies or takes too much memory are faults with a kind: the trajectory becomes invalid, the worker is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rl.config import EnvironmentPoolConfig
+from rl import health, plugins
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
-from rl.environment import Environment, EnvironmentFault, Observation, Resources, Step, find_environment
-from rl.search import SearchIndex
+from rl.environment import BUILT_IN, GROUP, EnvironmentFault, FaultKind, Observation, Step
+from rl.environment_worker import EnvironmentWorker, first_line
+from rl.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
 T = TypeVar("T")
 PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+START_SECONDS = 180.0
+"""How long the workers of a kind may take to start and to check that their environment can be made."""
+HUNG_FACTOR = 2.0
+HUNG_SECONDS = 5.0
+"""A worker that has not answered after `HUNG_FACTOR` times the time of a step and these seconds is stuck in one, and is replaced."""
 
 
-class EnvironmentWorker:
-    """Runs environments side by side in one process; a Ray actor in use."""
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A worker actor; `checked` is answered once it is up and an environment could be made in it."""
 
-    def __init__(self, config: EnvironmentPoolConfig, index: SearchIndex | None) -> None:
-        self._config = config
-        self._index = index
-        self._environments: dict[str, Environment] = {}
+    actor: Any
+    checked: Any
+    up: bool = False
+    ended: FaultKind | None = None
+    """Why it had to go, where it was replaced."""
 
-    async def check(self, name: str) -> None:
-        """Make an environment called `name` and throw it away; raises what a trajectory would fail with."""
-        await self._create(name).close()
 
-    async def reset(self, trajectory_id: str, task: Task, seed: int) -> Observation:
-        """Begin a trajectory; one of the same id that was under way is dropped."""
-        await self.close(trajectory_id)
-        environment = self._environments[trajectory_id] = self._create(task.environment)
-        return await self._in_time(environment.reset(task, seed), "reset")
+@dataclass(slots=True)
+class Kind:
+    """The workers of one kind of environment."""
 
-    async def step(self, trajectory_id: str, action: Action) -> Step:
-        """Answer an action; the environment is closed where that ends the trajectory."""
-        step = await self._in_time(self._environments[trajectory_id].step(action), "step")
-        if step.done:
-            await self.close(trajectory_id)
-        return step
+    name: str
+    factory: str
+    config: EnvironmentKindConfig
+    workers: list[Worker] = field(default_factory=list)
+    turn: int = 0
 
-    async def close(self, trajectory_id: str) -> None:
-        """Close the environment of a trajectory, if there is one."""
-        environment = self._environments.pop(trajectory_id, None)
-        if environment is not None:
-            await self._in_time(environment.close(), "close")
-
-    def _create(self, name: str) -> Environment:
-        return find_environment(name)(Resources(self._index, self._config.options.get(name, {})))
-
-    async def _in_time(self, work: Awaitable[T], what: str) -> T:
-        seconds = self._config.step_timeout_seconds
-        try:
-            return await asyncio.wait_for(work, seconds)
-        except TimeoutError as error:
-            raise EnvironmentFault(f"the environment's {what} took longer than {seconds:g} seconds") from error
+    def next(self) -> Worker:
+        """The worker whose turn it is."""
+        self.turn = (self.turn + 1) % len(self.workers)
+        return self.workers[self.turn]
 
 
 class EnvironmentClient:
     """The environment of one trajectory, as the agent loop sees it: raises `EnvironmentFault` and nothing else."""
 
-    def __init__(self, pool: EnvironmentPool, worker: Any, trajectory_id: str) -> None:
+    def __init__(self, pool: EnvironmentPool, kind: Kind, trajectory_id: str) -> None:
         self._pool = pool
-        self._worker = worker
+        self._kind = kind
+        self._worker = kind.next()
         self._trajectory_id = trajectory_id
-        self._open = False
+        self._open = self._ended = False
+        self._fault: str | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin."""
-        self._open = True
-        return await self._faults(self._worker.reset.remote(self._trajectory_id, task, seed))
+        try:
+            if not self._worker.up:
+                await self._faults(self._worker.checked, START_SECONDS)
+                self._worker.up = True
+            self._open = True
+            return await self._faults(self._worker.actor.reset.remote(self._trajectory_id, task, seed))
+        except EnvironmentFault as fault:
+            self._fault = str(fault)
+            raise
 
     async def step(self, action: Action) -> Step:
         """Answer one action."""
-        step: Step = await self._faults(self._worker.step.remote(self._trajectory_id, action))
-        self._open = not step.done
+        tool = health.tool(action.tool)
+        try:
+            step: Step = await self._faults(self._worker.actor.step.remote(self._trajectory_id, action))
+        except EnvironmentFault as fault:
+            # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
+            if not self._ended:
+                self._fault = str(fault)
+                self._pool.health.record(tool, self._fault)
+            raise
+        self._pool.health.record(tool, None)
+        self._ended |= step.done
+        self._open = not self._ended
         return step
 
     async def close(self) -> None:
-        """Let the worker forget this trajectory; nobody waits for it."""
+        """Let the worker forget this trajectory; nobody waits for it. How the trajectory went is noted at the health gate."""
         if self._open:
-            self._worker.close.remote(self._trajectory_id)
+            self._worker.actor.close.remote(self._trajectory_id)
+        self._pool.health.record(health.environment(self._kind.name), self._fault)
 
-    async def _faults(self, call: Awaitable[T]) -> T:
-        """The result of a call to the worker; whatever went wrong there is a fault, told in one line."""
+    async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
+        """The result of a call to the worker; whatever went wrong there is a fault."""
+        if seconds is None:
+            seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
         try:
-            return await call
-        except RayError as error:
-            if isinstance(error, RayActorError):
+            return await asyncio.wait_for(call, seconds)
+        except (RayError, TimeoutError) as error:
+            fault = self._fault_of(error)
+            if fault.kind is FaultKind.MEMORY or not isinstance(error, RayTaskError):
                 self._open = False
-                self._pool.replace(self._worker)
-            raise EnvironmentFault(_one_line(error)) from error
+                self._pool.replace(self._kind, self._worker, fault.kind)
+            raise fault from error
+
+    def _fault_of(self, error: Exception) -> EnvironmentFault:
+        if isinstance(error, RayTaskError) and isinstance(error.cause, EnvironmentFault):
+            return error.cause
+        if isinstance(error, RayTaskError):
+            return EnvironmentFault(_told(error))
+        if isinstance(error, TimeoutError):
+            return EnvironmentFault("the environment's worker is stuck in a step and was replaced", FaultKind.TIMEOUT)
+        kind = self._worker.ended or FaultKind.DIED
+        if isinstance(error, RayActorError):
+            return EnvironmentFault("the environment's worker died", kind)
+        return EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), kind)
 
 
 class EnvironmentPool:
-    """The workers, and who is on which."""
+    """The workers of all kinds that were opened, and the gate that watches them."""
 
-    def __init__(self, config: EnvironmentPoolConfig, index: SearchIndex | None) -> None:
-        """Start the workers on the Ray that is running."""
+    def __init__(self, config: EnvironmentPoolConfig, index: Index | None) -> None:
+        """A pool on the Ray that is running; workers start when their kind is opened."""
+        self.health = health.HealthGate(config.fault_window, config.max_fault_share)
         self._config = config
         self._index = ray.put(index)
-        self._workers: list[Any] = [self._launch() for _ in range(config.workers)]
-        self._next = 0
+        self._kinds: dict[str, Kind] = {}
 
-    async def check(self, name: str) -> None:
-        """See that environments called `name` can be made.
+    async def open(self, name: str) -> None:
+        """Start the workers of the environment called `name` and see in each that it can be made. Once is enough.
 
         Raises:
-            RequestError: where they cannot.
+            RequestError: where it cannot.
         """
+        if name in self._kinds:
+            return
+        if ":" in name and name not in self._config.kinds:
+            raise RequestError(
+                f"a task wants the environment {name!r}, which is code that the configuration does not know: "
+                f"allow it with rollout.environments.kinds.{name!r} = {{}}, or name a kind of yours there."
+            )
+        config = self._config.kind(name)
+        _check_image(name, config.image)
+        factory = plugins.resolve(config.factory or name, "environment", BUILT_IN, GROUP)
+        kind = Kind(name, factory, config)
+        kind.workers = [self._launch(kind) for _ in range(config.workers)]
         try:
-            await self._workers[0].check.remote(name)
-        except RayTaskError as error:
-            raise RequestError(f"the environment {name!r} cannot be made: {_one_line(error)}") from error
+            await asyncio.wait_for(asyncio.gather(*(worker.checked for worker in kind.workers)), START_SECONDS)
+        except (RayError, TimeoutError) as error:
+            _end(kind)
+            raise RequestError(f"the environment {name!r} cannot be made: {_why(error, config)}") from error
+        self._kinds[name] = kind
 
-    def client(self, trajectory_id: str) -> EnvironmentClient:
-        """The environment of a trajectory, on the next worker in turn."""
-        self._next = (self._next + 1) % len(self._workers)
-        return EnvironmentClient(self, self._workers[self._next], trajectory_id)
+    def client(self, name: str, trajectory_id: str) -> EnvironmentClient:
+        """The environment of a trajectory, on the next worker in turn of a kind that was opened."""
+        return EnvironmentClient(self, self._kinds[name], trajectory_id)
 
-    def replace(self, dead: Any) -> None:
-        """Put a new worker in the place of one that died."""
-        if dead in self._workers:
-            self._workers[self._workers.index(dead)] = self._launch()
+    def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
+        """End a worker that is of no more use, and put a new one in its place."""
+        if worker in kind.workers:
+            worker.ended = why
+            ray.kill(worker.actor)
+            kind.workers[kind.workers.index(worker)] = self._launch(kind)
 
     def close(self) -> None:
         """End the workers."""
-        for worker in self._workers:
-            ray.kill(worker)
-        self._workers = []
+        for kind in self._kinds.values():
+            _end(kind)
+        self._kinds = {}
 
-    def _launch(self) -> Any:
-        actor: Any = ray.remote(EnvironmentWorker).options(
-            num_cpus=self._config.cpus, max_concurrency=10_000, runtime_env={"env_vars": PROCESS_ENVIRONMENT}
+    def _launch(self, kind: Kind) -> Worker:
+        runtime = {"env_vars": PROCESS_ENVIRONMENT}
+        remote: Any = ray.remote(EnvironmentWorker).options(
+            num_cpus=kind.config.cpus,
+            num_gpus=kind.config.gpus,
+            max_concurrency=10_000,
+            runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
         )
-        return actor.remote(self._config, self._index)
+        actor = remote.remote(kind.factory, kind.config, self._index)
+        return Worker(actor, actor.check.remote())
 
 
-def _one_line(error: RayError) -> str:
-    """What went wrong in a worker, without its traceback."""
+def _check_image(name: str, image: str | None) -> None:
+    if image is not None and shutil.which("podman") is None:
+        raise RequestError(
+            f"the environment {name!r} wants the container image {image}, and Ray starts containers with podman, which is not on this "
+            "machine; install podman, or leave rollout.environments.kinds.NAME.image out."
+        )
+
+
+def _end(kind: Kind) -> None:
+    for worker in kind.workers:
+        ray.kill(worker.actor)
+    kind.workers = []
+
+
+def _why(error: Exception, config: EnvironmentKindConfig) -> str:
+    if isinstance(error, TimeoutError):
+        return (
+            f"its {config.workers} worker(s) were not up after {START_SECONDS:g} seconds; each wants {config.cpus:g} CPUs and "
+            f"{config.gpus:g} GPUs of Ray's."
+        )
+    return _told(error)
+
+
+def _told(error: Exception) -> str:
+    """What went wrong in a worker, in one line and without its traceback."""
     cause = error.cause if isinstance(error, RayTaskError) else error
-    text = str(cause) if isinstance(cause, EnvironmentFault | RequestError) else f"{type(cause).__name__}: {cause}"
-    return text.strip().splitlines()[0]
+    return first_line(str(cause) if isinstance(cause, EnvironmentFault | RequestError) else f"{type(cause).__name__}: {cause}")

@@ -25,10 +25,11 @@ from rl.config import RolloutConfig
 from rl.engine_figures import PoolFigures
 from rl.engine_pool import EnginePool
 from rl.environment_pool import EnvironmentPool
+from rl.indexes import build_index
 from rl.loops import AgentLoops
 from rl.ray_runtime import RayRuntime
 from rl.rollout_stream import TrajectoryStream
-from rl.search import SearchIndex
+from rl.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Document, Trajectory
 
@@ -41,20 +42,19 @@ OnProgress = Callable[[int, int], None]
 class Rollouts:
     """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
 
-    def __init__(self, config: RolloutConfig, loops: AgentLoops, index: SearchIndex | None) -> None:
+    def __init__(self, config: RolloutConfig, loops: AgentLoops, index: Index | None) -> None:
         self.config = config
         self._loops = loops
-        self._checked: set[str] = set()
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
         self._places = asyncio.Semaphore(config.concurrency)
         self._engines: EnginePool | None = None
         self.event_loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
-        engine, workers = config.engine, config.environments
-        cpus = engine.count * engine.cpus + workers.workers * workers.cpus
-        self._ray = RayRuntime(config.ray, cpus, engine.count * engine.gpus)
-        self._environments = EnvironmentPool(workers, index)
+        engine, environments = config.engine, config.environments
+        cpus = engine.count * engine.cpus + environments.reserved_cpus
+        self._ray = RayRuntime(config.ray, cpus, engine.count * engine.gpus + environments.reserved_gpus)
+        self._environments = EnvironmentPool(environments, index)
 
     @classmethod
     def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:
@@ -68,7 +68,7 @@ class Rollouts:
         loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
         loops.dialect(config.dialect)
         documents = list(documents)
-        rollouts = cls(config, loops, SearchIndex(documents) if documents else None)
+        rollouts = cls(config, loops, build_index(documents, config.search) if documents else None)
         try:
             rollouts._engines = rollouts.wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
         except BaseException:
@@ -80,6 +80,10 @@ class Rollouts:
         """Run a trajectory for each request, and return them in the order of the requests.
 
         `on_progress(done, total)` is called after each trajectory. Trajectories that hit a fault come back as invalid, with the error.
+
+        Raises:
+            RequestError: an environment, a loop or a dialect that a task asks for cannot be had; nothing has run then.
+            UnhealthyError: too many of an environment's trajectories or a tool's calls were faults; what was under way is lost.
         """
         stream, found = self.submit(requests), {}
         try:
@@ -156,19 +160,21 @@ class Rollouts:
         return self._engines
 
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
-        for name in sorted({request.task.environment for request in requests} - self._checked):
-            await self._environments.check(name)
-            self._checked.add(name)
+        for name in sorted({request.task.environment for request in requests}):
+            await self._environments.open(name)
         self._loops.check(request.task for request in requests)
 
     async def _one(self, request: RolloutRequest) -> Trajectory:
         async with self._places:
-            environment = self._environments.client(request.trajectory_id)
+            self._environments.health.check()
+            environment = self._environments.client(request.task.environment, request.trajectory_id)
             try:
-                return await self._loops.loop_for(request.task, self.pool).run(request, environment)
+                trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
             finally:
                 await environment.close()
                 self.pool.release(request.trajectory_id)
+        self._environments.health.check()
+        return trajectory
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the event loop's thread."""

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from queue import SimpleQueue
 
 from rl.agent_loop import RolloutRequest
+from rl.environment_health import UnhealthyError
 from warehouse.records import Trajectory
 
 
 class TrajectoryStream(Iterator[Trajectory]):
     """An iterator over the trajectories of some requests, in the order in which they end.
 
-    They run in `loop`, the event loop of another thread, whether anybody reads or not. What is raised for one of them, which is a
-    defect since faults are outcomes, ends the others and is raised here.
+    They run in `loop`, the event loop of another thread, whether anybody reads or not. What is raised for one of them, an
+    `UnhealthyError` or a defect since faults are outcomes, ends the others and is raised here.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class TrajectoryStream(Iterator[Trajectory]):
                 for request in requests:
                     group.create_task(self._run_one(request))
         except BaseExceptionGroup as defects:
-            self._ended.put(defects)
+            unhealthy = defects.subgroup(UnhealthyError)
+            self._ended.put(defects if unhealthy is None else unhealthy.exceptions[0])
 
     async def _run_one(self, request: RolloutRequest) -> None:
         self._ended.put(await self._run(request))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 import bm25s
 import numpy as np
@@ -38,15 +39,32 @@ class Hits:
     miss: Miss | None = None
 
 
+class Index(Protocol):
+    """What finds documents; picklable, so that Ray's object store can share it."""
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """All of them, in the order of their ids."""
+        ...
+
+    def find(self, query: str, k: int = 1) -> Hits:
+        """The best `k` documents for `query`, or why there is none. Never raises for what a policy may write."""
+        ...
+
+    def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
+        """The same documents in the same order, each with its score."""
+        ...
+
+
 class SearchIndex:
-    """An index over documents.
+    """An index over documents by their words.
 
     BM25 is the Lucene variant with k1 = 1.5 and b = 0.75 (bm25s; Lù 2024, arXiv 2407.03618), words are runs of letters and
     digits in lower case, without stop words or stemming.
     """
 
     def __init__(self, documents: Iterable[Document]) -> None:
-        self.documents: tuple[Document, ...] = tuple(sorted(documents, key=lambda document: document.id))
+        self.documents: tuple[Document, ...] = by_id(documents)
         self._by_title: dict[str, list[int]] = {}
         for position, document in enumerate(self.documents):
             self._by_title.setdefault(_normalize(document.title), []).append(position)
@@ -62,14 +80,21 @@ class SearchIndex:
 
     def find(self, query: str, k: int = 1) -> Hits:
         """The best `k` documents for `query`, or why there is none. Never raises for what a policy may write."""
-        words = _words(query)
-        titled = self._by_title.get(_normalize(query), [])
-        if not words and not titled:
+        if not _words(query) and _normalize(query) not in self._by_title:
             return Hits((), Miss.EMPTY_QUERY)
-        found = titled[:k]
-        if len(found) < k:
-            found = found + self._ranked(words, k, without=frozenset(found))
+        found = self._found(query, k)
         return Hits(tuple(self.documents[position] for position in found), None if found else Miss.NO_HIT)
+
+    def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
+        """The documents of `find` with their BM25 scores: one that was found by its title may score less than what follows it."""
+        known = [] if self._bm25 is None else self._bm25.get_tokens_ids(_words(query))
+        scores = np.zeros(len(self)) if self._bm25 is None or not known else _scores(self._bm25, len(self), known)
+        return [(self.documents[position], float(scores[position])) for position in self._found(query, k)]
+
+    def _found(self, query: str, k: int) -> list[int]:
+        """Positions of the best `k` documents: those of that title, then by score."""
+        titled = self._by_title.get(_normalize(query), [])[:k]
+        return titled if len(titled) == k else titled + self._ranked(_words(query), k, without=frozenset(titled))
 
     def _ranked(self, words: list[str], k: int, without: frozenset[int]) -> list[int]:
         """Positions of the `k - len(without)` documents with the highest positive scores, ties by position (and so by id)."""
@@ -171,6 +196,11 @@ class FirstHit:
                 documents, values = self._postings(token)
                 scores[documents] += values
         return scores
+
+
+def by_id(documents: Iterable[Document]) -> tuple[Document, ...]:
+    """Documents in the order that decides between equal scores."""
+    return tuple(sorted(documents, key=lambda document: document.id))
 
 
 def passage(document: Document) -> str:

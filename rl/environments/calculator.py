@@ -25,8 +25,8 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
 _UNARY: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 
-@tool
-def calculate(expression: str) -> str:
+@tool(name="code")
+async def calculate(expression: str) -> str:
     """Work out an arithmetic expression.
 
     Args:

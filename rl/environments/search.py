@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import PositiveInt
 
 from rl.config import Section
-from rl.environment import Resources
+from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
-from rl.search import SearchIndex, passages
-from rl.tools import Tool, ToolMiss
+from rl.search import Index, passages
+from rl.tools import ToolMiss, tool
 from warehouse.errors import RequestError
 
 
@@ -22,8 +22,8 @@ class SearchOptions(Section):
 class SearchEnvironment(ToolEnvironment):
     """One tool, `search`, over an index."""
 
-    def __init__(self, index: SearchIndex, documents: int = 1) -> None:
-        super().__init__({"search": Tool(self.search)})
+    def __init__(self, index: Index, documents: int = 1) -> None:
+        super().__init__({"search": tool(self.search)})
         self._index = index
         self._documents = documents
 
@@ -38,9 +38,15 @@ class SearchEnvironment(ToolEnvironment):
             raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
         return passages(hits.documents)
 
+    async def probe(self) -> None:
+        """See that a document is found by its own title."""
+        document = next((document for document in self._index.documents if document.title.strip()), None)
+        if document is not None and not self._index.find(document.title, self._documents).documents:
+            raise EnvironmentFault(f"the index does not find its own document {document.id}")
+
 
 def create(resources: Resources) -> SearchEnvironment:
     """The environment of one trajectory."""
     if resources.index is None:
         raise RequestError("the environment 'search' needs documents, and there are none.")
-    return SearchEnvironment(resources.index, SearchOptions.model_validate(resources.options).documents)
+    return SearchEnvironment(resources.index, resources.read(SearchOptions).documents)

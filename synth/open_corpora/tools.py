@@ -15,7 +15,7 @@ from eval.answers import sub_match
 from rl.environment import EnvironmentFault, Observation
 from rl.environments.tool_use import ToolEnvironment
 from rl.search import SearchIndex, passage
-from rl.tools import Tool, ToolError, ToolMiss
+from rl.tools import ToolError, ToolMiss, tool
 from synth.teachers.replies import read_yes
 from synth.teachers.teacher import Reply, Request, Teacher, user
 from warehouse.records import Document, Failure, Task
@@ -55,7 +55,7 @@ class ExpanderEnvironment(ToolEnvironment):
     """The tools of one expansion; the task's provenance names the `constant` that is to be replaced."""
 
     def __init__(self, index: SearchIndex, teacher: Teacher, documents: int, threads: Executor) -> None:
-        super().__init__({"search": Tool(self.search), "summarize": Tool(self.summarize), "validate": Tool(self.validate)})
+        super().__init__({"search": tool(self.search), "summarize": tool(self.summarize), "validate": tool(self.validate)})
         self._index, self._teacher, self._documents, self._threads = index, teacher, documents, threads
         self._by_id = {document.id: document for document in index.documents}
         self._constant = ""

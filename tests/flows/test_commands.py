@@ -30,6 +30,23 @@ def test_help_answers_at_once() -> None:
     assert spent < 0.7, "heavy imports belong inside the commands"
 
 
+DOWN = """
+import flows.cli
+from rl.environment_health import UnhealthyError
+
+def down():
+    raise UnhealthyError("the environment 'search' failed.")
+
+flows.cli.app = down
+flows.cli.main()
+"""
+
+
+def test_a_run_whose_environment_is_down_fails_in_one_sentence() -> None:
+    ended = subprocess.run([sys.executable, "-c", DOWN], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (1, "flywheel: the environment 'search' failed.\n")
+
+
 def test_every_command_has_an_example() -> None:
     commands = "run synth train rollout eval sql show report doctor verify import export decontaminate"
     for command in commands.split():

@@ -35,12 +35,12 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
     """A real vLLM engine and environment workers on Ray, ended with the module: other engines need its processors."""
-    options = {"tests.rl.faulty:create": {"seconds": 30}}
+    kinds = {"tests.rl.faulty:create": {"options": {"seconds": 30}}}
     config = RolloutConfig.model_validate(
         {
             "limits": {"max_action_tokens": 8, "max_observation_tokens": 48, "max_context_tokens": 200},
             "engine": {"kv_cache_gib": 0.1},
-            "environments": {"step_timeout_seconds": 1.0, "options": options},
+            "environments": {"step_timeout_seconds": 1.0, "kinds": kinds},
         }
     )
     with Rollouts.start(config, tiny_policy, DOCUMENTS) as started:

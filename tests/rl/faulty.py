@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from rl.dialect import Action
-from rl.environment import Observation, Resources, Step
+from rl.environment import EnvironmentFault, Observation, Resources, Step
 from warehouse.records import Task
 
 
 class FaultyEnvironment:
-    """Raises, hangs or kills its worker at `reset`, or does nothing wrong."""
+    """Raises, hangs, blocks or kills its worker at `reset`, or does nothing wrong until an action says so."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, dead: bool) -> None:
         self._seconds = seconds
+        self._dead = dead
+        self._held: list[bytearray] = []
+
+    async def probe(self) -> None:
+        if self._dead:
+            raise EnvironmentFault("the world is not there")
 
     async def reset(self, task: Task, seed: int) -> Observation:
         if task.question == "raise":
             raise ValueError("the world broke")
         if task.question == "hang":
             await asyncio.sleep(self._seconds)
+        if task.question == "block":
+            time.sleep(self._seconds)
         if task.question == "die":
             os._exit(1)
         return Observation("Look around.")
 
     async def step(self, action: Action) -> Step:
+        if action.tool == "break":
+            raise ValueError("the tool broke")
+        if action.tool == "allocate":
+            self._held.append(bytearray(int(float(action.arguments) * 1024**3)))
         return Step("Nothing happens.", reward=0.5)
 
     async def close(self) -> None:
@@ -33,4 +46,4 @@ class FaultyEnvironment:
 
 
 def create(resources: Resources) -> FaultyEnvironment:
-    return FaultyEnvironment(float(resources.options["seconds"]))
+    return FaultyEnvironment(float(resources.options.get("seconds", 0)), bool(resources.options.get("dead", False)))

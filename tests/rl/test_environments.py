@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
+import duckdb
 import pytest
 
-from rl.config import EnvironmentPoolConfig
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
-from rl.environment import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
-from rl.environment_pool import EnvironmentWorker
+from rl.environment import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, find_environment, kind_of
+from rl.environment_worker import EnvironmentWorker
 from rl.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError
@@ -26,7 +28,8 @@ def make(name: str, **options: object) -> Environment:
 
 def test_a_search_brings_documents() -> None:
     step = answer_of(make("search"), "search", "Blue River")
-    assert step == Step(DOCUMENTS[1].text, tool_outcome=ToolOutcome.OK)
+    assert (step.observation, step.tool_outcome) == (DOCUMENTS[1].text, ToolOutcome.OK)
+    assert step.info == {"arguments": {"query": "Blue River"}}
     assert answer_of(make("search", documents=2), "search", "Blue River").observation.count("\n") == 1
 
 
@@ -48,7 +51,8 @@ def test_an_unknown_tool_is_told() -> None:
 
 @pytest.mark.parametrize(("expression", "value"), [("3 * (4 + 5)", "27"), ("-2 ** 3", "-8"), ("7 / 2", "3.5"), ("7 % 4", "3")])
 def test_the_calculator_calculates(expression: str, value: str) -> None:
-    assert answer_of(make("calculator"), "code", expression) == Step(value, tool_outcome=ToolOutcome.OK)
+    step = answer_of(make("calculator"), "code", expression)
+    assert (step.observation, step.tool_outcome) == (value, ToolOutcome.OK)
 
 
 @pytest.mark.parametrize("expression", ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "1" * 300])
@@ -63,11 +67,11 @@ def test_an_unknown_environment_is_refused(name: str) -> None:
 
 
 async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -> None:
-    worker = EnvironmentWorker(EnvironmentPoolConfig(), INDEX)
+    worker = EnvironmentWorker("search", EnvironmentKindConfig(), INDEX)
     for name in ("a", "b"):
         await worker.reset(name, TASKS[0], seed=0)
     await worker.step("a", Action("answer", "Green Lake"))
-    with pytest.raises(KeyError):
+    with pytest.raises(EnvironmentFault, match="it is over"):
         await worker.step("a", Action("search", "Blue River"))
     assert (await worker.step("b", Action("search", "Blue River"))).tool_outcome is ToolOutcome.OK
     await worker.close("b")
@@ -75,12 +79,52 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
 
 
 async def test_a_slow_environment_is_a_fault() -> None:
-    config = EnvironmentPoolConfig(step_timeout_seconds=0.05, options={"tests.rl.faulty:create": {"seconds": 5}})
-    worker = EnvironmentWorker(config, None)
-    with pytest.raises(EnvironmentFault, match="reset took longer"):
+    config = EnvironmentKindConfig(step_timeout_seconds=0.05, options={"seconds": 5})
+    worker = EnvironmentWorker("tests.rl.faulty:create", config, None)
+    with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
 
 
 def test_environments_say_what_they_need() -> None:
     with pytest.raises(RequestError, match="documents"):
         find_environment("search")(Resources())
+
+
+def test_a_wrong_option_is_refused_by_its_name() -> None:
+    with pytest.raises(RequestError, match="SearchOptions: the option 'document' does not fit"):
+        make("search", document=2)
+
+
+def test_a_kind_has_the_settings_of_the_pool_where_it_has_none_of_its_own() -> None:
+    pool = EnvironmentPoolConfig.model_validate({"workers": 3, "cpus": 2, "kinds": {"search": {"cpus": 1, "options": {"documents": 2}}}})
+    assert (pool.kind("search").workers, pool.kind("search").cpus, pool.kind("search").options) == (3, 1, {"documents": 2})
+    assert (pool.kind("calculator").workers, pool.kind("calculator").cpus, pool.kind("calculator").options) == (3, 2, {})
+    assert pool.reserved_cpus == 3 * 1 + 4 * 3 * 2
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_sql_counts_faults_by_their_kind(kind: FaultKind) -> None:
+    fault = pickle.loads(pickle.dumps(EnvironmentFault("server: x: it broke", kind)))
+    assert fault.kind is kind
+    assert duckdb.execute("SELECT split_part(?, ':', 1)", [str(fault)]).fetchone() == (kind.value,)
+
+
+def test_the_kind_of_a_fault_is_that_of_its_cause() -> None:
+    def caused_by(cause: Exception) -> Exception:
+        try:
+            try:
+                raise cause
+            except Exception as error:
+                raise RuntimeError("the tool failed") from error
+        except RuntimeError as error:
+            return error
+
+    assert kind_of(caused_by(MemoryError())) is FaultKind.MEMORY
+    assert kind_of(caused_by(TimeoutError())) is FaultKind.TIMEOUT
+    assert kind_of(caused_by(EnvironmentFault("gone", FaultKind.UNREACHABLE))) is FaultKind.UNREACHABLE
+    assert kind_of(caused_by(ValueError())) is FaultKind.ERROR
+
+
+def test_what_environments_of_a_worker_share_is_made_once() -> None:
+    resources = Resources()
+    assert resources.once("client", list) is resources.once("client", list)

@@ -50,7 +50,7 @@ def test_a_mixture_of_environments_and_dialects_runs_side_by_side(chat_policy: P
         {
             "limits": {"max_action_tokens": 8, "max_observation_tokens": 48, "max_context_tokens": 2000},
             "engine": {"kv_cache_gib": 0.1},
-            "environments": {"options": {"tests.rl.faulty:create": {"seconds": 30}}},
+            "environments": {"kinds": {"tests.rl.faulty:create": {"options": {"seconds": 30}}}},
         }
     )
     tasks = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from rl.config import RolloutConfig
+from rl.environment_health import HealthGate, UnhealthyError
 from rl.logprob_check import max_logprob_difference
 from rl.policy import load_policy, save_policy
 from rl.rollout import RolloutRequest, Rollouts
@@ -81,16 +83,30 @@ def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Roll
     broken, hung, fine, *others = trajectories
     assert broken.stop_reason is StopReason.FAULT
     assert broken.outcome is Outcome.INVALID
-    assert broken.error == "ValueError: the world broke"
-    assert "longer than 1 seconds" in (hung.error or "")
+    assert broken.error == "error: ValueError: the world broke"
+    assert hung.error == "timeout: the environment's reset took longer than 1 seconds"
     assert fine.error is None
     assert all(trajectory.error is None and trajectory.seconds < 1.0 for trajectory in others)
 
 
 @pytest.mark.engine
 def test_a_dead_worker_is_replaced(rollouts: Rollouts) -> None:
-    assert rollouts.rollout([faulty("die")])[0].outcome is Outcome.INVALID
+    dead = rollouts.rollout([faulty("die")])[0]
+    assert (dead.outcome, dead.error) == (Outcome.INVALID, "died: the environment's worker died")
     assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3)))
+
+
+@pytest.mark.engine
+def test_rollouts_stop_by_name_where_an_environment_is_down(rollouts: Rollouts) -> None:
+    pool = rollouts._environments
+    broken = [replace(faulty("raise"), trajectory_id=f"down{i}") for i in range(40)]
+    try:
+        with pytest.raises(UnhealthyError, match=r"the environment 'tests\.rl\.faulty:create' failed in \d+ of its last 32 .*world broke"):
+            rollouts.rollout([*requests(2, prefix="beside"), *broken])
+        pool.health = HealthGate(window=32, max_share=0.5)
+        assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3, prefix="after")))
+    finally:
+        pool.health = HealthGate(window=32, max_share=0.5)
 
 
 @pytest.mark.engine

@@ -1,0 +1,1 @@
+"""Scorers for the environment `judge`."""

@@ -1,0 +1,89 @@
+"""Look at the tools of a file before anything trains with them: `python -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
+
+With the file alone it lists the tools, probes them, and exits with 1 where one is dead. With a tool and its arguments it calls that tool
+once, as a trajectory would, and prints what the policy would see. A request that cannot be met is told in one sentence, exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rl.tools.calls import perform
+from rl.tools.errors import ToolFault
+from rl.tools.file import load_tools, read_tools_file
+from rl.tools.tool import Tool
+from rl.tools.toolbox import dead_tools
+from warehouse.errors import RequestError
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m rl.tools", description="Probe the tools of a file, or call one of them.")
+    parser.add_argument("file", type=Path, help="the TOML file that names the tools")
+    parser.add_argument("tool", nargs="?", help="a tool to call")
+    parser.add_argument("arguments", nargs="?", default="{}", help="its arguments: an object in JSON, or plain text")
+    asked = parser.parse_args()
+    try:
+        with _tools(asked.file) as tools:
+            return asyncio.run(_probe(tools) if asked.tool is None else _call(tools, asked.tool, asked.arguments))
+    except RequestError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+@contextmanager
+def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
+    """The tools of a file, on a Ray that is started where one of them runs in a worker."""
+    runtime = None
+    workers = [tool.worker.cpus for tool in read_tools_file(file).tools.values() if tool.worker is not None]
+    if workers:
+        from rl.config import RayConfig
+        from rl.ray_runtime import RayRuntime
+
+        runtime = RayRuntime(RayConfig(), cpus=sum(workers))
+    try:
+        toolbox = load_tools(file)
+        try:
+            yield toolbox.tools
+        finally:
+            toolbox.close()
+    finally:
+        if runtime is not None:
+            runtime.close()
+
+
+async def _probe(tools: Mapping[str, Tool]) -> int:
+    for tool in tools.values():
+        print(f"{tool.name}({', '.join(tool.parameters.get('properties', {}))})  {tool.description}")
+    dead = await dead_tools(tools)
+    print(*dead or ["all alive"], sep="\n")
+    return 1 if dead else 0
+
+
+async def _call(tools: Mapping[str, Tool], name: str, arguments: str) -> int:
+    if name not in tools:
+        raise RequestError(f"there is no tool {name!r}, only {', '.join(tools)}.")
+    opened = await tools[name].open("by hand", seed=0)
+    try:
+        call = await perform(tools[name], opened, arguments)
+    except ToolFault as fault:
+        print(fault, file=sys.stderr)
+        return 1
+    finally:
+        await opened.release()
+    if call.shown is None:
+        print(f"Error: {call.refusal}")
+        return 0
+    print(call.shown.text)
+    extra = {"reward": call.shown.reward, "figures": dict(call.shown.figures) or None}
+    print(*(f"{key}: {value}" for key, value in extra.items() if value is not None), sep="\n", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

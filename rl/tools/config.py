@@ -1,0 +1,113 @@
+"""The configuration of tools: how they are called, and what a file that names them may say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from rl.config import Section
+from rl.tools.results import Bounds
+
+
+class CallLimits(Section):
+    """How a tool is called, and how much of its result is shown."""
+
+    timeout_seconds: PositiveFloat = 30.0
+    """A call that takes longer is a fault. Waiting for a place in a tool's worker does not count."""
+    retries: NonNegativeInt = 0
+    """How often a call that was a fault is tried again; a wrong call never is. Only for tools that may run twice."""
+    backoff_seconds: NonNegativeFloat = 0.5
+    """The pause before the first retry; each further one is twice as long."""
+    max_characters: PositiveInt = 65_536
+    """Longer results are cut off at the right, before they leave the process that the tool runs in."""
+    max_image_bytes: PositiveInt = 4_194_304
+    """Larger images are a fault."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much of a result is shown."""
+        return Bounds(self.max_characters, self.max_image_bytes)
+
+
+class CallRules(CallLimits):
+    """The limits of one tool, and how it is seen to be alive."""
+
+    probe: dict[str, Any] | None = None
+    """Arguments that are known to be good. They are called before the first step: a tool that refuses them is dead."""
+
+
+class WorkerConfig(Section):
+    """A process of its own for a tool that is heavy or needs a device: a Ray actor that all trajectories share."""
+
+    cpus: NonNegativeFloat = 0.5
+    """What it reserves of Ray's CPUs."""
+    gpus: NonNegativeFloat = 0
+    """What it reserves of Ray's GPUs."""
+    concurrency: PositiveInt = 1
+    """Calls that run in it side by side; others wait for a place."""
+    start_timeout_seconds: PositiveFloat = 120.0
+    """How long it may take to start and to load what it needs."""
+
+
+class ToolConfig(CallRules):
+    """One tool of a file: a function, or a class."""
+
+    function: str | None = None
+    """`module:attribute`, or `file.py:attribute` with a path beside the file that names it."""
+    kind: str | None = Field(default=None, alias="class")
+    """A class, named likewise."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """What the class is made with."""
+    worker: WorkerConfig | None = None
+    """Run it in a Ray worker of its own."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> ToolConfig:
+        if (self.function is None) == (self.kind is None):
+            raise ValueError("name a `function` or a `class`, and not both")
+        if self.function is not None and self.options:
+            raise ValueError("`options` are for a `class`: a function has none")
+        return self
+
+
+class ServerConfig(CallLimits):
+    """An MCP server, by the command that starts it or by its address. `${NAME}` stands for a variable of the environment."""
+
+    command: list[str] | None = Field(default=None, min_length=1)
+    """Program and arguments; it speaks over its standard input and output, and runs in the folder of the file that names it."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables for the command, beside the few (PATH, HOME, USER, ...) that it inherits."""
+    url: str | None = None
+    """Address of a server that speaks streamable HTTP."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers of each request to `url`."""
+    only: list[str] | None = None
+    """The tools that are taken, by the server's names; None takes all."""
+    prefix: str = ""
+    """Put before the server's names."""
+    probes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Arguments that are known to be good, by the server's names of tools."""
+    errors_are_faults: bool = False
+    """The protocol does not tell a wrong call from a broken tool. By default the policy is told of both; this makes both a fault."""
+    start_timeout_seconds: PositiveFloat = 60.0
+    """How long it may take to start."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> ServerConfig:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("give a `command` or a `url`, and not both")
+        if self.command is None and self.env:
+            raise ValueError("`env` is for a `command`")
+        if self.url is None and self.headers:
+            raise ValueError("`headers` are for a `url`")
+        return self
+
+
+class ToolsFile(Section):
+    """A file that names tools."""
+
+    tools: dict[str, ToolConfig] = Field(default_factory=dict)
+    """Tools, by the names that the policy calls them by."""
+    servers: dict[str, ServerConfig] = Field(default_factory=dict)
+    """MCP servers, by names for messages."""

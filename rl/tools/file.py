@@ -1,0 +1,99 @@
+"""A TOML file that names tools, so that an environment of one's own needs no code but the tools themselves.
+
+    [tools.look_up]                                  # the name that the policy calls
+    function = "my_tools.py:look_up"                 # or module:attribute; a file is sought beside this one
+    retries = 2                                      # any field of `CallRules`, for any kind of tool
+
+    [tools.notebook]
+    class = "my_tools.py:Notebook"                   # an instance for each trajectory
+    options = { pages = 5 }
+
+    [tools.read_page]
+    class = "my_models:PageReader"                   # one instance in a Ray worker of its own, for all trajectories
+    worker = { gpus = 1, concurrency = 8 }
+
+    [servers.files]
+    command = ["npx", "@modelcontextprotocol/server-filesystem", "/data"]
+    only = ["read_file"]
+
+    [servers.web]
+    url = "https://tools.example/mcp"
+    headers = { Authorization = "Bearer ${WEB_TOKEN}" }
+    prefix = "web_"
+
+Whatever is wrong with it is told before anything runs, in one sentence that names the place.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rl.tools.config import ToolsFile
+from rl.tools.server import McpServer
+from rl.tools.source import ToolSource
+from rl.tools.tool import Tool
+from rl.tools.toolbox import by_name
+from rl.tools.worker import WorkerTool
+from warehouse.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of a file by name, and the servers that some of them are on."""
+
+    tools: dict[str, Tool]
+    servers: tuple[McpServer, ...] = ()
+
+    def close(self) -> None:
+        """End the sessions with the servers."""
+        for server in self.servers:
+            server.close()
+
+
+def read_tools_file(path: Path) -> ToolsFile:
+    """What a file says, checked.
+
+    Raises:
+        RequestError: where there is none, or something in it is unknown or wrong.
+    """
+    try:
+        return ToolsFile.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise RequestError(f"the file of tools {path.absolute()} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the file of tools {path} is no TOML: {error}.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place, said = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
+        raise RequestError(f"in the file of tools {path}, {place}: {said}.") from error
+
+
+def load_tools(path: Path) -> Toolbox:
+    """The tools that a file names, with their servers and workers up. Blocks until they are.
+
+    Raises:
+        RequestError: where the file, a tool, a server or a worker is not as it must be.
+    """
+    file, folder = read_tools_file(path), path.absolute().parent
+    if not file.tools and not file.servers:
+        raise RequestError(f"the file of tools {path} names none: add a table [tools.NAME] or [servers.NAME].")
+    tools = [_make(ToolSource(name, config, folder)) for name, config in file.tools.items()]
+    servers: list[McpServer] = []
+    try:
+        for name, config in file.servers.items():
+            server = McpServer(name, config, folder)
+            tools += server.start()
+            servers.append(server)
+        return Toolbox(by_name(tools, f" of {path}"), tuple(servers))
+    except BaseException:
+        Toolbox({}, tuple(servers)).close()
+        raise
+
+
+def _make(source: ToolSource) -> Tool:
+    worker = source.config.worker
+    return source.make() if worker is None else WorkerTool(source, worker)

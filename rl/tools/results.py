@@ -1,0 +1,161 @@
+"""What a tool gives back, and the bounded form in which it leaves the process that the tool ran in.
+
+A tool may return text, anything that JSON can hold, content parts, or a `ToolResult` that adds a reward for the turn and figures.
+`show` makes an observation of it there and then: a result of 100 MB is cut before it travels, and text that is no Unicode
+(half of a surrogate pair) is mended, for no tokenizer would take it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, time
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from rl.content import ContentPart, ImagePart, TextPart, text_of
+
+CUT_MARK = " ..."
+_SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A result with more to say than its content: give at most one of `text`, `json` and `parts`.
+
+    `reward` is the tool's own for this turn. `figures` are numbers that are recorded with the call and that the policy never sees.
+
+    Raises:
+        ValueError: where it holds several contents, or a reward or figure that is no finite number.
+    """
+
+    text: str | None = None
+    json: Any = None
+    parts: tuple[ContentPart, ...] = ()
+    reward: float | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.text is not None) + (self.json is not None) + bool(self.parts) > 1:
+            raise ValueError("a ToolResult holds text, json or parts: one of them")
+        numbers = [*self.figures.values(), *([] if self.reward is None else [self.reward])]
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+            raise ValueError("the reward and the figures of a ToolResult are finite numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much of a result is shown. What is over `characters` is cut off at the right; more `image_bytes` are refused."""
+
+    characters: int
+    image_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A result as the policy will see it: bounded and plain, fit to travel. `cut` counts the characters that were left out.
+
+    `cut` is a lower bound for JSON, which is spelt no further than it is shown.
+    """
+
+    text: str
+    parts: tuple[ContentPart, ...] = ()
+    reward: float | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    cut: int = 0
+
+
+def show(value: Any, bounds: Bounds) -> Shown:
+    """The bounded form of what a tool returned.
+
+    Raises:
+        TypeError, ValueError: where it is nothing that can be shown.
+    """
+    result = value if isinstance(value, ToolResult) else _result(value)
+    if result.parts:
+        parts, cut = _bounded(result.parts, bounds)
+        return Shown(text_of(parts), parts, result.reward, dict(result.figures), cut)
+    spelt = _spell(result.json, bounds.characters + 1) if result.text is None and result.json is not None else result.text or ""
+    if not isinstance(spelt, str):
+        raise TypeError(f"the text of a ToolResult is a {type(spelt).__name__}")
+    text, cut = cut_off(spelt, bounds.characters)
+    return Shown(text, (), result.reward, dict(result.figures), cut)
+
+
+def _result(value: Any) -> ToolResult:
+    """What a tool returned, as the `ToolResult` that says the same."""
+    if isinstance(value, str):
+        return ToolResult(text=value)
+    if isinstance(value, TextPart | ImagePart):
+        return ToolResult(parts=(value,))
+    if isinstance(value, list | tuple) and value and all(isinstance(part, TextPart | ImagePart) for part in value):
+        return ToolResult(parts=tuple(value))
+    return ToolResult(json=value)
+
+
+def _spell(value: Any, characters: int) -> str:
+    """JSON of a value, spelt no further than `characters`."""
+    pieces, size = [], 0
+    for piece in json.JSONEncoder(ensure_ascii=False, default=_plain).iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size >= characters:
+            break
+    return "".join(pieces)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold in the place of a value of a known kind; whatever else there is may be endless, and is refused."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if isinstance(value, date | time | UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"a result of type {type(value).__name__} is neither text nor JSON nor content parts")
+
+
+def cut_off(text: str, characters: int) -> tuple[str, int]:
+    """At most `characters` of a text, and how many were left out."""
+    left_out = max(0, len(text) - characters)
+    kept = text[: max(0, characters - len(CUT_MARK))] + CUT_MARK if left_out else text
+    return kept.encode("utf-8", "replace").decode(), left_out
+
+
+def _bounded(parts: Iterable[ContentPart], bounds: Bounds) -> tuple[tuple[ContentPart, ...], int]:
+    """Parts whose texts together, and whose images together, are within bounds."""
+    kept: list[ContentPart] = []
+    room, image_room, cut = bounds.characters, bounds.image_bytes, 0
+    for part in parts:
+        if isinstance(part, ImagePart):
+            image_room -= len(part.data)
+            _check_image(part, image_room)
+            kept.append(part)
+            continue
+        text, left_out = cut_off(part.text, room)
+        cut += left_out
+        room -= min(room, len(part.text))
+        if text:
+            kept.append(TextPart(text))
+    return tuple(kept), cut
+
+
+def _check_image(image: ImagePart, room: int) -> None:
+    """An image that is cut is none, and one that is not what it says would break whoever decodes it."""
+    if room < 0:
+        raise ValueError("the images of the result are larger than max_image_bytes")
+    signature = _SIGNATURES.get(image.media_type)
+    if signature is None:
+        raise ValueError(f"an image of type {image.media_type!r} is none of {', '.join(_SIGNATURES)}")
+    if not image.data.startswith(signature):
+        raise ValueError(f"the bytes of an image are not {image.media_type}, as it says")

@@ -1,0 +1,153 @@
+"""What a function says about its arguments: a JSON schema from its annotations and its Google docstring, and a check by them.
+
+A function that cannot be called by names and JSON is refused when it is made a tool, not when a policy first calls it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from inspect import Parameter
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+
+from rl.tools.errors import ToolError
+from warehouse.errors import RequestError
+
+_SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?):\s*$")
+_ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+_UNNAMED = {
+    Parameter.VAR_POSITIONAL: "takes any number of arguments (*)",
+    Parameter.VAR_KEYWORD: "takes arguments of any name (**)",
+    Parameter.POSITIONAL_ONLY: "takes an argument by its place alone",
+}
+
+
+def read_signature(function: Callable[..., Any], name: str) -> Signature:
+    """What a function says, as the tool called `name`; of a method, without `self`. Read once: each trajectory may make its own tools.
+
+    Raises:
+        RequestError: where a policy could not call it.
+    """
+    plain = getattr(function, "__func__", function)
+    return _read(plain, name, int(plain is not function))
+
+
+@lru_cache(maxsize=1024)
+def _read(function: Callable[..., Any], name: str, skip: int) -> Signature:
+    return Signature(function, name, skip)
+
+
+class Signature:
+    """The arguments of a tool called `name`: `parameters` is their JSON schema, `description` the docstring up to its first section."""
+
+    def __init__(self, function: Callable[..., Any], name: str, skip: int = 0) -> None:
+        """Read a function; the first `skip` of its parameters are not the tool's, such as `self`."""
+        self._name = name
+        hints = _hints(function, name)
+        self.description, described = _read_docstring(function)
+        self._arguments = _arguments_model(function, name, hints, described, skip)
+        self._returns = _returns(hints.get("return", Any), name)
+        self.parameters = _schema(self._arguments, name)
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the function takes them.
+
+        Raises:
+            ToolError: where they do not fit.
+        """
+        try:
+            checked = self._arguments.model_validate(dict(values))
+        except ValidationError as error:
+            raise ToolError(f"wrong arguments for {self._name}: {_first(error)}") from error
+        return {str(one.alias): getattr(checked, field) for field, one in type(checked).model_fields.items()}
+
+    def check_result(self, value: Any) -> Any:
+        """A result, where it is of the type that the function says it returns.
+
+        Raises:
+            TypeError: where it is not.
+        """
+        try:
+            self._returns.validate_python(value)
+        except ValidationError as error:
+            raise TypeError(f"it returned a {type(value).__name__}, which is not what it says it returns: {_first(error)}") from error
+        return value
+
+
+def _arguments_model(
+    function: Callable[..., Any], name: str, hints: Mapping[str, Any], described: Mapping[str, str], skip: int
+) -> type[BaseModel]:
+    """A model with a field for each parameter, whose alias is its name: a parameter may be called as no field may."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise RequestError(f"the tool {name!r} yields: a tool returns its result whole.")
+    fields: dict[str, Any] = {}
+    for place, parameter in enumerate(list(inspect.signature(function).parameters.values())[skip:]):
+        if parameter.kind in _UNNAMED:
+            raise RequestError(f"the tool {name!r} {_UNNAMED[parameter.kind]}: a policy gives each argument by its name, so name them all.")
+        if parameter.name not in hints:
+            raise RequestError(f"the tool {name!r} does not say of what type {parameter.name!r} is: annotate it.")
+        default = ... if parameter.default is Parameter.empty else parameter.default
+        described_as = Field(default, alias=parameter.name, description=described.get(parameter.name))
+        fields[f"argument_{place}"] = (hints[parameter.name], described_as)
+    try:
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        raise RequestError(f"the tool {name!r} takes an argument that JSON cannot hold: {_told(error)}.") from error
+
+
+def _schema(model: type[BaseModel], name: str) -> dict[str, Any]:
+    try:
+        return model.model_json_schema()
+    except PydanticUserError as error:
+        raise RequestError(f"the tool {name!r} takes an argument that JSON cannot hold: {_told(error)}.") from error
+
+
+def _returns(annotation: Any, name: str) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation)
+    except PydanticUserError as error:
+        raise RequestError(f"the tool {name!r} returns what is neither text nor JSON nor content parts: {_told(error)}.") from error
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, SyntaxError) as error:
+        raise RequestError(f"the annotations of the tool {name!r} cannot be read: {error}.") from error
+
+
+def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The description and the descriptions of the arguments in a Google docstring."""
+    description: list[str] = []
+    arguments: dict[str, str] = {}
+    section = name = None
+    for line in (inspect.getdoc(function) or "").splitlines():
+        text = line.strip()
+        header, argument = _SECTION.match(text), _ARGUMENT.match(text)
+        if header:
+            section = header[1]
+        elif section is None:
+            description.append(text)
+        elif section in ("Args", "Arguments") and argument:
+            name = argument[1]
+            arguments[name] = argument[2]
+        elif section in ("Args", "Arguments") and name and text:
+            arguments[name] += f" {text}"
+    return " ".join(filter(None, description)), arguments
+
+
+def _first(error: ValidationError) -> str:
+    """The first of what is wrong."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
+
+
+def _told(error: PydanticUserError) -> str:
+    """What pydantic has against a type, without its advice and its link."""
+    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")

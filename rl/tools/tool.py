@@ -1,0 +1,122 @@
+"""What a tool is, whatever it is made of: a name, a schema, and something that can be opened for a trajectory and called."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from rl.tools.config import CallRules
+from rl.tools.errors import ToolError
+from rl.tools.results import Shown
+from warehouse.errors import RequestError
+
+RESERVED = "answer"
+"""The action that ends a trajectory; no tool may be called so."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class OpenTool(Protocol):
+    """A tool as one trajectory has it."""
+
+    async def call(self, values: Mapping[str, Any]) -> Shown:
+        """Call it once. Raises `ToolError`, `ToolMiss`, or anything else for a fault."""
+        ...
+
+    async def release(self) -> None:
+        """Give back what the trajectory held."""
+        ...
+
+
+class Tool(ABC):
+    """What a policy may call. `parameters` is the JSON schema of its arguments, an object."""
+
+    def __init__(self, name: str, description: str, parameters: Mapping[str, Any], rules: CallRules) -> None:
+        self.name = name
+        self.description = description
+        self.parameters = parameters
+        self.rules = rules
+
+    @abstractmethod
+    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
+        """The tool for one trajectory."""
+
+    async def examine(self) -> None:
+        """See whether the tool is alive, beside its probe; raises what is wrong."""
+        return
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool as chat templates and OpenAI-compatible servers want it."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    def read(self, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+        """The object that arguments stand for: itself, its JSON, or the plain text of the only argument that must be given.
+
+        Raises:
+            ToolError: where there is none, or where it holds what JSON or Unicode do not have.
+        """
+        values = self._parse(arguments) if isinstance(arguments, str) else dict(arguments)
+        try:
+            json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise ToolError(f"wrong arguments for {self.name}: {error}") from error
+        return values
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        reason = "an object is needed"
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            values, reason = None, str(error)
+        if isinstance(values, dict):
+            return values
+        only = self._only_text()
+        if only is None:
+            raise ToolError(f"wrong arguments for {self.name}: {reason}")
+        return {only: text}
+
+    def _only_text(self) -> str | None:
+        """The one argument that must be given, where it is text."""
+        required = self.parameters.get("required", [])
+        if len(required) != 1:
+            return None
+        return required[0] if self.parameters.get("properties", {}).get(required[0], {}).get("type") == "string" else None
+
+
+class Stateless:
+    """A tool without state, open for any trajectory."""
+
+    async def release(self) -> None:
+        """Nothing is held."""
+
+
+def check_name(name: str, where: str = "") -> str:
+    """A name that models and servers take for a tool.
+
+    Raises:
+        RequestError: where it is none.
+    """
+    if name == RESERVED:
+        raise RequestError(f"a tool{where} is called {RESERVED!r}, which is the action that ends a trajectory: call it something else.")
+    if not _NAME.fullmatch(name):
+        raise RequestError(f"a tool{where} is called {name!r}: a name is a letter and up to 63 more letters, digits, _ or -.")
+    return name
+
+
+def make_rules(name: str, options: Mapping[str, Any]) -> CallRules:
+    """The rules of the tool called `name`.
+
+    Raises:
+        RequestError: where an option is unknown or wrong.
+    """
+    try:
+        return CallRules.model_validate(dict(options))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RequestError(f"the tool {name!r} has a wrong option {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error

@@ -1,0 +1,186 @@
+"""Heavy tools: each in a Ray actor of its own, registered by name, that the trajectories of all environment workers share.
+
+The actor alone imports the tool's module, so that torch and the device stay there. It is the first environment worker's that asks for
+it; Ray starts it again where it dies, and it is made anew where its owner died with it. The call that was under way is a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rl.tools.calls import bounded
+from rl.tools.config import CallRules, WorkerConfig
+from rl.tools.errors import ToolError, ToolFault, ToolMiss, ToolTimeout, one_line
+from rl.tools.functions import FunctionTool
+from rl.tools.results import Shown
+from rl.tools.running import in_thread
+from rl.tools.source import ToolSource
+from rl.tools.tool import OpenTool, Stateless, Tool
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+
+MAX_WAITING = 10_000
+"""Calls that may wait in a worker for a place."""
+EXIT_SECONDS = 0.2
+"""How long a worker that ends itself leaves for its last answer to get out."""
+PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a tool says of itself."""
+
+    description: str
+    parameters: dict[str, Any]
+    rules: CallRules
+
+
+class ToolHost:
+    """The process that a heavy tool runs in; a Ray actor in use."""
+
+    def __init__(self, source: ToolSource, concurrency: int) -> None:
+        self._source = source
+        self._tool: FunctionTool | None = None
+        self._making = asyncio.Lock()
+        self._places = asyncio.Semaphore(concurrency)
+        self._concurrency, self._hung = concurrency, 0
+
+    async def describe(self) -> Described:
+        """What the tool says of itself; the first to ask waits until it is made."""
+        tool = await self._made()
+        return Described(tool.description, dict(tool.parameters), tool.rules)
+
+    async def call(self, values: dict[str, Any]) -> Shown:
+        """Call the tool when there is a place. What it raises leaves as text: its own kinds of errors may be known here alone."""
+        tool = await self._made()
+        try:
+            async with self._places:
+                return await tool.call(values)
+        except (ToolError, ToolMiss) as refusal:
+            raise bounded(refusal, tool.rules) from None
+        except RequestError:
+            raise
+        except ToolTimeout:
+            self._count_hung(tool)
+            raise
+        except Exception as error:
+            raise error if isinstance(error, ToolFault) else ToolFault(one_line(error)) from None
+
+    async def examine(self) -> None:
+        """See whether the tool is alive."""
+        try:
+            await (await self._made()).examine()
+        except Exception as error:
+            raise error if isinstance(error, ToolFault) else ToolFault(one_line(error)) from None
+
+    async def _made(self) -> FunctionTool:
+        async with self._making:
+            if self._tool is None:
+                self._tool = await in_thread(self._source.make_shared)
+            return self._tool
+
+    def _count_hung(self, tool: FunctionTool) -> None:
+        """A thread that hangs cannot be ended. Once there are as many as places, the process ends itself, and Ray starts it again."""
+        self._hung += not inspect.iscoroutinefunction(tool.function)
+        if self._hung >= self._concurrency:
+            asyncio.get_running_loop().call_later(EXIT_SECONDS, os._exit, 1)
+
+
+class WorkerTool(Stateless, Tool):
+    """A tool that runs in a `ToolHost`."""
+
+    def __init__(self, source: ToolSource, config: WorkerConfig) -> None:
+        """Find the worker, or start it. Blocks until the tool is made.
+
+        Raises:
+            RequestError: where Ray is not running, has not what the worker needs, or the tool cannot be made.
+        """
+        self._source, self._config = source, config
+        self._worker: Any = None
+        described = self._describe(source.name)
+        super().__init__(source.name, described.description, described.parameters, described.rules)
+
+    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
+        """Itself: its worker is shared."""
+        return self
+
+    async def call(self, values: Mapping[str, Any]) -> Shown:
+        """Call it in its worker."""
+        return await self._ask("call", dict(values))
+
+    async def examine(self) -> None:
+        """Ask its worker."""
+        await self._ask("examine")
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        import ray
+        from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+        reference = getattr(self._handle(), method).remote(*arguments)
+        try:
+            return await reference
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else ToolFault(one_line(error)) from None
+        except ActorUnavailableError as error:
+            raise ToolFault("its worker died under the call, and is started again") from error
+        except ActorDiedError as error:
+            self._worker = None
+            raise ToolFault("its worker died") from error
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
+
+    def _handle(self) -> Any:
+        """The worker; it bears the name of its tool and a digest of what it was made from, so that no other is taken for it."""
+        import ray
+
+        if self._worker is None:
+            actor: Any = ray.remote(ToolHost).options(
+                name=f"tool {self._source.name} {digest([self._source.identity, self._config.model_dump()])}",
+                get_if_exists=True,
+                num_cpus=self._config.cpus,
+                num_gpus=self._config.gpus,
+                max_concurrency=MAX_WAITING,
+                max_restarts=-1,
+                runtime_env={"env_vars": PROCESS_ENVIRONMENT},
+            )
+            self._worker = actor.remote(self._source, self._config.concurrency)
+        return self._worker
+
+    def _describe(self, name: str) -> Described:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        if not ray.is_initialized():
+            raise RequestError(f"the tool {name!r} runs in a worker of Ray's, and Ray is not running here.")
+        _check_resources(name, self._config)
+        seconds = self._config.start_timeout_seconds
+        try:
+            described: Described = self._handle().describe.remote().future().result(seconds)
+            return described
+        except TimeoutError as error:
+            raise RequestError(
+                f"the worker of the tool {name!r} was not up after {seconds:g} seconds; it wants {self._config.cpus:g} CPUs and "
+                f"{self._config.gpus:g} GPUs of Ray's."
+            ) from error
+        except RayTaskError as error:
+            if isinstance(error.cause, RequestError):
+                raise error.cause from None
+            raise RequestError(f"the tool {name!r} cannot be made in its worker: {one_line(error.cause or error)}.") from error
+        except RayError as error:
+            raise RequestError(f"the worker of the tool {name!r} does not start: {one_line(error)}.") from error
+
+
+def _check_resources(name: str, config: WorkerConfig) -> None:
+    """A worker that wants more than the whole cluster has would be waited for in vain."""
+    import ray
+
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    for what, wanted in (("CPU", config.cpus), ("GPU", config.gpus)):
+        if wanted > there.get(what, 0.0):
+            raise RequestError(f"the worker of the tool {name!r} wants {wanted:g} {what}s, and Ray has {there.get(what, 0.0):g}.")

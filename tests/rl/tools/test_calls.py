@@ -1,0 +1,200 @@
+"""Calls of functions: what the policy is told, what is a fault, what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from rl.tools import Tool, ToolError, ToolFault, ToolMiss, tool
+from rl.tools.calls import Call, check_health, perform
+from rl.tools.config import CallRules
+from rl.tools.functions import FunctionTool
+from rl.tools.toolbox import by_name, dead_tools
+from tests.rl.tools.examples import HOSTILE, lie, lie_slowly, look_up, over, repeat, shout
+from warehouse.errors import RequestError
+
+QUICK = CallRules(timeout_seconds=0.5)
+
+
+async def call(called: Tool, arguments: Any) -> Call:
+    return await perform(called, await called.open("t", 0), arguments)
+
+
+async def text_of(called: Tool, arguments: Any) -> str:
+    shown = (await call(called, arguments)).shown
+    assert shown is not None
+    return shown.text
+
+
+async def test_arguments_are_an_object_its_json_or_the_only_text() -> None:
+    assert await text_of(repeat, {"text": "a"}) == "aa"
+    assert await text_of(repeat, '{"text": "a", "times": 3}') == "aaa"
+    assert await text_of(repeat, "say") == "saysay"
+    assert await text_of(shout, "quiet") == "QUIET"
+    assert await text_of(shout, '{"text": "quiet"}') == "QUIET"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"times": 2}', '{"text": "a", "times": "many"}', '{"text": "a", "sound": 1}', '{"text": "\\ud800"}', '{"text": "a", "times": 1e999}'],
+)
+async def test_wrong_arguments_are_the_callers_error(arguments: str) -> None:
+    refusal = (await call(repeat, arguments)).refusal
+    assert isinstance(refusal, ToolError)
+    assert str(refusal).startswith("wrong arguments for repeat: ")
+
+
+@pytest.mark.parametrize("arguments", ["no json", "[1]", "[" * 100_000, "1" * 10_000, ""])
+async def test_no_object_is_the_callers_error_where_plain_text_is_not_enough(arguments: str) -> None:
+    @tool
+    def add(first: int, second: int) -> int:
+        return first + second
+
+    assert isinstance((await call(add, arguments)).refusal, ToolError)
+
+
+@pytest.mark.parametrize("function", [lie, lie_slowly])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("wrong type", "it returned a int, which is not what it says it returns"),
+        ("no type", "it returned a object, which is not"),
+        ("endless", "it returned a count, which is not"),
+        ("raise", "'{name}' failed: ValueError: broken$"),
+        ("raise much", "ValueError: x{{400}}"),
+        ("stop", "StopIteration"),
+        ("leave", "it wanted to end the process: SystemExit"),
+        ("interrupt", "it wanted to end the process: KeyboardInterrupt"),
+    ],
+)
+async def test_a_tool_that_breaks_its_word_is_at_fault_and_named(function: Any, how: str, reason: str) -> None:
+    liar = FunctionTool(function, rules=QUICK)
+    with pytest.raises(ToolFault, match=reason.format(name=liar.name)) as fault:
+        await call(liar, how)
+    assert f"the tool {liar.name!r} failed" in str(fault.value)
+    assert len(str(fault.value)) < 1000
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize(("function", "how"), [(lie, "hang"), (lie_slowly, "hang"), (lie_slowly, "hang and hold on")])
+async def test_a_tool_that_hangs_is_left_behind(function: Any, how: str) -> None:
+    clock = time.perf_counter()
+    with pytest.raises(ToolFault, match=r"took longer than 0\.5 seconds"):
+        await call(FunctionTool(function, rules=QUICK), how)
+    assert time.perf_counter() - clock < 2.0
+    over.set()
+
+
+async def test_a_tool_that_cancels_itself_is_at_fault_and_cancels_nobody_else() -> None:
+    with pytest.raises(ToolFault, match="cancelled itself"):
+        await call(FunctionTool(lie_slowly, rules=QUICK), "cancel itself")
+
+
+async def test_threads_that_hang_hold_up_nobody() -> None:
+    liar = FunctionTool(lie, rules=CallRules(timeout_seconds=2.5))
+    hung = [asyncio.ensure_future(call(liar, "hang")) for _ in range(100)]
+    await asyncio.sleep(0.05)
+    clock = time.perf_counter()
+    assert await text_of(repeat, "a") == "aa"
+    assert time.perf_counter() - clock < 1.0
+    for task in hung:
+        task.cancel()
+    await asyncio.wait(hung)
+
+
+@pytest.mark.parametrize("function", [lie, lie_slowly])
+async def test_what_a_tool_says_is_bounded_and_clean(function: Any) -> None:
+    liar = FunctionTool(function, rules=CallRules(max_characters=1000))
+    assert len(await text_of(liar, "100 MB")) == 1000
+    assert await text_of(liar, "surrogates") == "half ? a pair"
+    assert await text_of(liar, "hostile") == HOSTILE
+    refused = await call(liar, "refuse at length")
+    assert isinstance(refused.refusal, ToolError)
+    assert len(str(refused.refusal)) == 1000
+    assert str((await call(liar, "refuse")).refusal) == "4: not so"
+
+
+async def test_faults_are_tried_again_where_the_tool_allows_it_and_counted() -> None:
+    calls: list[str] = []
+
+    @tool(retries=3, backoff_seconds=0.01)
+    def flaky(text: str) -> str:
+        calls.append(text)
+        if len(calls) < 3:
+            raise ConnectionError("not yet")
+        return text
+
+    done = await call(flaky, "a")
+    assert (done.retries, len(calls)) == (2, 3)
+    assert done.latency_seconds >= 0.03
+
+
+async def test_a_tool_that_never_goes_through_is_at_fault_after_its_retries() -> None:
+    @tool(retries=2, backoff_seconds=0)
+    def broken(text: str) -> str:
+        raise ConnectionError("no")
+
+    with pytest.raises(ToolFault, match="the tool 'broken' failed 3 times: ConnectionError: no"):
+        await call(broken, "a")
+
+
+async def test_a_wrong_call_is_never_tried_again() -> None:
+    calls: list[str] = []
+
+    @tool(retries=3)
+    def strict(text: str) -> str:
+        calls.append(text)
+        raise ToolMiss("nothing") if text == "miss" else ToolError("wrong")
+
+    for text in ("miss", "error"):
+        assert (await call(strict, text)).retries == 0
+    assert calls == ["miss", "error"]
+
+
+async def test_a_call_that_is_cancelled_is_not_tried_again() -> None:
+    calls: list[str] = []
+
+    @tool(retries=5, backoff_seconds=0)
+    async def slow(text: str) -> str:
+        calls.append(text)
+        await asyncio.sleep(5)
+        return text
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(call(slow, "a"), 0.05)
+    await asyncio.sleep(0.05)
+    assert calls == ["a"]
+
+
+async def test_what_the_asker_must_mend_is_no_fault() -> None:
+    @tool
+    def unconfigured(text: str) -> str:
+        raise RequestError("set the key of the service.")
+
+    with pytest.raises(RequestError, match="set the key"):
+        await call(unconfigured, "a")
+
+
+async def test_the_gate_names_the_tools_that_are_dead() -> None:
+    @tool(probe={"text": "a"})
+    def broken(text: str) -> str:
+        raise ConnectionError("refused")
+
+    @tool(probe={"text": 5, "more": 1})
+    def strict(text: str) -> str:
+        return text
+
+    await check_health(look_up)
+    assert await dead_tools(by_name([look_up, broken, strict])) == (
+        "the tool 'broken' is dead: ConnectionError: refused",
+        'the tool \'strict\' is dead: it refused its probe {"text": 5, "more": 1}: '
+        "wrong arguments for strict: text: Input should be a valid string",
+    )
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(RequestError, match="two tools are called 'repeat'"):
+        by_name([repeat, FunctionTool(shout.function, "repeat")])

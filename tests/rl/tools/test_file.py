@@ -1,0 +1,120 @@
+"""Files that name tools, and the environment that is made of them by configuration alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl.dialect import Action
+from rl.environment import Environment, EnvironmentFault, Resources, ToolOutcome, find_environment
+from rl.tools.file import load_tools
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+EXAMPLES = Path(__file__).parent / "examples.py"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "tools.toml"
+    path.write_text(text)
+    return path
+
+
+def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text('def greet(name: str) -> str:\n    """Greet."""\n    return f"Hello {name}"\n')
+    path = write(
+        tmp_path,
+        f"""
+        [tools.greet]
+        function = "mine.py:greet"
+        timeout_seconds = 2.5
+
+        [tools.find]
+        function = "tests.rl.tools.examples:look_up"
+        retries = 4
+
+        [tools.notes]
+        class = "{EXAMPLES}:Notebook"
+        options = {{ pages = 1 }}
+        """,
+    )
+    tools = load_tools(path).tools
+    assert list(tools) == ["greet", "find", "notes"]
+    assert tools["greet"].rules.timeout_seconds == 2.5
+    assert (tools["find"].rules.retries, tools["find"].rules.probe) == (4, {"key": "known"})
+    assert tools["find"].schema["function"]["name"] == "find"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "names none: add a table"),
+        ("tools = 3", "tools: Input should be a valid dictionary"),
+        ("[tools.a", "is no TOML"),
+        ("[tools.a]", "tools.a: name a `function` or a `class`, and not both"),
+        ('[tools.a]\nfunction = "a:b"\nclass = "a:b"', "tools.a: name a `function` or a `class`"),
+        ('[tools.a]\nfunction = "a:b"\nretry = 3', "tools.a.retry: Extra inputs are not permitted"),
+        ('[tools.a]\nfunction = "a:b"\noptions = { b = 1 }', "`options` are for a `class`"),
+        ('[tools.a]\nfunction = "no.such.module:b"', "function or class of the tool 'a' .*cannot be imported"),
+        ('[tools.a]\nfunction = "missing.py:b"', "names a file that is not there: .*missing.py"),
+        ('[tools.a]\nfunction = "b"', "function or class of the tool 'a'"),
+        ('[tools.a]\nfunction = "tests.rl.tools.examples:Notebook"', "and that is a class: name it as `class`"),
+        ('[tools.a]\nfunction = "tests.rl.tools.examples:PNG"', "and that is a bytes"),
+        ('[tools.a]\nclass = "tests.rl.tools.examples:look_up"', "as its class, and that is a FunctionTool"),
+        ('[tools.answer]\nfunction = "tests.rl.tools.examples:look_up"', "is called 'answer'"),
+        ('[tools.a]\nfunction = "tests.rl.tools.examples:look_up"\nworker = {}', "runs in a worker of Ray's, and Ray is not running"),
+        ("[servers.a]", "servers.a: give a `command` or a `url`, and not both"),
+        ('[servers.a]\nurl = "http://x"\nenv = { A = "1" }', "`env` is for a `command`"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_in_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason) as refused:
+        load_tools(write(tmp_path, text))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=f"the file of tools {tmp_path}/no.toml cannot be read: No such file"):
+        load_tools(tmp_path / "no.toml")
+
+
+@pytest.mark.slow
+def test_tools_of_one_name_are_refused_wherever_they_come_from(tmp_path: Path) -> None:
+    server = f'[servers.tests]\ncommand = ["{sys.executable}", "{Path(__file__).with_name("mcp_server.py")}"]\n'
+    with pytest.raises(RequestError, match=r"two tools of .* are called 'look_up': rename one, or give its server a prefix"):
+        load_tools(write(tmp_path, f'{server}[tools.look_up]\nfunction = "tests.rl.tools.examples:look_up"'))
+
+
+def environment(folder: Path, text: str) -> Environment:
+    return find_environment("tools")(Resources(options={"file": str(write(folder, text))}, trajectory_id="t"))
+
+
+async def test_the_environment_tools_is_made_of_a_file(tmp_path: Path) -> None:
+    world = environment(tmp_path, '[tools.find]\nfunction = "tests.rl.tools.examples:look_up"')
+    await world.reset(Task("k", "tools", "?", ()), seed=0)
+    found, missed, wrong = [await world.step(Action("find", text)) for text in ("known", "unknown", '{"lock": 1}')]
+    assert (found.observation, found.tool_outcome, found.info) == ("value", ToolOutcome.OK, {"arguments": {"key": "known"}})
+    assert (missed.observation, missed.tool_outcome) == ("nothing is known of it", ToolOutcome.MISS)
+    assert wrong.tool_outcome is ToolOutcome.ERROR
+    assert (await world.step(Action("answer", "x"))).done
+    await world.close()
+
+
+def test_trajectories_of_a_worker_share_the_tools_of_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path, '[tools.find]\nfunction = "tests.rl.tools.examples:look_up"')
+    resources = Resources(options={"file": str(path)})
+    first, second = (find_environment("tools")(resources) for _ in range(2))
+    assert first.tools is second.tools  # type: ignore[attr-defined]
+
+
+async def test_a_dead_tool_is_named_before_the_first_step(tmp_path: Path) -> None:
+    dead = environment(tmp_path, '[tools.find]\nfunction = "tests.rl.tools.examples:look_up"\nprobe = { key = "unknown" }')
+    with pytest.raises(EnvironmentFault, match="the tool 'find' is dead: it refused its probe"):
+        await dead.probe()  # type: ignore[attr-defined]
+
+
+def test_the_file_must_be_named() -> None:
+    with pytest.raises(RequestError, match="needs one option, file"):
+        find_environment("tools")(Resources())

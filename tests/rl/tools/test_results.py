@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl.content import ImagePart, TextPart
+from rl.tools.results import CUT_MARK, Bounds, Shown, ToolResult, show
+from tests.rl.tools.examples import PNG, give
+
+BOUNDS = Bounds(characters=100, image_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("text", "plain"),
+        ("number", "5"),
+        ("nothing", ""),
+        ("json", '{"found": ["a", 1, null]}'),
+        ("set", '["a", "b"]'),
+        ("result of json", "[1]"),
+        ("image", "[image/png, 40 bytes]"),
+        ("parts", "see:\n[image/png, 40 bytes]"),
+    ],
+)
+def test_results_of_every_kind_are_shown(what: str, text: str) -> None:
+    assert show(give(what), BOUNDS).text == text
+
+
+def test_parts_reward_and_figures_are_kept() -> None:
+    assert show(give("parts"), BOUNDS).parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
+    assert show(give("reward"), BOUNDS) == Shown("well done", reward=0.5, figures={"seconds": 0.1})
+
+
+def test_a_dataclass_and_a_model_are_json() -> None:
+    @dataclasses.dataclass
+    class Point:
+        x: int
+
+    assert show([Point(3)], BOUNDS).text == '[{"x": 3}]'
+
+
+def test_what_is_too_long_is_cut_at_the_right_with_a_mark() -> None:
+    shown = show("x" * 250, BOUNDS)
+    assert shown.text == "x" * 96 + CUT_MARK
+    assert shown.cut == 150
+    assert len(show(give("much json"), BOUNDS).text) == 100
+    parts = show([TextPart("x" * 70), TextPart("y" * 70), TextPart("z")], BOUNDS)
+    assert parts.parts == (TextPart("x" * 70), TextPart("y" * 26 + CUT_MARK), TextPart(CUT_MARK))
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("cyclic", "Circular"),
+        ("odd keys", "keys must be"),
+        ("no image", "are not image/png"),
+        ("odd image", "none of image/png"),
+        ("large image", "larger than max_image_bytes"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(what: str, reason: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=reason):
+        show(give(what), BOUNDS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"text": "a", "json": 1}, {"reward": math.nan}, {"reward": "high"}, {"figures": {"a": math.inf}}, {"figures": {"a": None}}],
+)
+def test_a_result_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="ToolResult"):
+        ToolResult(**wrong)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
+    max_leaves=20,
+)
+
+
+@given(ANYTHING)
+def test_whatever_is_returned_is_bounded_text_or_refused(value: Any) -> None:
+    try:
+        shown = show(value, BOUNDS)
+    except (TypeError, ValueError):
+        return
+    assert len(shown.text) <= BOUNDS.characters
+    shown.text.encode()

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from rl.tools import ToolError, tool
+from rl.tools.signatures import read_signature
+from tests.rl.tools.examples import repeat
+from warehouse.errors import RequestError
+
+
+def test_the_schema_comes_from_annotations_and_docstring() -> None:
+    function = repeat.schema["function"]
+    assert function["name"] == "repeat"
+    assert function["description"] == "Say a text again and again."
+    properties = function["parameters"]["properties"]
+    assert properties["text"]["type"] == "string"
+    assert properties["text"]["description"] == "what to say."
+    assert properties["times"]["type"] == "integer"
+    assert properties["times"]["description"] == "how often, at least once."
+    assert function["parameters"]["required"] == ["text"]
+    assert function["parameters"]["additionalProperties"] is False
+
+
+def odd_names(json: str, schema: int, model_config: Annotated[int, Field(ge=1)], _of: Literal["a", "b"] = "a") -> list[str]:
+    return [json, str(schema), str(model_config), _of]
+
+
+def test_arguments_may_be_called_as_pydantic_calls_its_own() -> None:
+    signature = read_signature(odd_names, "odd_names")
+    assert set(signature.parameters["properties"]) == {"json", "schema", "model_config", "_of"}
+    assert odd_names(**signature.check({"json": "x", "schema": "3", "model_config": 1})) == ["x", "3", "1", "a"]
+    with pytest.raises(ToolError, match="model_config: Input should be greater than or equal to 1"):
+        signature.check({"json": "x", "schema": 3, "model_config": 0})
+
+
+def no_annotation(text) -> str:  # type: ignore[no-untyped-def]
+    return text
+
+
+def any_number(*texts: str) -> str:
+    return "".join(texts)
+
+
+def any_names(**texts: str) -> str:
+    return "".join(texts)
+
+
+def by_place(text: str, /) -> str:
+    return text
+
+
+def of_a_path(reader: Iterator[Path], opened: type[Any]) -> str:
+    return str(reader)
+
+
+class Opaque:
+    """Nothing that JSON knows."""
+
+
+def of_a_class(opaque: Opaque) -> str:
+    return str(opaque)
+
+
+def gives_a_class(text: str) -> Opaque:
+    return Opaque()
+
+
+def yields(text: str) -> Iterator[str]:
+    yield text
+
+
+def of_nowhere(text: Missing) -> str:  # type: ignore[name-defined]  # noqa: F821
+    return str(text)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (no_annotation, "does not say of what type 'text' is: annotate it"),
+        (any_number, "takes any number of arguments"),
+        (any_names, "takes arguments of any name"),
+        (by_place, "takes an argument by its place alone"),
+        (of_a_class, "takes an argument that JSON cannot hold: .*Opaque"),
+        (of_a_path, "takes an argument that JSON cannot hold"),
+        (gives_a_class, "returns what is neither text nor JSON nor content parts"),
+        (yields, "yields: a tool returns its result whole"),
+        (of_nowhere, "annotations .* cannot be read: name 'Missing' is not defined"),
+        (lambda text: text, "is called '<lambda>': a name is a letter"),
+    ],
+)
+def test_a_signature_that_a_policy_could_not_call_is_refused(function: Any, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason) as refused:
+        tool(function)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["answer", "", "two words", "über", "x" * 65, "1st"])
+def test_a_name_that_no_model_could_call_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="is called"):
+        tool(name=name or " ")(repeat.function)
+
+
+def test_an_unknown_rule_is_refused_at_the_decorator() -> None:
+    with pytest.raises(RequestError, match="the tool 'repeat' has a wrong option retry"):
+        tool(retry=3)(repeat.function)

@@ -1,0 +1,67 @@
+"""What the environment over tools makes of their results: the three outcomes, whatever a tool does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from rl.content import ImagePart, TextPart
+from rl.dialect import Action, Cut
+from rl.dialects.tags import TagDialect
+from rl.environment import EnvironmentFault, Step, ToolOutcome
+from rl.environments.tool_use import ToolEnvironment
+from rl.tools.config import CallRules
+from rl.tools.functions import FunctionTool
+from tests.rl.tools.examples import HOSTILE, LIES, PNG, give, lie, repeat
+
+QUICK = CallRules(timeout_seconds=0.5, max_characters=1000)
+
+
+async def answer_of(function: Callable[..., Any], argument: str) -> Step:
+    return await ToolEnvironment({"tool": FunctionTool(function, rules=QUICK)}).step(Action("tool", argument))
+
+
+async def test_a_step_records_the_call() -> None:
+    step = await ToolEnvironment({"say": repeat}).step(Action("say", '{"text": "a", "times": 3}'))
+    assert step.observation == "aaa"
+    assert step.info == {"arguments": {"text": "a", "times": 3}}
+    assert step.retries == 0
+    assert step.latency_seconds is not None
+    assert 0 < step.latency_seconds < 1
+
+
+async def test_rewards_figures_and_images_come_with_the_step() -> None:
+    rewarded = await answer_of(give, "reward")
+    assert (rewarded.observation, rewarded.reward) == ("well done", 0.5)
+    assert rewarded.info == {"arguments": {"what": "reward"}, "figures": {"seconds": 0.1}}
+    seen = await answer_of(give, "parts")
+    assert seen.parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
+    assert seen.observation == "see:\n[image/png, 40 bytes]"
+
+
+@pytest.mark.parametrize("how", sorted(LIES))
+async def test_every_lie_ends_in_an_observation_or_in_a_fault_that_names_the_tool(how: str) -> None:
+    try:
+        step = await answer_of(lie, how)
+    except EnvironmentFault as fault:
+        assert "the tool 'lie' failed: " in str(fault)
+        return
+    assert step.tool_outcome in (ToolOutcome.OK, ToolOutcome.ERROR)
+    assert len(step.observation) <= 1000 + len("Error: ")
+    step.observation.encode()
+
+
+async def test_how_much_was_cut_is_recorded() -> None:
+    assert (await answer_of(lie, "100 MB")).info["cut_characters"] == 10**8 - 1000
+
+
+async def test_what_a_tool_returns_never_becomes_a_control_token(tiny_policy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+    dialect = TagDialect(tokenizer)
+    ids = dialect.observation_ids((await answer_of(lie, "hostile")).observation, Cut(100))
+    assert HOSTILE.split("\x00")[0] in dialect.decode(ids)
+    assert not set(tokenizer.get_added_vocab().values()) & set(ids[1:-1])

@@ -1,0 +1,139 @@
+"""Heavy tools in Ray workers of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.config import RayConfig
+from rl.ray_runtime import RayRuntime
+from rl.tools import Tool, ToolError, ToolFault
+from rl.tools.calls import Call, check_health, perform
+from rl.tools.config import ToolConfig
+from rl.tools.file import load_tools
+from rl.tools.source import ToolSource
+from rl.tools.worker import WorkerTool
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.engine
+FOLDER = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runtime() -> Iterator[RayRuntime]:
+    started = RayRuntime(RayConfig(object_store_gib=0.1), cpus=3)
+    yield started
+    started.close()
+
+
+def worker_tool(name: str, config: dict[str, Any], **worker: Any) -> WorkerTool:
+    source = ToolSource(name, ToolConfig.model_validate({"worker": {"cpus": 0.1, **worker}, **config}), FOLDER)
+    assert source.config.worker is not None
+    return WorkerTool(source, source.config.worker)
+
+
+def model(name: str, options: dict[str, Any] | None = None, **worker: Any) -> WorkerTool:
+    config = {"class": "examples.py:Model", "options": {"name": name} | (options or {}), "timeout_seconds": 1.0}
+    return worker_tool(name, config, **worker)
+
+
+async def call(tool: Tool, arguments: Any) -> Call:
+    return await perform(tool, await tool.open("t", 0), arguments)
+
+
+async def answer_of(tool: Tool, request: str) -> str:
+    shown = (await call(tool, request)).shown
+    assert shown is not None
+    return shown.text
+
+
+async def test_one_worker_serves_all_who_name_it_with_no_more_calls_at_once_than_it_has_places() -> None:
+    first, second = model("shared", concurrency=2), model("shared", concurrency=2)
+    answers = await asyncio.gather(*(answer_of(tool, "ask") for tool in (first, second) * 4))
+    assert len({answer.rpartition(', "most"')[0] for answer in answers}) == 1
+    assert {answer.rpartition('"most": ')[2] for answer in answers} <= {"1}", "2}"}
+    assert first.schema["function"]["description"] == "Ask the model."
+
+
+async def test_refusals_and_faults_come_back_as_such() -> None:
+    tool = model("plain")
+    assert str((await call(tool, "refuse")).refusal) == "4: ask differently"
+    assert isinstance((await call(tool, '{"demand": "x"}')).refusal, ToolError)
+    with pytest.raises(ToolFault, match="the tool 'plain' failed: ValueError: no such request"):
+        await call(tool, "raise")
+
+
+async def test_waiting_for_a_place_is_no_timeout() -> None:
+    tool = model("narrow")
+    assert len(await asyncio.gather(*(answer_of(tool, "ask") for _ in range(30)))) == 30
+
+
+async def test_a_worker_that_dies_is_at_fault_and_started_again() -> None:
+    tool = model("mortal")
+    before = await answer_of(tool, "ask")
+    with pytest.raises(ToolFault, match="the tool 'mortal' failed: its worker died"):
+        await call(tool, "die")
+    assert await _until_it_answers(tool) != before
+
+
+async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
+    tool = model("stuck")
+    before = await answer_of(tool, "ask")
+    with pytest.raises(ToolFault, match="took longer than 1 seconds"):
+        await call(tool, "hang")
+    await asyncio.sleep(0.5)
+    assert await _until_it_answers(tool) != before
+
+
+async def test_retries_reach_the_worker_that_was_started_again(tmp_path: Path) -> None:
+    tool = worker_tool("patient", {"function": "examples.py:die_once", "retries": 5, "backoff_seconds": 1})
+    done = await call(tool, str(tmp_path / "died"))
+    assert done.shown is not None
+    assert done.shown.text == "alive"
+    assert done.retries > 0
+
+
+async def test_a_large_result_is_cut_in_the_worker() -> None:
+    tool = worker_tool("liar", {"function": "examples.py:lie", "max_characters": 1000})
+    clock = time.perf_counter()
+    done = await call(tool, "100 MB")
+    assert done.shown is not None
+    assert (len(done.shown.text), done.shown.cut) == (1000, 10**8 - 1000)
+    assert len(str((await call(tool, "refuse at length")).refusal)) == 1000
+    assert time.perf_counter() - clock < 5.0
+
+
+async def test_the_gate_asks_the_worker() -> None:
+    await check_health(model("healthy"))
+    with pytest.raises(ToolFault, match=r"the tool 'ill' is dead: its health\(\) is False"):
+        await check_health(model("ill", {"healthy": False}))
+
+
+def test_a_worker_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="the worker of the tool 'greedy' wants 64 GPUs, and Ray has 0"):
+        model("greedy", gpus=64)
+    with pytest.raises(RequestError, match="'missing' cannot be made in its worker: FileNotFoundError: no such model"):
+        model("missing")
+    with pytest.raises(RequestError, match="has a method 'create', for state of one trajectory"):
+        worker_tool("notes", {"class": "examples.py:Notebook"})
+    path = tmp_path / "tools.toml"
+    path.write_text(f'[tools.ask]\nclass = "{FOLDER}/examples.py:Model"\noptions = {{ names = 1 }}\nworker = {{ cpus = 0.1 }}')
+    with pytest.raises(RequestError, match="the class of the tool 'ask' does not take its options"):
+        load_tools(path)
+
+
+async def _until_it_answers(tool: Tool) -> str:
+    """The answer of a worker that is being started again; calls that come too early are faults."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            return await answer_of(tool, "ask")
+        except ToolFault:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
