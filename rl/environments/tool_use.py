@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from rl.config import Section
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step, ToolOutcome, kind_of
@@ -100,16 +98,15 @@ class ToolEnvironment:
 
 def create(resources: Resources) -> ToolEnvironment:
     """The environment of one trajectory, with the tools of the file that the options name."""
-    try:
-        file = ToolsOptions.model_validate(resources.options).file
-    except ValidationError as error:
-        raise RequestError("the environment 'tools' needs one option, file, the TOML file that names its tools.") from error
+    file = resources.read(ToolsOptions).file
     return ToolEnvironment(resources.once(f"tools of {file}", partial(load_tools, file)).tools, resources.trajectory_id)
 
 
 async def _release(opened: asyncio.Future[OpenTool]) -> None:
-    """Release a tool, where it was opened at all."""
-    if opened.done() and not opened.cancelled() and opened.exception() is None:
+    """Release a tool, where it was opened at all; one that is still being opened is not waited for."""
+    if not opened.done():
+        opened.cancel()
+    elif not opened.cancelled() and opened.exception() is None:
         await opened.result().release()
 
 

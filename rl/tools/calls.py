@@ -103,6 +103,9 @@ async def _probe(tool: Tool, arguments: Mapping[str, Any]) -> ToolError | ToolMi
 
 async def _until_it_goes_through(tool: Tool, opened: OpenTool, tries: _Tries) -> Shown:
     rules = tool.rules
+    if not rules.retries:  # most tools: tenacity's bookkeeping takes as long as a quick call
+        tries.count = 1
+        return await opened.call(tries.arguments or {})
     attempts = AsyncRetrying(
         retry=retry_if_exception(_may_be_tried_again),
         stop=stop_after_attempt(rules.retries + 1),

@@ -23,6 +23,8 @@ class ToolTimeout(ToolFault, TimeoutError):
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of what an error says, with its kind."""
+    """The first line of what an error says, with its kind; of a group, as tasks that fail together raise one, of its first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}"[:MAX_REASON] if text else type(error).__name__

@@ -8,42 +8,32 @@ it, and a server that died or hangs is so started again. Library: `mcp`, the pro
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import os
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import asynccontextmanager
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl.content import ContentPart, ImagePart, TextPart
+from rl.tools.blocks import read_result
 from rl.tools.config import CallRules, ServerConfig
 from rl.tools.errors import ToolError, ToolFault, ToolTimeout, one_line
-from rl.tools.results import Shown, ToolResult, show
+from rl.tools.results import Shown, show
 from rl.tools.running import within
 from rl.tools.schemas import ArgumentsSchema
+from rl.tools.session import INVALID_PARAMS, Session, Use, client_maker
 from rl.tools.tool import OpenTool, Stateless, Tool, check_name
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
-    from mcp import Client
-    from mcp_types import CallToolResult, ContentBlock
+    from mcp_types import CallToolResult
     from mcp_types import Tool as ServerTool
 
 T = TypeVar("T")
 MAX_PAGES = 100
 """Pages of a list of tools that are read: a server may have no last one."""
-HTTP_SECONDS, HTTP_READ_SECONDS = 30.0, 300.0
-"""How long a server may take to accept a request, and between two pieces of an answer; the library's own values."""
 END_SECONDS = 10.0
 """How long whatever is under way may take to end with its server."""
-INVALID_PARAMS = -32602
-"""JSON-RPC's code of a wrong call."""
 
 
 class McpServer:
@@ -52,10 +42,10 @@ class McpServer:
     def __init__(self, name: str, config: ServerConfig, folder: Path) -> None:
         """`name` is for messages; a command runs in `folder`."""
         self.name, self.config = name, config
-        self._make = _client_maker(name, config, folder)
+        self._make = client_maker(name, config, folder)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"mcp-{name}", daemon=True)
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._opening = asyncio.Lock()
 
     def start(self) -> list[Tool]:
@@ -76,7 +66,7 @@ class McpServer:
             raise RequestError(f"the MCP server {self.name!r} was not up after {self.config.start_timeout_seconds:g} seconds.") from None
         except Exception as error:
             self.close()
-            raise RequestError(f"the MCP server {self.name!r} cannot be started: {_cause(error)}.") from error
+            raise RequestError(f"the MCP server {self.name!r} cannot be started: {one_line(error)}.") from error
 
     async def call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
         """Call a tool by the server's name for it."""
@@ -101,7 +91,7 @@ class McpServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _list(self) -> list[ServerTool]:
-        async with _Use(await self._opened()) as client:
+        async with Use(await self._opened()) as client:
             tools, cursor = [], None
             for _ in range(MAX_PAGES):
                 page = await client.list_tools(cursor=cursor, cache_mode="refresh")
@@ -112,14 +102,14 @@ class McpServer:
             return tools
 
     async def _call(self, name: str, values: Mapping[str, Any], seconds: float) -> CallToolResult:
-        async with _Use(await self._opened()) as client:
+        async with Use(await self._opened()) as client:
             return await client.call_tool(name, dict(values), read_timeout_seconds=seconds)
 
-    async def _opened(self) -> _Session:
+    async def _opened(self) -> Session:
         """The session, a new one where the last is retired."""
         async with self._opening:
             if self._session is None or self._session.retired:
-                self._session = await _Session.open(self._make())
+                self._session = await Session.open(self._make())
             return self._session
 
     async def _end(self) -> None:
@@ -170,7 +160,7 @@ class McpTool(Stateless, Tool):
             if error.code == REQUEST_TIMEOUT:
                 raise ToolTimeout(f"it took longer than {self.rules.timeout_seconds:g} seconds") from error
             raise
-        shown = show(_result(result), self.rules.bounds)
+        shown = show(read_result(result), self.rules.bounds)
         if result.is_error:
             raise (ToolFault if self._server.config.errors_are_faults else ToolError)(shown.text)
         return shown
@@ -178,140 +168,3 @@ class McpTool(Stateless, Tool):
     async def examine(self) -> None:
         """See that the server answers."""
         await self._server.alive()
-
-
-class _Session:
-    """A client that one task holds open, as the library demands, until it is retired and nobody uses it."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.retired = False
-        self.users = 0
-        self._over = asyncio.Event()
-        self._holder: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def open(cls, client: Client) -> _Session:
-        """A session whose handshake is done."""
-        session = cls(client)
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        session._holder = asyncio.create_task(session._hold(ready))
-        try:
-            await ready
-        except BaseException:
-            session._holder.cancel()
-            raise
-        return session
-
-    async def end(self) -> None:
-        """Close it, whoever uses it."""
-        self._over.set()
-        if self._holder is not None:
-            await asyncio.wait({self._holder})
-
-    def release_if_unused(self) -> None:
-        """Close it, where it is retired and nobody uses it."""
-        if self.retired and not self.users:
-            self._over.set()
-
-    async def _hold(self, ready: asyncio.Future[None]) -> None:
-        try:
-            async with self.client:
-                ready.set_result(None)
-                await self._over.wait()
-        except Exception as error:
-            if not ready.done():
-                ready.set_exception(error)
-            # Otherwise it is how a server that died leaves; whoever called it was told already.
-
-
-class _Use:
-    """A call on a session; one that ends in an error retires it."""
-
-    def __init__(self, session: _Session) -> None:
-        self._session = session
-
-    async def __aenter__(self) -> Client:
-        self._session.users += 1
-        return self._session.client
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._session.users -= 1
-        wrong_call = getattr(error, "code", None) == INVALID_PARAMS
-        self._session.retired |= error is not None and not wrong_call
-        self._session.release_if_unused()
-
-
-def _result(result: CallToolResult) -> ToolResult:
-    """What a server gave, as parts where there is more than text in it."""
-    parts = [_part(block) for block in result.content]
-    if not parts:
-        return ToolResult(json=result.structured_content)
-    if all(isinstance(part, TextPart) for part in parts):
-        return ToolResult(text="\n".join(part.text for part in parts if isinstance(part, TextPart)))
-    return ToolResult(parts=tuple(parts))
-
-
-def _part(block: ContentBlock) -> ContentPart:
-    """A block as a part; what is neither text nor an image is named and left out."""
-    if block.type == "text":
-        return TextPart(block.text)
-    if block.type == "image":
-        return ImagePart(_bytes(block.data), block.mime_type)
-    if block.type == "audio":
-        return TextPart(f"[{block.mime_type} left out]")
-    if block.type == "resource_link":
-        return TextPart(f"[{block.uri}]")
-    text = getattr(block.resource, "text", None)
-    return TextPart(f"[{block.resource.uri} left out]" if text is None else text)
-
-
-def _bytes(data: str) -> bytes:
-    try:
-        return base64.b64decode(data, validate=True)
-    except binascii.Error as error:
-        raise ToolFault(f"its image is no base64: {error}") from error
-
-
-def _client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], Client]:
-    """What makes a client that is not open yet; the library is loaded here, where a server is named."""
-    env, headers = _filled(name, config.env), _filled(name, config.headers)
-    command = None if config.command is None else [_filled(name, {"": part})[""] for part in config.command]
-
-    def make() -> Client:
-        from mcp import Client, StdioServerParameters, stdio_client
-
-        if command is None:
-            return Client(_over_http(str(config.url), headers) if headers else str(config.url))
-        parameters = StdioServerParameters(command=command[0], args=command[1:], env=env, cwd=folder)
-        return Client(stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr))
-
-    return make
-
-
-@asynccontextmanager
-async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
-    """The streams of a server behind `url`, with headers on each request."""
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
-    timeout = httpx2.Timeout(HTTP_SECONDS, read=HTTP_READ_SECONDS)
-    async with httpx2.AsyncClient(headers=dict(headers), timeout=timeout) as http, streamable_http_client(url, http_client=http) as streams:
-        yield streams
-
-
-def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Texts with the variables of the environment that they name."""
-    try:
-        return {key: Template(text).substitute(os.environ) for key, text in texts.items()}
-    except KeyError as error:
-        raise RequestError(f"the MCP server {name!r} wants the environment variable {error.args[0]}, which is not set.") from error
-    except ValueError as error:
-        raise RequestError(f"the MCP server {name!r} names a variable wrongly: write ${{NAME}}, and $$ for a dollar sign.") from error
-
-
-def _cause(error: BaseException) -> str:
-    """The first error in a group of them: tasks that fail together raise one."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return one_line(error)

@@ -116,5 +116,5 @@ async def test_a_dead_tool_is_named_before_the_first_step(tmp_path: Path) -> Non
 
 
 def test_the_file_must_be_named() -> None:
-    with pytest.raises(RequestError, match="needs one option, file"):
+    with pytest.raises(RequestError, match="ToolsOptions: the option 'file' does not fit: Field required"):
         find_environment("tools")(Resources())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from rl.config import RayConfig
 from rl.ray_runtime import RayRuntime
@@ -78,6 +79,25 @@ async def test_a_worker_that_dies_is_at_fault_and_started_again() -> None:
     before = await answer_of(tool, "ask")
     with pytest.raises(ToolFault, match="the tool 'mortal' failed: its worker died"):
         await call(tool, "die")
+    assert await _until_it_answers(tool) != before
+
+
+async def test_a_worker_whose_owner_died_is_made_anew() -> None:
+    @ray.remote(num_cpus=0.1)
+    class Owner:
+        def make(self) -> str:
+            self._tool = model("orphan")
+            return self._tool.name
+
+    owner = Owner.remote()  # type: ignore[attr-defined]
+    await owner.make.remote()
+    tool = model("orphan")
+    before = await answer_of(tool, "ask")
+    ray.kill(owner)
+    deadline = time.monotonic() + 30.0
+    with pytest.raises(ToolFault, match="the tool 'orphan' failed: its worker died"):
+        while time.monotonic() < deadline:
+            await answer_of(tool, "ask")
     assert await _until_it_answers(tool) != before
 
 

@@ -1,0 +1,125 @@
+"""Sessions with MCP servers: how a client is made, held open by one task, used by many calls, and given up after a fault.
+
+Library: `mcp`, the protocol's own. It is imported where a client is made, so that nobody else pays for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from rl.tools.config import ServerConfig
+from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+INVALID_PARAMS = -32602
+"""JSON-RPC's code of a wrong call."""
+HTTP_SECONDS, HTTP_READ_SECONDS = 30.0, 300.0
+"""How long a server may take to accept a request, and between two pieces of an answer; the library's own values."""
+
+
+class Session:
+    """A client that one task holds open, as the library demands, until it is retired and nobody uses it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.retired = False
+        self.users = 0
+        self._over = asyncio.Event()
+        self._holder: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, client: Client) -> Session:
+        """A session whose handshake is done."""
+        session = cls(client)
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        session._holder = asyncio.create_task(session._hold(ready))
+        try:
+            await ready
+        except BaseException:
+            session._holder.cancel()
+            raise
+        return session
+
+    async def end(self) -> None:
+        """Close it, whoever uses it."""
+        self._over.set()
+        if self._holder is not None:
+            await asyncio.wait({self._holder})
+
+    def release_if_unused(self) -> None:
+        """Close it, where it is retired and nobody uses it."""
+        if self.retired and not self.users:
+            self._over.set()
+
+    async def _hold(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with self.client:
+                ready.set_result(None)
+                await self._over.wait()
+        except Exception as error:
+            if not ready.done():
+                ready.set_exception(error)
+            # Otherwise it is how a server that died leaves; whoever called it was told already.
+
+
+class Use:
+    """A call on a session; one that ends in an error retires it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> Client:
+        self._session.users += 1
+        return self._session.client
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._session.users -= 1
+        wrong_call = getattr(error, "code", None) == INVALID_PARAMS
+        self._session.retired |= error is not None and not wrong_call
+        self._session.release_if_unused()
+
+
+def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], Client]:
+    """What makes a client that is not open yet; the library is loaded here, where a server is named."""
+    env, headers = _filled(name, config.env), _filled(name, config.headers)
+    command = None if config.command is None else [_filled(name, {"": part})[""] for part in config.command]
+
+    def make() -> Client:
+        from mcp import Client, StdioServerParameters, stdio_client
+
+        if command is None:
+            return Client(_over_http(str(config.url), headers) if headers else str(config.url))
+        parameters = StdioServerParameters(command=command[0], args=command[1:], env=env, cwd=folder)
+        return Client(stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr))
+
+    return make
+
+
+@asynccontextmanager
+async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+    """The streams of a server behind `url`, with headers on each request."""
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    timeout = httpx2.Timeout(HTTP_SECONDS, read=HTTP_READ_SECONDS)
+    async with httpx2.AsyncClient(headers=dict(headers), timeout=timeout) as http, streamable_http_client(url, http_client=http) as streams:
+        yield streams
+
+
+def _filled(name: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """Texts with the variables of the environment that they name."""
+    try:
+        return {key: Template(text).substitute(os.environ) for key, text in texts.items()}
+    except KeyError as error:
+        raise RequestError(f"the MCP server {name!r} wants the environment variable {error.args[0]}, which is not set.") from error
+    except ValueError as error:
+        raise RequestError(f"the MCP server {name!r} names a variable wrongly: write ${{NAME}}, and $$ for a dollar sign.") from error
