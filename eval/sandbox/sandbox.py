@@ -14,6 +14,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,6 +40,26 @@ def python_program(source: str, **fields: Any) -> Program:
     return Program((INTERPRETER, "-c", source), **fields)
 
 
+class RunningProgram:
+    """A program in its sandbox."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes], request: bytes, patience: float) -> None:
+        self._launcher = launcher
+        self._patience = patience
+        assert launcher.stdin is not None
+        with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its lack, tells why nobody read
+            stdin.write(request)
+        launcher.stdin = None
+
+    def result(self) -> SandboxResult:
+        """What came of it, when it has ended; raises as `Sandbox.run`."""
+        try:
+            out, err = self._launcher.communicate(timeout=self._patience)
+        except subprocess.TimeoutExpired as error:
+            raise SandboxFault("the sandbox did not end in time and was killed") from error
+        return _read_reply(out, err)
+
+
 class Sandbox:
     """Runs programs within the walls and limits of a configuration; any number of them at once."""
 
@@ -51,13 +73,21 @@ class Sandbox:
             RequestError: where the machine does not grant the isolation, or the program is not there.
             SandboxFault: where the sandbox failed.
         """
+        with self.start(program) as running:
+            return running.result()
+
+    @contextmanager
+    def start(self, program: Program) -> Iterator[RunningProgram]:
+        """A program that runs beside the caller, killed at the end of the context if it runs still."""
         with tempfile.TemporaryDirectory() as folder:
             request = self._request(program, folder)
+            pipe = subprocess.PIPE
+            launcher = subprocess.Popen(_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=_passed(program))
             try:
-                done = subprocess.run(_LAUNCHER, input=request, capture_output=True, timeout=self._patience, pass_fds=_passed(program))
-            except subprocess.TimeoutExpired as error:
-                raise SandboxFault("the sandbox did not end in time and was killed") from error
-        return _read_reply(done.stdout, done.stderr)
+                yield RunningProgram(launcher, request, self._patience)
+            finally:
+                launcher.kill()
+                launcher.communicate()
 
     async def run_async(self, program: Program) -> SandboxResult:
         """The same in asyncio; a run that is cancelled is killed."""
