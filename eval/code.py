@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eval.code_runs.examiner import CHANNEL, GONE
+from eval.code_runs.examiner import GONE
 from eval.outcome import AnswerVerifier
 from eval.sandbox.config import SandboxConfig
 from eval.sandbox.sandbox import INTERPRETER, Sandbox

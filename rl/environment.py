@@ -20,6 +20,8 @@ from warehouse.records import Task
 BUILT_IN = {
     "search": "rl.environments.search:create",
     "calculator": "rl.environments.calculator:create",
+    "python": "rl.environments.python:create",
+    "repository": "rl.environments.repository:create",
 }
 
 

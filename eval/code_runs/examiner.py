@@ -113,7 +113,12 @@ def _free_names(tests: str) -> list[str]:
     bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    bound |= {(alias.asname or alias.name).split(".")[0] for node in ast.walk(tree) for alias in getattr(node, "names", ()) if hasattr(alias, "asname")}
+    bound |= {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        for alias in getattr(node, "names", ())
+        if hasattr(alias, "asname")
+    }
     free = [node.id for node in names if node.id not in bound and not hasattr(builtins, node.id)]
     called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     return sorted(set(free)) or called[:1]

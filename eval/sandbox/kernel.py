@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
 
 CLONE_NEWNS = 0x00020000
@@ -29,7 +28,6 @@ _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _HIGHEST_CAPABILITY = 63
 
-MACHINES = ("x86_64", "aarch64")
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
 
@@ -57,7 +55,7 @@ def restrict_mount(path: str, attributes: int, recursive: bool = True) -> None:
 
 def pivot_root(new: str, old: str) -> None:
     """Make `new` the root of the mount namespace and put the former root at `old`, a folder in it."""
-    _check(_LIBC.syscall(_PIVOT_ROOT[platform.machine()], new.encode(), old.encode()), "pivot_root")
+    _check(_LIBC.syscall(_PIVOT_ROOT[os.uname().machine], new.encode(), old.encode()), "pivot_root")
 
 
 def detach(path: str) -> None:

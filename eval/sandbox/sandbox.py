@@ -32,7 +32,7 @@ _START = "import sys; sys.path.append(sys.argv[1]); from eval.sandbox.launch imp
 _LAUNCHER = (INTERPRETER, "-I", "-S", "-c", _START, _ROOT)
 _GRACE_SECONDS = 10.0
 """What the launcher may take beyond the program's own time."""
-_SYSTEM_FOLDERS = ("/bin", "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
+_SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
 
 
 def python_program(source: str, **fields: Any) -> Program:
@@ -82,7 +82,7 @@ class Sandbox:
         with tempfile.TemporaryDirectory() as folder:
             request = self._request(program, folder)
             pipe = subprocess.PIPE
-            launcher = subprocess.Popen(_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=_passed(program))
+            launcher = subprocess.Popen(_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=_passed(program), env={})
             try:
                 yield RunningProgram(launcher, request, self._patience)
             finally:
@@ -93,8 +93,8 @@ class Sandbox:
         """The same in asyncio; a run that is cancelled is killed."""
         with tempfile.TemporaryDirectory() as folder:
             request = self._request(program, folder)
-            pipe = asyncio.subprocess.PIPE
-            launcher = await asyncio.create_subprocess_exec(*_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=_passed(program))
+            pipe, passed = asyncio.subprocess.PIPE, _passed(program)
+            launcher = await asyncio.create_subprocess_exec(*_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=passed, env={})
             try:
                 out, err = await asyncio.wait_for(launcher.communicate(request), self._patience)
             except TimeoutError as error:
@@ -121,7 +121,7 @@ class Sandbox:
             "channel": program.channel,
             "isolation": self.config.isolation,
             "folder": folder,
-            **self._view,
+            "view": self._view,
             "limits": self._limits,
         }
         return marshal.dumps(request)
@@ -143,13 +143,15 @@ class Sandbox:
 
     @cached_property
     def _view(self) -> dict[str, Any]:
-        """The paths of the host that are readable, and the system's symbolic links made anew."""
-        paths = [INTERPRETER, str(Path(sys.base_prefix) / "lib"), *_SYSTEM_FOLDERS, *self.config.readable]
-        if self.config.libraries:
-            paths += _library_folders()
-        there = [path for path in dict.fromkeys(paths) if Path(path).exists() and (path != "/bin" or Path(path).is_symlink())]
-        links = {path: str(Path(path).readlink()) for path in there if Path(path).is_symlink() and Path(path).parent == Path("/")}
-        return {"readable": _outermost([os.path.realpath(path) for path in there if path not in links]), "links": links}
+        """The paths of the host that are readable and those within them that are not; the system's symbolic links made anew."""
+        libraries = _library_folders() if self.config.libraries else []
+        named = (INTERPRETER, str(Path(sys.base_prefix) / "lib"), *_SYSTEM_FOLDERS, *libraries, *self.config.readable)
+        paths = [Path(path) for path in dict.fromkeys(named) if Path(path).exists()]
+        links = {str(path): str(path.readlink()) for path in paths if path.is_symlink() and path.parent == Path("/")}
+        readable = _outermost([os.path.realpath(path) for path in paths if str(path) not in links])
+        own = os.path.realpath(sysconfig.get_path("purelib", vars={"base": sys.base_prefix}))
+        hidden = [] if own in libraries or not Path(own).is_dir() else [own]
+        return {"readable": readable, "hidden": hidden, "links": links}
 
     @cached_property
     def _limits(self) -> dict[str, Any]:

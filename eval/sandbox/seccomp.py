@@ -7,7 +7,6 @@ the effect from most of these calls; the filter takes the call itself. Instructi
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 
 from eval.sandbox import kernel
@@ -18,6 +17,7 @@ _LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_OFFSET, _MACHINE_OFFSET, _FIRST_ARGUMENT_OFFSET = 0, 4, 16
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_CALLS = 0x40000000
+_AF_UNIX = 1
 _NAMESPACES = (
     kernel.CLONE_NEWNS
     | kernel.CLONE_NEWCGROUP
@@ -124,7 +124,7 @@ def call_filter(machine: str) -> bytes:
             program += _fail(number, errno.EPERM)
     program += _fail(_CLONE3[column], errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; the C library then takes clone
     program += _only_without(_CLONE[column], _NAMESPACES)
-    program += _only_with(_SOCKET[column], socket.AF_UNIX)
+    program += _only_with(_SOCKET[column], _AF_UNIX)
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 

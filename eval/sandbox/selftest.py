@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from eval.sandbox.config import SandboxConfig
 from eval.sandbox.sandbox import Sandbox, python_program
@@ -56,6 +57,21 @@ def isolation() -> Isolation:
     if not result.succeeded or open_walls:
         return Isolation(False, f"not held: {open_walls or result.stderr_text[-200:]}", _ADVICE)
     return Isolation(True, "namespaces, limits and a filter of calls hold")
+
+
+def require_isolation(config: SandboxConfig, what: str) -> None:
+    """See that this machine grants the isolation that `config` asks for, tried once in a process.
+
+    Raises:
+        RequestError: where it does not; `what` names who needs it.
+    """
+    if config.isolation != "none" and not _tried().granted:
+        raise RequestError(f"{what} needs a sandbox, and this machine grants none ({_tried().detail}). {_ADVICE}")
+
+
+@cache
+def _tried() -> Isolation:
+    return isolation()
 
 
 _ADVICE = (

@@ -11,7 +11,10 @@ import select
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any
+
+TYPE_CHECKING = False  # as in launch.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _TICK_SECONDS = 0.02
 """How often memory is looked at."""

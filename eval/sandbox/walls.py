@@ -1,15 +1,20 @@
 """What a program in the sandbox sees of the disk: a new root that holds the interpreter read-only and one folder to write in.
 
-Part of the launcher, which does without pathlib: its import would cost more than all of this. The root is a tmpfs that is read-only in the end; the space to write in is another, limited in bytes and in
-files, with the program's folder, /tmp and /dev/shm in it. Nothing of the host is there but what was named to be readable.
+Part of the launcher, which does without pathlib: its import would cost more than all of this. The root is a tmpfs that is read-only in
+the end; the space to write in is another, limited in bytes and in files, with the program's folder, /tmp and /dev/shm in it. Nothing
+of the host is there but what was named to be readable.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from eval.sandbox import kernel
+
+TYPE_CHECKING = False  # as in launch.py
+if TYPE_CHECKING:
+    from typing import Any
 
 SPACE = "/space"
 HOME = f"{SPACE}/home"
@@ -17,12 +22,14 @@ HOME = f"{SPACE}/home"
 _DEVICES = ("null", "zero", "random", "urandom")
 _FOLDERS = ("home", "tmp", "shm")
 _OLD = "/old"
+_HARMLESS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
 
-def raise_walls(readable: Sequence[str], links: Mapping[str, str], disk_bytes: int, max_files: int, owner: int | None) -> None:
-    """Change this process's root, in its own mount namespace, to one with `readable` paths, `links` and a space to write in.
+def raise_walls(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner: int | None) -> None:
+    """Change this process's root, in its own mount namespace, to one that shows the `view` and has a space to write in.
 
-    The space belongs to the user and group `owner`, without one to whoever calls.
+    The view names the host's paths that are `readable`, folders within them that are `hidden`, and `links` by their targets. The space
+    belongs to the user and group `owner`, without one to whoever calls.
     """
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
@@ -30,18 +37,20 @@ def raise_walls(readable: Sequence[str], links: Mapping[str, str], disk_bytes: i
     os.mkdir("old")
     kernel.pivot_root(".", "old")
     os.chdir("/")
-    for path in readable:
+    for path in view["readable"]:
         _bind(path)
         kernel.restrict_mount(path, kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV)
-    for path, target in links.items():
+    for path in view["hidden"]:
+        kernel.mount("tmpfs", path, "tmpfs", _HARMLESS, "mode=755,size=4k,nr_inodes=1")
+        kernel.restrict_mount(path, kernel.MOUNT_ATTR_RDONLY)
+    for path, target in view["links"].items():
         os.symlink(target, path)
     for device in _DEVICES:
         _bind(f"/dev/{device}")
         kernel.restrict_mount(f"/dev/{device}", kernel.MOUNT_ATTR_NOSUID)
     _mount_space(disk_bytes, max_files, owner)
     os.makedirs("/proc")
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount("proc", "/proc", "proc", flags, "subset=pid")
+    kernel.mount("proc", "/proc", "proc", _HARMLESS, "subset=pid")
     kernel.detach(_OLD)
     os.rmdir(_OLD)
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_RDONLY, recursive=False)

@@ -14,7 +14,7 @@ PLACES = ("SECRET_FILE", "OPEN_FOLDER", "UNIX_SOCKET", "ABSTRACT_SOCKET", "TCP_P
 
 
 class Canaries:
-    """A secret file, a folder that all may write to, four listeners and a process; `harm` says what was done to them."""
+    """A secret file, a folder that all may write to, four listeners and a process with the secret among its variables; `harm` says what was done to them."""
 
     def __init__(self) -> None:
         self.nonce = f"canary{secrets.token_hex(8)}"
@@ -28,7 +28,8 @@ class Canaries:
         self._open_folder.chmod(0o777)
         self._listeners = {name: _listen(family, kind, address) for name, family, kind, address in self._addresses()}
         (self.folder / "socket").chmod(0o777)
-        self._victim = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])
+        environment = {self.nonce.upper(): self.secret}
+        self._victim = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"], env=environment)
 
     def _addresses(self) -> list[tuple[str, int, int, object]]:
         return [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +13,7 @@ from eval.sandbox.sandbox import Sandbox, python_program
 from eval.sandbox.selftest import isolation
 from eval.sandbox.values import SandboxResult
 from tests.eval.sandbox.canaries import Canaries
-from tests.eval.sandbox.escapes import ABUSES, ESCAPES, HARMLESS_WITHOUT_WALLS, PRELUDE
+from tests.eval.sandbox.escapes import ABUSES, ESCAPES, PRELUDE, REACHING
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
 
@@ -47,14 +45,15 @@ def harm_of(canaries: Canaries, result: SandboxResult) -> list[str]:
     return found + [line for line in told.splitlines() if line.startswith("HARM")]
 
 
-@pytest.mark.parametrize("name", HARMLESS_WITHOUT_WALLS)
+@pytest.mark.parametrize("name", REACHING)
 def test_nothing_of_the_host_is_reached(canaries: Canaries, name: str) -> None:
-    assert harm_of(canaries, run(canaries, LIMITS, HARMLESS_WITHOUT_WALLS[name])) == []
+    assert harm_of(canaries, run(canaries, LIMITS, REACHING[name].source)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ESCAPES)
 def test_no_escape_succeeds(canaries: Canaries, name: str) -> None:
-    result = run(canaries, LIMITS, ESCAPES[name])
+    result = run(canaries, LIMITS, ESCAPES[name].source)
     assert harm_of(canaries, result) == []
     assert not any(error in result.stderr_text for error in MISTAKES), result.stderr_text
 
@@ -62,31 +61,27 @@ def test_no_escape_succeeds(canaries: Canaries, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ABUSES)
 def test_no_abuse_takes_more_than_its_limits(canaries: Canaries, name: str) -> None:
-    source, endings = ABUSES[name]
     started = time.monotonic()
-    result = run(canaries, SHORT, source)
+    result = run(canaries, SHORT, ABUSES[name].source)
     assert time.monotonic() - started < SHORT.wall_seconds + 4
-    assert result.ending in endings
+    assert result.ending in ABUSES[name].notes
     assert max(len(result.stdout), len(result.stderr)) <= SHORT.output_bytes
     assert harm_of(canaries, result) == []
 
 
-@pytest.mark.parametrize("name", HARMLESS_WITHOUT_WALLS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REACHING)
 def test_the_canaries_notice_harm_where_there_are_no_walls(name: str) -> None:
     """The same programs without the walls: what the tests above rest on."""
     if name in ("read it through the root of process 1", "own environment", "leave a child"):
         pytest.skip("not possible for every user, or prevented without walls too")
     config = LIMITS.model_copy(update={"isolation": "none"})
     own = Canaries()
-    os.environ[own.nonce.upper()] = own.secret
     try:
-        program = python_program(PRELUDE + own.prelude() + HARMLESS_WITHOUT_WALLS[name])
-        result = Sandbox(config).run(replace(program, argv=(sys.executable, *program.argv[1:])))
-        assert harm_of(own, result) != []
+        assert harm_of(own, run(own, config, REACHING[name].source)) != []
     finally:
-        del os.environ[own.nonce.upper()]
         own.close()
 
 
 def test_the_corpus_is_as_large_as_it_claims() -> None:
-    assert len(HARMLESS_WITHOUT_WALLS) + len(ESCAPES) + len(ABUSES) >= 90
+    assert len(REACHING) + len(ESCAPES) + len(ABUSES) >= 90
