@@ -14,7 +14,10 @@ PLACES = ("SECRET_FILE", "OPEN_FOLDER", "UNIX_SOCKET", "ABSTRACT_SOCKET", "TCP_P
 
 
 class Canaries:
-    """A secret file, a folder that all may write to, four listeners and a process with the secret among its variables; `harm` says what was done to them."""
+    """A secret file, a folder that all may write to, four listeners and a process with the secret among its variables.
+
+    `harm` says what was done to them.
+    """
 
     def __init__(self) -> None:
         self.nonce = f"canary{secrets.token_hex(8)}"
