@@ -150,7 +150,8 @@ class Sandbox:
         links = {str(path): str(path.readlink()) for path in paths if path.is_symlink() and path.parent == Path("/")}
         readable = _outermost([os.path.realpath(path) for path in paths if str(path) not in links])
         own = os.path.realpath(sysconfig.get_path("purelib", vars={"base": sys.base_prefix}))
-        hidden = [] if own in libraries or not Path(own).is_dir() else [own]
+        shown = Path(own).is_dir() and any(Path(own).is_relative_to(path) for path in readable)
+        hidden = [own] if shown and own not in libraries else []
         return {"readable": readable, "hidden": hidden, "links": links}
 
     @cached_property

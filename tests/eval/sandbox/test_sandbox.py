@@ -85,6 +85,8 @@ def test_variables_are_the_few_that_are_given() -> None:
 
 @needs_walls
 def test_installed_packages_can_be_imported_where_they_are_allowed() -> None:
+    if not (Path(sandbox._library_folders()[0]) / "pydantic").is_dir():
+        pytest.skip("the packages of this run come from elsewhere")
     assert run("import pydantic", SMALL.model_copy(update={"libraries": True, "memory_mib": 512})).succeeded
     assert b"ModuleNotFoundError" in run("import pydantic").stderr
 
