@@ -68,7 +68,7 @@ def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str,
             if output.open:
                 output.read()
         status = _reap(program)
-        cut = _limit_passed(outputs, deadline, limits, watched)
+        cut = None if status is not None else _limit_passed(outputs, deadline, limits, watched)
     while status is not None and any(output.open and not output.too_much and output.read() for output in outputs):
         pass  # what the program had written before it ended
     if any(output.too_much for output in outputs):
