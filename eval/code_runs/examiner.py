@@ -18,6 +18,7 @@ from eval.code_runs.plain import BadFrame, NotPlain, decode, encode, receive, se
 
 CHANNEL = 3
 GONE = "the program ended or broke its channel"
+NEVER_CALLED = "the tests never call the program"
 
 
 class Gone(Exception):
@@ -87,6 +88,8 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
         entry_points = job["entry_points"] or _free_names(job["tests"])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return "broken", f"the tests are not Python: {error}"
+    if not entry_points:
+        return "broken", NEVER_CALLED
     names: dict[str, Any] = {"__name__": "tests"}
     try:
         candidate.wait()
@@ -102,7 +105,7 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
     except BaseException as error:
         return "failed", f"{type(error).__name__}: {error}"[:500]
     if candidate.calls == 0:
-        return "broken", "the tests never call the program"
+        return "broken", NEVER_CALLED
     return "passed", ""
 
 

@@ -86,6 +86,10 @@ def test_tests_that_judge_nothing_are_no_verdict(gold: Any, reason: str) -> None
     assert reason in str(judgement.error)
 
 
+def test_a_program_that_fails_does_not_hide_that_there_are_no_tests() -> None:
+    assert judge({"test_list": []}, "1 / 0").verdict is Outcome.INVALID
+
+
 def test_an_unknown_form_is_an_error() -> None:
     assert "options.form" in str(judge(HUMANEVAL_FORM, "pass", form="notebook").error)
 
