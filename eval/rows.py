@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.answers import exact_match, f1, set_scores
+from eval.code import judge_row
 from eval.numbers import same_number
 from warehouse.errors import RequestError
 from warehouse.records import Outcome
@@ -133,5 +134,5 @@ def _set(row: dict[str, Any]) -> tuple[float, bool]:
     return scores.f1, scores.exact
 
 
-ROW_VERIFIERS: dict[str, RowVerifier] = {"qa_em": _exact_match, "qa_f1": _f1, "gsm8k": _gsm8k, "set": _set}
+ROW_VERIFIERS: dict[str, RowVerifier] = {"qa_em": _exact_match, "qa_f1": _f1, "gsm8k": _gsm8k, "set": _set, "code": judge_row}
 """Verifiers by kind. `qa_em` and `gsm8k` give 0 or 1, `qa_f1` the best F1 and `set` the F1 of the sets (success: exact)."""

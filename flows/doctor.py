@@ -48,6 +48,7 @@ def diagnose(home: Path | None = None) -> list[Check]:
         ("ray", lambda: _package("ray", "ray")),
         ("prefect", lambda: _package("prefect", "prefect")),
         ("duckdb", _duckdb),
+        ("sandbox", _sandbox),
         ("shared data", _shared_data),
     ]
     return [_run(name, check) for name, check in checks]
@@ -174,6 +175,14 @@ def _extension_fault(extension: str) -> str | None:
             except (duckdb.Error, ImportError, FileNotFoundError) as error:
                 return f"{extension}: {str(error).splitlines()[0]}"
     return None
+
+
+def _sandbox() -> Check:
+    """Runs a program in the sandbox that tries to get out."""
+    from eval.sandbox.selftest import isolation
+
+    found = isolation()
+    return Check("sandbox", "ok" if found.granted else "warn", found.detail, found.advice)
 
 
 def _shared_data() -> Check:

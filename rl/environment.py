@@ -32,6 +32,8 @@ BUILT_IN = {
     "game": "rl.environments.game:create",
     "judge": "rl.environments.judge:create",
     "agentgym": "rl.environments.agentgym:create",
+    "python": "rl.environments.python:create",
+    "repository": "rl.environments.repository:create",
 }
 
 

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    kind: Annotated[str, typer.Argument(help="qa_em, qa_f1, gsm8k or set.")],
+    kind: Annotated[str, typer.Argument(help="qa_em, qa_f1, gsm8k, set or code.")],
     input_: Annotated[Path, typer.Option("--input", help="JSON lines {id, gold, pred, options?}.")],
     output: Annotated[Path, typer.Option("--output", help="JSON lines {id, value, verdict, error}.")],
 ) -> None:

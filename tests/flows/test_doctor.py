@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.sandbox.selftest import isolation
 from flows import doctor
 from flows.doctor import Check, diagnose
 
@@ -48,6 +49,11 @@ def test_a_broken_installation_is_a_finding() -> None:
     finding = doctor._run("transformers", broken)
     assert (finding.name, finding.state) == ("transformers", "missing")
     assert "torchvision::nms" in finding.detail
+
+
+def test_the_sandbox_is_tried(checks: list[Check]) -> None:
+    (sandbox,) = [check for check in checks if check.name == "sandbox"]
+    assert sandbox.state == ("ok" if isolation().granted else "warn")
 
 
 def test_nothing_heavy_is_imported_with_the_module() -> None:

@@ -1,0 +1,206 @@
+"""The host's side of the sandbox: hands a program to a launcher and reads what came of it.
+
+    result = Sandbox(SandboxConfig()).run(python_program("print(1 + 1)"))
+
+Nothing is kept between runs. Where the machine does not grant the isolation asked for, nothing runs and a `RequestError` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from eval.sandbox.config import MIB, SandboxConfig
+from eval.sandbox.values import Ending, Program, SandboxFault, SandboxResult
+from eval.sandbox.walls import HOME
+from warehouse.errors import RequestError
+
+INTERPRETER = os.path.realpath(sys.executable)
+"""The Python that runs in a sandbox: this one, without its virtual environment."""
+_ROOT = str(Path(__file__).parents[2])
+_START = "import sys; sys.path.append(sys.argv[1]); from eval.sandbox.launch import main; main()"
+_LAUNCHER = (INTERPRETER, "-I", "-S", "-c", _START, _ROOT)
+_GRACE_SECONDS = 10.0
+"""What the launcher may take beyond the program's own time."""
+_SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
+
+
+def python_program(source: str, **fields: Any) -> Program:
+    """A program of Python source; other fields as those of `Program`."""
+    return Program((INTERPRETER, "-c", source), **fields)
+
+
+class RunningProgram:
+    """A program in its sandbox."""
+
+    def __init__(self, launcher: subprocess.Popen[bytes], request: bytes, patience: float) -> None:
+        self._launcher = launcher
+        self._patience = patience
+        assert launcher.stdin is not None
+        with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its lack, tells why nobody read
+            stdin.write(request)
+        launcher.stdin = None
+
+    def result(self) -> SandboxResult:
+        """What came of it, when it has ended; raises as `Sandbox.run`."""
+        try:
+            out, err = self._launcher.communicate(timeout=self._patience)
+        except subprocess.TimeoutExpired as error:
+            raise SandboxFault("the sandbox did not end in time and was killed") from error
+        return _read_reply(out, err)
+
+
+class Sandbox:
+    """Runs programs within the walls and limits of a configuration; any number of them at once."""
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self.config = config or SandboxConfig()
+
+    def run(self, program: Program) -> SandboxResult:
+        """Run a program to its end.
+
+        Raises:
+            RequestError: where the machine does not grant the isolation, or the program is not there.
+            SandboxFault: where the sandbox failed.
+        """
+        with self.start(program) as running:
+            return running.result()
+
+    @contextmanager
+    def start(self, program: Program) -> Iterator[RunningProgram]:
+        """A program that runs beside the caller, killed at the end of the context if it runs still."""
+        with tempfile.TemporaryDirectory() as folder:
+            request = self._request(program, folder)
+            pipe = subprocess.PIPE
+            launcher = subprocess.Popen(_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=_passed(program), env={})
+            try:
+                yield RunningProgram(launcher, request, self._patience)
+            finally:
+                launcher.kill()
+                launcher.communicate()
+
+    async def run_async(self, program: Program) -> SandboxResult:
+        """The same in asyncio; a run that is cancelled is killed."""
+        with tempfile.TemporaryDirectory() as folder:
+            request = self._request(program, folder)
+            pipe, passed = asyncio.subprocess.PIPE, _passed(program)
+            launcher = await asyncio.create_subprocess_exec(*_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=passed, env={})
+            try:
+                out, err = await asyncio.wait_for(launcher.communicate(request), self._patience)
+            except TimeoutError as error:
+                raise SandboxFault("the sandbox did not end in time and was killed") from error
+            finally:
+                if launcher.returncode is None:
+                    launcher.kill()
+                    await launcher.wait()
+        return _read_reply(out, err)
+
+    @property
+    def _patience(self) -> float:
+        return self.config.wall_seconds + _GRACE_SECONDS
+
+    def _request(self, program: Program, folder: str) -> bytes:
+        """What the launcher reads. `folder` is where the program runs if there are no walls."""
+        for name in program.files:
+            _check_name(name)
+        request = {
+            "argv": list(program.argv),
+            "files": dict(program.files),
+            "stdin": program.stdin,
+            "environment": {**self._environment(folder), **program.environment},
+            "channel": program.channel,
+            "isolation": self.config.isolation,
+            "folder": folder,
+            "view": self._view,
+            "limits": self._limits,
+        }
+        return marshal.dumps(request)
+
+    def _environment(self, folder: str) -> dict[str, str]:
+        walled = self.config.isolation != "none"
+        return {
+            "PATH": f"{Path(INTERPRETER).parent}:/usr/bin:/bin",
+            "HOME": HOME if walled else folder,
+            "TMPDIR": "/tmp" if walled else folder,
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": ":".join(_library_folders()) if self.config.libraries else "",
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MALLOC_ARENA_MAX": "2",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+
+    @cached_property
+    def _view(self) -> dict[str, Any]:
+        """The paths of the host that are readable and those within them that are not; the system's symbolic links made anew."""
+        libraries = _library_folders() if self.config.libraries else []
+        named = (INTERPRETER, str(Path(sys.base_prefix) / "lib"), *_SYSTEM_FOLDERS, *libraries, *self.config.readable)
+        paths = [Path(path) for path in dict.fromkeys(named) if Path(path).exists()]
+        links = {str(path): str(path.readlink()) for path in paths if path.is_symlink() and path.parent == Path("/")}
+        readable = _outermost([os.path.realpath(path) for path in paths if str(path) not in links])
+        own = os.path.realpath(sysconfig.get_path("purelib", vars={"base": sys.base_prefix}))
+        shown = Path(own).is_dir() and any(Path(own).is_relative_to(path) for path in readable)
+        hidden = [own] if shown and own not in libraries else []
+        return {"readable": readable, "hidden": hidden, "links": links}
+
+    @cached_property
+    def _limits(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "wall_seconds": config.wall_seconds,
+            "cpu_seconds": config.cpu_seconds,
+            "memory_bytes": config.memory_mib * MIB,
+            "address_bytes": 2 * config.memory_mib * MIB,
+            "disk_bytes": config.disk_mib * MIB,
+            "max_files": config.max_files,
+            "processes": config.processes,
+            "descriptors": config.descriptors,
+            "output_bytes": config.output_bytes,
+        }
+
+
+def _library_folders() -> list[str]:
+    """Where this interpreter's packages are installed."""
+    return list(dict.fromkeys(os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")))
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """`paths` without those that lie within another of them."""
+    return sorted({path for path in paths if not any(PurePosixPath(path).is_relative_to(other) for other in paths if other != path)})
+
+
+def _passed(program: Program) -> tuple[int, ...]:
+    return () if program.channel is None else (program.channel,)
+
+
+def _check_name(name: str) -> None:
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name or str(PurePosixPath(name)) != name:
+        raise RequestError(f"the file name {name!r} does not stay within the program's folder: give a plain relative path.")
+
+
+def _read_reply(out: bytes, err: bytes) -> SandboxResult:
+    try:
+        reply = marshal.loads(out)
+    except (EOFError, ValueError, TypeError) as error:
+        told = err.decode(errors="replace").strip().splitlines()
+        raise SandboxFault(f"the sandbox ended without a reply: {told[-1] if told else 'it was killed'}") from error
+    if "missing" in reply:
+        raise RequestError(f"{reply['missing']}.")
+    if "refused" in reply:
+        raise RequestError(
+            f"this machine does not grant a sandbox ({reply['refused']}): allow user namespaces (`flywheel doctor` says how), "
+            "or set isolation = none where the code is trusted."
+        )
+    return SandboxResult(Ending(reply["outcome"]), reply["status"], reply["stdout"], reply["stderr"], reply["seconds"])

@@ -1,0 +1,245 @@
+"""What a sandbox gives, where its limits are, and how it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from eval.sandbox import sandbox, selftest
+from eval.sandbox.config import SandboxConfig
+from eval.sandbox.sandbox import Sandbox, python_program
+from eval.sandbox.seccomp import REFUSED, call_filter
+from eval.sandbox.selftest import isolation, require_isolation
+from eval.sandbox.values import Ending, Program, SandboxFault, SandboxResult
+from warehouse.errors import RequestError
+
+needs_walls = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+SMALL = SandboxConfig(wall_seconds=5, memory_mib=128, disk_mib=4, libraries=False)
+
+
+def run(source: str, config: SandboxConfig = SMALL, **fields: Any) -> SandboxResult:
+    return Sandbox(config).run(python_program(source, **fields))
+
+
+_CONFINED_LAUNCHER = """
+import os, sys
+sys.path.append(sys.argv[1])
+from eval.sandbox import kernel, launch, seccomp
+kernel.gain_no_privileges()
+kernel.filter_calls(seccomp.call_filter(os.uname().machine))
+launch.main()
+"""
+
+
+@needs_walls
+def test_a_program_runs_and_its_output_comes_back() -> None:
+    result = run("import sys; print(sys.stdin.read()); print('err', file=sys.stderr); sys.exit(3)", stdin=b"input")
+    assert (result.ending, result.status, result.stdout, result.stderr) == (Ending.FINISHED, 3, b"input\n", b"err\n")
+    assert not result.succeeded
+    assert 0 < result.seconds < 5
+
+
+@needs_walls
+def test_files_lie_in_the_folder_of_the_program_and_can_be_imported_and_changed() -> None:
+    files = {"package/__init__.py": b"", "package/module.py": b"VALUE = 7", "data.bin": bytes(range(256))}
+    source = "from package.module import VALUE; open('data.bin', 'ab').write(b'x'); print(VALUE, len(open('data.bin', 'rb').read()))"
+    assert run(source, files=files).stdout == b"7 257\n"
+
+
+@needs_walls
+def test_nothing_is_kept_between_runs() -> None:
+    assert run("open('/tmp/kept', 'w').write('x'); open('kept', 'w').write('x')").succeeded
+    assert run("import os; print(os.path.exists('/tmp/kept'), os.listdir('.'))").stdout == b"False []\n"
+
+
+@needs_walls
+@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "", ".", "a//b", "./a", "a/", "a\0b"])
+def test_names_that_leave_the_folder_are_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="file name"):
+        run("pass", files={name: b""})
+
+
+@needs_walls
+def test_files_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RequestError, match="do not fit"):
+        run("pass", files={"big": bytes(5 * 2**20)})
+
+
+@needs_walls
+def test_variables_are_the_few_that_are_given() -> None:
+    found = set(run("import os; print(*os.environ)", environment={"MINE": "1"}).stdout_text.split())
+    given = {"PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "MALLOC_ARENA_MAX"}
+    assert found == given | {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MINE"}
+
+
+@needs_walls
+def test_installed_packages_can_be_imported_where_they_are_allowed() -> None:
+    if not (Path(sandbox._library_folders()[0]) / "pydantic").is_dir():
+        pytest.skip("the packages of this run come from elsewhere")
+    assert run("import pydantic", SMALL.model_copy(update={"libraries": True, "memory_mib": 512})).succeeded
+    assert b"ModuleNotFoundError" in run("import pydantic").stderr
+
+
+@needs_walls
+def test_other_programs_run_where_they_are_readable() -> None:
+    found = Path("/usr/bin/env")
+    config = SMALL.model_copy(update={"readable": ("/usr/bin",)})
+    result = Sandbox(config).run(Program((str(found), "sh", "-c", "echo $((6 * 7))")))
+    assert result.stdout == b"42\n"
+    with pytest.raises(RequestError, match="cannot be run"):
+        Sandbox(SMALL).run(Program(("no-such-program",)))
+
+
+@needs_walls
+def test_standard_tools_of_python_work() -> None:
+    source = """
+import asyncio, multiprocessing, tempfile, threading, concurrent.futures as futures
+async def one(): return 1
+print(asyncio.run(one()))
+with tempfile.TemporaryFile() as file: file.write(b'x')
+with futures.ThreadPoolExecutor(2) as pool: print(sum(pool.map(int, '12')))
+with multiprocessing.Pool(2) as pool: print(sum(pool.map(abs, [-1, -2])))
+exit()
+"""
+    assert run(source).stdout == b"1\n3\n3\n"
+
+
+@needs_walls
+def test_a_channel_joins_a_program_and_the_host() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        program = python_program("import socket; s = socket.socket(fileno=3); s.send(s.recv(9)[::-1])", channel=theirs.fileno())
+        with Sandbox(SMALL).start(program) as running:
+            ours.send(b"abc")
+            assert ours.recv(9) == b"cba"
+            assert running.result().succeeded
+
+
+@needs_walls
+def test_a_program_that_is_left_is_killed() -> None:
+    started = time.monotonic()
+    with Sandbox(SMALL).start(python_program("import time; time.sleep(60)")):
+        pass
+    assert time.monotonic() - started < 4
+
+
+@needs_walls
+def test_a_launcher_that_is_killed_takes_everything_with_it() -> None:
+    marker = f"marker-{os.getpid()}"
+    program = python_program("import time; time.sleep(60)", environment={"MARKER": marker})
+    with Sandbox(SMALL).start(program) as running:
+        _wait_until(lambda: _processes_with(marker))
+        running._launcher.send_signal(signal.SIGKILL)
+        with pytest.raises(SandboxFault, match="without a reply"):
+            running.result()
+        _wait_until(lambda: not _processes_with(marker))
+
+
+def _wait_until(true: Any) -> None:
+    deadline = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _processes_with(marker: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and marker.encode() in (folder / "environ").read_bytes():
+                found.append(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+@needs_walls
+async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
+    one = Sandbox(SMALL)
+    results = await asyncio.gather(*(one.run_async(python_program(f"print({n})")) for n in range(8)))
+    assert [result.stdout for result in results] == [f"{n}\n".encode() for n in range(8)]
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(one.run_async(python_program("import time; time.sleep(60)")), 0.3)
+    assert time.monotonic() - started < 4
+
+
+@needs_walls
+def test_many_run_at_once_in_threads() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda n: run(f"print({n})").stdout, range(12)))
+    assert results == [f"{n}\n".encode() for n in range(12)]
+
+
+@needs_walls
+def test_isolation_is_found_by_trying() -> None:
+    assert isolation().granted
+    require_isolation(SMALL, "this")
+
+
+def test_a_machine_without_namespaces_is_refused_and_never_run_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher runs under a filter of calls as containers have it, which refuses it new namespaces."""
+    monkeypatch.setattr(sandbox, "_LAUNCHER", (sandbox.INTERPRETER, "-I", "-S", "-c", _CONFINED_LAUNCHER, sandbox._ROOT))
+    with pytest.raises(RequestError, match=r"does not grant a sandbox .*Operation not permitted"):
+        run("print('ran')")
+    selftest._tried.cache_clear()
+    assert not isolation().granted
+    assert isolation().advice
+    with pytest.raises(RequestError, match="the environment"):
+        require_isolation(SMALL, "the environment")
+    require_isolation(SMALL.model_copy(update={"isolation": "none"}), "the environment")
+    selftest._tried.cache_clear()
+
+
+def test_without_isolation_a_program_runs_only_if_that_is_asked_for() -> None:
+    result = run("import os; print(os.getcwd()); open('mine', 'w').close()", SMALL.model_copy(update={"isolation": "none"}))
+    assert result.succeeded
+    assert not Path(result.stdout_text.strip()).exists()
+
+
+def test_a_launcher_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_LAUNCHER", (sys.executable, "-c", "raise OSError('no more')"))
+    with pytest.raises(SandboxFault, match="no more"):
+        run("pass")
+
+
+@pytest.mark.parametrize("wrong", [{"isolation": "some"}, {"wall_seconds": 0}, {"memory": 1}, {"processes": 0}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SandboxConfig.model_validate(wrong)
+
+
+def test_the_filter_is_a_program_that_the_kernel_can_take() -> None:
+    for machine in ("x86_64", "aarch64"):
+        instructions = call_filter(machine)
+        assert len(instructions) % 8 == 0
+        assert len(instructions) // 8 < 4096
+    with pytest.raises(KeyError):
+        call_filter("pdp11")
+
+
+def test_the_numbers_of_calls_are_those_of_the_kernel() -> None:
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.is_file():
+        pytest.skip("the kernel's headers are not installed")
+    numbers = dict(line.split()[1:3] for line in header.read_text().splitlines() if line.startswith("#define __NR_"))
+    assert {name: number for name, (number, _) in REFUSED.items()} == {name: int(numbers[f"__NR_{name}"]) for name in REFUSED}
+
+
+def test_the_launcher_imports_little() -> None:
+    """What a start costs: modules that take milliseconds stay out."""
+    script = "import sys; sys.path.append(sys.argv[1]); import eval.sandbox.launch; print(*sys.modules)"
+    command = [sandbox.INTERPRETER, "-I", "-S", "-c", script, sandbox._ROOT]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert not loaded & {"re", "typing", "pathlib", "json", "socket", "pydantic", "subprocess", "asyncio"}
