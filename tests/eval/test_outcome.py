@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eval.outcome import ExactMatch, FinalNumber, TokenF1
+from eval.kinds import KINDS
+from eval.outcome import AnswerVerifier, ExactMatch
 from eval.verifier import Verifier
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
 
@@ -26,7 +27,7 @@ def score(key: str, verdict: Outcome, hops: int = 1) -> tuple[Task, Score]:
 
 def test_the_answer_decides() -> None:
     verifier: Verifier = ExactMatch()
-    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "1", 1.0, Outcome.SUCCESS)
+    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "2", 1.0, Outcome.SUCCESS)
     assert verifier.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
 
 
@@ -46,8 +47,8 @@ def test_a_task_that_accepts_nothing_cannot_be_judged() -> None:
 
 
 def test_other_verifiers() -> None:
-    judged = TokenF1().verify(TASK, attempt("answer", "Green"))
+    judged = AnswerVerifier(KINDS["qa_f1"]).verify(TASK, attempt("answer", "Green"))
     assert (judged.value, judged.verdict) == (pytest.approx(2 / 3), Outcome.FAILURE)
     sums = Task("t1", "code", "?", ("#### 18",))
-    assert FinalNumber().verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
-    assert FinalNumber().verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
+    assert AnswerVerifier(KINDS["gsm8k"]).verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
+    assert AnswerVerifier(KINDS["gsm8k"]).verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID

@@ -28,7 +28,7 @@ JSON_VALUES = st.recursive(
         ("qa_em", 1984, "1984", 1.0, Outcome.SUCCESS),
         ("qa_em", "Green Lake", None, 0.0, Outcome.FAILURE),
         ("qa_f1", "Green Lake", "Green", 2 / 3, Outcome.FAILURE),
-        ("qa_f1", "Green Lake", "lake green", 1.0, Outcome.SUCCESS),
+        ("qa_f1", "Green Lake", "lake green", 1.0, Outcome.FAILURE),
         ("gsm8k", "so\n#### 18", "The answer is $18.", 1.0, Outcome.SUCCESS),
         ("gsm8k", 18, "#### 81", 0.0, Outcome.FAILURE),
         ("gsm8k", "#### 18", None, 0.0, Outcome.FAILURE),
