@@ -1,7 +1,7 @@
 """Dates in answers: parsed as days, months or years, and compared at the granularity of the right one.
 
-Read are ISO dates (1999, 1999-07, 1999-07-20, also with slashes or dots, year first), words in English («20 July 1999», «July 20th, 1999», «July 1999»,
-a weekday before them), 44 BC, and numeric dates whose order leaves no doubt (20/07/1999). 01/02/1999 is none: it is two dates.
+Read are dates with the year first (1999, 1999-07, 1999/07/20, 1999.07.20), English words («20 July 1999», «July 20th, 1999», «July 1999», a
+weekday before them), 44 BC, and numeric dates whose order leaves no doubt (20/07/1999). 01/02/1999 is none, for it is two dates.
 The whole text is the date. A weekday must be the day's own.
 """
 

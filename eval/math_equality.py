@@ -1,8 +1,8 @@
 """Whether two mathematical expressions are equal, by math-verify, and what it must not let pass.
 
-Runs in `eval.math_worker` alone, for it may hang, and what it imports is heavy. math-verify's own comparison is not symmetric, calls 9 % and
-9 equal, rounds to six decimals, so that 1e-7 equals 2e-7, drops units, and takes (1, 2) for the set of 1 and 2. Here both directions must agree, the
-two must be of one kind, numbers must agree to nine digits, and units must not differ.
+Runs in `eval.math_worker` alone, for it may hang, and what it imports is heavy. math-verify's own comparison is not symmetric, calls
+9 % and 9 equal, rounds to six decimals, so that 1e-7 equals 2e-7, drops units, and takes (1, 2) for the set of 1 and 2. Here both
+directions must agree, the two must be of one kind, numbers must agree to nine digits, and units must not differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The processes that compare expressions: started when the first is wanted, kept, shared by all threads.
 
-Each is a `python -m eval.math_worker` of its own session. A comparison has a deadline there; should even the worker not answer, it is killed from
-here and another takes its place.
+Each is a `python -m eval.math_worker` in a session of its own. A comparison has a deadline there; should even the worker not answer,
+it is killed from here and another takes its place.
 """
 
 from __future__ import annotations

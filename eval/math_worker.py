@@ -1,8 +1,8 @@
 """The process in which math-verify runs: `python -m eval.math_worker`, lines of JSON in, lines of JSON out.
 
 math-verify hangs on some inputs, and its own timeouts are signals, which neither threads nor long calls into C honour. So this
-process, which reads no expression itself, keeps a child that does, and kills it at the deadline. The child is a fork of a process that has loaded
-and warmed math-verify, so that a new one costs milliseconds. It has limits on memory and processor time besides.
+process, which reads no expression itself, keeps a child that does, and kills it at the deadline. The child is a fork of a process
+that has loaded and warmed math-verify, so that a new one costs milliseconds. It has limits on memory and processor time besides.
 
     {"gold": "\\\\frac12", "prediction": "0.5", "seconds": 4} -> {"same": true} or {"error": "…"}
 """

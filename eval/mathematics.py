@@ -29,8 +29,12 @@ _MARKERS = (re.compile(r"####"), re.compile(r"(?i:\banswer is\b:?|\banswer:)|\bA
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _UNICODE = {"−": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "°": r"^\circ "}
 _UNICODE |= {"²": "^2", "³": "^3", "\u00a0": " "}
-_PLAIN = ((re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "), (re.compile(r"(?<![\\A-Za-z])infinity(?![A-Za-z])"), r"\\infty "))
-_PLAIN += ((re.compile(r"(?<![\\A-Za-z])sqrt\(([^()]*)\)"), r"\\sqrt{\1}"), (re.compile(r"\*\*"), "^"))
+_PLAIN = (
+    (re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
+    (re.compile(r"(?<![\\A-Za-z])infinity(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"(?<![\\A-Za-z])sqrt\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"\*\*"), "^"),
+)
 _HEDGE = re.compile(r"\b(?:not|never|neither|nor|or|and|maybe|either|isn't)\b|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp)\b|≠|±|;")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}")

@@ -116,7 +116,7 @@ def _value(match: re.Match[str]) -> Decimal | None:
         return None
     negative = (match["sign"] in ("-", "−")) != bool(match["late_sign"])
     value = Decimal(match["digits"].replace(",", "") + (match["exponent"] or ""))
-    sign, digits, exponent = value.as_tuple()
+    _, digits, exponent = value.as_tuple()
     # Put together rather than multiplied or negated, for arithmetic on decimals rounds to 28 digits.
     return Decimal((int(negative), digits, int(exponent) + _SCALES.get(match["scale"] or "", 0)))
 

@@ -60,8 +60,14 @@ class ExactMatch(AnswerVerifier):
         super().__init__(KINDS["qa_em"])
 
 
-def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
-    """Why no verifier of answers can speak: the trajectory ended by a fault, or the task accepts nothing."""
+def why_not_finished(trajectory: Trajectory) -> str | None:
+    """The fault that a trajectory ended by, if it did."""
     if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
         return trajectory.error or "the trajectory ended by a fault"
-    return None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
+    return None
+
+
+def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
+    """Why no verifier of answers can speak: the trajectory ended by a fault, or the task accepts nothing."""
+    nothing = None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
+    return why_not_finished(trajectory) or nothing
