@@ -15,6 +15,7 @@ DIGITS = 9
 """Significant digits to which a decimal must agree with an exact value."""
 
 _COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+")
+_CURRENCIES = {"$": " dollars ", "€": " euros ", "£": " pounds "}
 _WARMING = (
     (r"\frac{1}{2}", "0.5"),
     ("x^2+2x+1", "(x+1)^2"),
@@ -81,17 +82,25 @@ def _assigns(value: Any) -> bool:
 
 
 def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
-    """Whether both are numbers and both name a unit, and not the same one."""
+    """Whether both are without variables, and name units that differ; a plain number may go without."""
     if getattr(right, "free_symbols", None) or getattr(given, "free_symbols", None):
         return False
-    units = [" ".join(re.findall(r"[A-Za-z]+", _COMMAND.sub(r" \1 ", text))).lower() for text in (gold, prediction)]
-    return all(units) and units[0] != units[1]
+    units = [_unit(text) for text in (gold, prediction)]
+    return units[0] != units[1] and (all(units) or _kind(right) != "expression")
+
+
+def _unit(text: str) -> str:
+    """The words of a number's text, currency signs among them."""
+    spelt = "".join(_CURRENCIES.get(sign, sign) for sign in text)
+    return " ".join(re.findall(r"[A-Za-z]+", _COMMAND.sub(r" \1 ", spelt))).lower()
 
 
 def _close(right: Any, given: Any) -> bool:
     """Whether plain numbers, also inside sets, tuples and matrices, agree to `DIGITS` digits; True for all that is no number."""
-    from sympy import Expr, FiniteSet, MatrixBase, Tuple
+    from sympy import Expr, FiniteSet, Interval, MatrixBase, Tuple
 
+    if isinstance(right, Interval) and isinstance(given, Interval):
+        return _close(right.start, given.start) and _close(right.end, given.end)
     if isinstance(right, FiniteSet | Tuple) and isinstance(given, FiniteSet | Tuple):
         return all(any(_close(one, other) for other in given.args) for one in right.args)
     if isinstance(right, MatrixBase) and isinstance(given, MatrixBase):

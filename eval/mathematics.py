@@ -15,6 +15,7 @@ Equal texts are equal; two plain numbers are compared exactly; words are compare
 from __future__ import annotations
 
 import re
+from collections import Counter
 from fractions import Fraction
 
 from eval.answers import normalize
@@ -35,7 +36,8 @@ _PLAIN = (
     (re.compile(r"(?<![\\A-Za-z])sqrt\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"\*\*"), "^"),
 )
-_HEDGE = re.compile(r"\b(?:not|never|neither|nor|or|and|maybe|either|isn't)\b|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp)\b|≠|±|;")
+_HEDGE = re.compile(r"\b(?:not|never|neither|nor|or|and|maybe|either|isn't)\b|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime)\b|[≠±;']")
+"""What an answer may hold only where the right one does: denials, choices, lists, and primes, which math-verify reads over."""
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}")
 
@@ -63,13 +65,13 @@ def same_mathematics(prediction: str, gold: str) -> bool:
     right, given = final_expression(gold), final_expression(prediction)
     if right is None or normalize(right) in ("nan", "none", "null"):
         raise ValueError("the gold has no final answer")
-    if given is None or not set(_HEDGE.findall(given)) <= set(_HEDGE.findall(right)):
+    if given is None or not Counter(_HEDGE.findall(given)) <= Counter(_HEDGE.findall(right)):
         return False
     if given == right:
         return True
     words = [_TEXT.sub(r"\1", side).strip() for side in (right, given)]
     if any(_WORDS.fullmatch(side) for side in words):
-        return normalize(words[0]) == normalize(words[1])
+        return all(_WORDS.fullmatch(side) for side in words) and normalize(words[0]) == normalize(words[1])
     if (numbers := (_plain_number(right), _plain_number(given))) and None not in numbers:
         return numbers[0] == numbers[1]
     return right.isascii() and given.isascii() and compare(right, given)
@@ -115,9 +117,13 @@ def _tidied(text: str) -> str | None:
 
 
 def _balanced(text: str) -> bool:
-    depth = 0
-    for sign in text:
-        depth += {"{": 1, "}": -1}.get(sign, 0)
-        if depth < 0:
+    """Whether every brace closes, and every parenthesis and bracket, each by either of them: «(0, 1]» is an interval."""
+    for opening, closing in (("{", "}"), ("([", ")]")):
+        depth = 0
+        for sign in text:
+            depth += (sign in opening) - (sign in closing)
+            if depth < 0:
+                return False
+        if depth:
             return False
-    return depth == 0
+    return True

@@ -96,9 +96,11 @@ def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance())
 
 
 def several_answers(text: str) -> bool:
-    """Whether `text` opens or closes more than one answer tag."""
+    """Whether `text` opens or closes more than one answer tag, or goes on in words or figures after it has closed one."""
     tags = [tag[0].lower() for tag in _TAG.finditer(text)]
-    return any(tags.count(tag) > 1 for tag in ("<answer>", "</answer>")) or tags[:1] == ["</answer>"] != tags
+    end = text.lower().find("</answer>")
+    goes_on = end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :]))
+    return goes_on or any(tags.count(tag) > 1 for tag in ("<answer>", "</answer>"))
 
 
 def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:

@@ -40,6 +40,8 @@ class Agreement:
     def _score(self, trajectory: Trajectory, answers: Sequence[Key | None]) -> Score:
         if reason := why_not_finished(trajectory):
             return Score(trajectory.id, self.name, self.version, None, Outcome.INVALID, reason)
+        if len(answers) < 2:
+            return Score(trajectory.id, self.name, self.version, None, Outcome.INVALID, "the group is a single attempt")
         answer = _answer(trajectory)
         if answer is None:
             return Score(trajectory.id, self.name, self.version, 0.0, Outcome.FAILURE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from eval.dates import read_date
@@ -158,8 +159,8 @@ def _bare(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _figures(text: str) -> list[str]:
-    return [number.lstrip("0") or "0" for number in re.findall(r"[0-9]+", text.replace(",", ""))]
+def _figures(text: str) -> list[Fraction]:
+    return [Fraction(number) for number in re.findall(r"[0-9]{1,50}(?:\.[0-9]{1,50})?", text.replace(",", ""))]
 
 
 def _is_set(kind: Kind, subject: Subject) -> bool:
