@@ -1,8 +1,9 @@
-"""What the verifiers get right, and what they survive: `python benchmarks/verifiers.py [--fuzz 100000] [--kinds KIND …] [--data FOLDER] [--json]`.
+"""What the verifiers get right, and what they survive: `python benchmarks/verifiers.py [--json]`.
 
-Four tables: GSM8K's test references against themselves and against one another; FireAct's own em and f1 on every released row; the negatives in
-`tests/eval/negatives.jsonl`, none of which may pass; and fuzzed inputs through every kind, with the seconds that each took, the killed ones counted.
-`--data` holds `math_gsm8k` and `trajectories/fireact`; without them those tables are left out.
+Four tables: GSM8K's test references against themselves and against what is made from them; FireAct's own em and f1 on every released
+row; the negatives in `tests/eval/negatives.jsonl`, none of which may pass; and `--fuzz` made-up inputs through each of `--kinds`, with
+the seconds that each took, the killed ones counted. `--data` holds `math_gsm8k` and `trajectories/fireact`; without them those tables
+are left out.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ def negatives() -> list[Row]:
     ]
 
 
-def fuzzed(kind: str, count: int) -> Row:
+def fuzzed(kind: str, count: int, seed: int) -> Row:
     """`count` inputs through a kind. An exception that is no verdict ends the benchmark; whatever takes long is in the seconds."""
     list(verify_rows(kind, [{"id": 0, "gold": "1/2", "pred": "0.5"}]))  # a worker's start is not an input's time
     with ThreadPoolExecutor(WORKERS if kind == "math" else 1) as threads:
-        timed = list(threads.map(lambda row: _timed(kind, row), fuzz(kind, count), chunksize=1))
+        timed = list(threads.map(lambda row: _timed(kind, row), fuzz(kind, count, seed)))
     seconds = sorted(took for took, _, _ in timed)
     verdicts = Counter(verdict for _, verdict, _ in timed)
     killed = sum(error is not None and "too long" in error for _, _, error in timed)
@@ -110,6 +111,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fuzz", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0, help="what the made-up inputs follow from")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), help="the kinds that fuzzed inputs go through")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--json", action="store_true")
@@ -120,7 +122,7 @@ def main() -> None:
     if (arguments.data / "trajectories" / "fireact").is_dir():
         tables["fireact"] = fireact(arguments.data)
     tables["negatives"] = negatives()
-    tables["fuzz"] = [fuzzed(kind, arguments.fuzz) for kind in arguments.kinds]
+    tables["fuzz"] = [fuzzed(kind, arguments.fuzz, arguments.seed) for kind in arguments.kinds]
     if arguments.json:
         print(json.dumps(tables))
     else:

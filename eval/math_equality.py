@@ -52,9 +52,12 @@ def warm() -> None:
 
 
 def _read(latex: str) -> Any:
+    """The expression that all of `latex` is. Without an anchor math-verify would take a fraction out of what it cannot read as a whole."""
     from math_verify import LatexExtractionConfig, parse
 
-    found = parse(rf"\boxed{{{latex}}}", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+    whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0)
+    boxed = rf"\boxed{{{latex}}}"
+    found = parse(boxed, [whole], fallback_mode="no_fallback", extraction_mode="first_match", parsing_timeout=None)
     return found[0] if found else None
 
 
@@ -82,11 +85,12 @@ def _assigns(value: Any) -> bool:
 
 
 def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
-    """Whether both are without variables, and name units that differ; a plain number may go without."""
-    if getattr(right, "free_symbols", None) or getattr(given, "free_symbols", None):
-        return False
+    """Whether the words in the texts differ where they are no variables; a plain number may go without its unit."""
+    symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
     units = [_unit(text) for text in (gold, prediction)]
-    return units[0] != units[1] and (all(units) or _kind(right) != "expression")
+    if all(symbols) or units[0] == units[1]:
+        return False
+    return _kind(right) in ("interval", "set", "tuple", "matrix") or (all(units) and not any(symbols))
 
 
 def _unit(text: str) -> str:
