@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 
 from eval.answers import sub_match
-from eval.judges import VERSION, Case, Judge, Verdict, calibrate, read_verdict, refuse_unfit
+from eval.judges import PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_verdict, refuse_unfit
+from flows.verifiers import open_judge
+from rl.config import PolicyConfig
+from rl.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.opening import open_teacher
 from tests.eval.test_outcome import TASK, attempt
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Completion, Failure, Lake, Outcome, RequestError, StopReason
+from tests.synth.teachers.served import serve
+from warehouse import Check, Completion, Failure, Lake, Outcome, RequestError, StopReason
 
 Grade = Callable[[str, list[str], str], bool]
 
@@ -88,6 +92,21 @@ def test_a_judge_that_misgrades_is_refused(grade: Grade, short: str) -> None:
         calibration = calibrate(judge)
         with pytest.raises(RequestError, match=f"falls short on {short}\\."):
             refuse_unfit(judge, calibration)
+
+
+@pytest.mark.engine
+def test_a_real_model_that_never_learnt_is_refused(tmp_path: Path) -> None:
+    """A policy from scratch behind a real server writes, and what it writes is no verdict: that is found before it judges anything."""
+    sizes = {"layers": 2, "width": 64, "heads": 2, "key_value_heads": 2, "intermediate_size": 128, "vocabulary_size": 400}
+    config = PolicyConfig(**sizes, max_position_embeddings=2048)
+    policy = create_policy(config, ["user: Which lake?", "assistant: right", PROMPT], ["Green", "Lake"], tmp_path / "tiny", seed=0)
+    with serve(policy, tmp_path) as url, Lake(tmp_path / "home") as lake:
+        teacher = TeacherConfig(kind="openai", model="tiny", base_url=url, first_pause_seconds=0.01)
+        with pytest.raises(RequestError, match="0 of 7 right"), open_judge(teacher, lake):
+            pass
+        assert len(lake.read(Completion)) == 20 * 3, "it was asked every pair, three times"
+        reasons = {check.reason.split(":")[0].rsplit(" ", 1)[-1] for check in lake.read(Check, "kind = 'calibration'")}
+    assert reasons <= {"unreadable", "cut", "empty"}
 
 
 @pytest.mark.slow
