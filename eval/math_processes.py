@@ -86,9 +86,9 @@ class _Pool:
     """At most `WORKERS` processes; a caller waits where all are at work."""
 
     def __init__(self) -> None:
-        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
-        self._places = threading.Semaphore(WORKERS)
+        self._forget()
         atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._forget)  # two processes that read one pipe would get each other's answers
 
     def compare(self, gold: str, prediction: str) -> bool:
         """Whether the two are equal."""
@@ -104,6 +104,10 @@ class _Pool:
         """End the processes that are idle."""
         while not self._idle.empty():
             self._idle.get().end()
+
+    def _forget(self) -> None:
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        self._places = threading.Semaphore(WORKERS)
 
     def _take(self) -> _Worker:
         try:

@@ -39,15 +39,10 @@ class AnswerVerifier:
         if trajectory.answer is None:
             return self._score(trajectory, 0.0, Outcome.FAILURE)
         try:
-            value, success = self.kind.judge(trajectory.answer, task.answers, self._options(task))
+            value, success = self.kind.judge(trajectory.answer, task.answers, options_of(task, self.kind))
         except ValueError as error:
             return self._score(trajectory, None, Outcome.INVALID, str(error))
         return self._score(trajectory, value, Outcome.SUCCESS if success else Outcome.FAILURE)
-
-    def _options(self, task: Task) -> dict[str, Any]:
-        given = task.provenance.get("options")
-        options = dict(given) if isinstance(given, dict) else {}
-        return options | ({"set": True} if task.provenance.get("set") is True and "set" in self.kind.options else {})
 
     def _score(self, trajectory: Trajectory, value: float | None, verdict: Outcome, error: str | None = None) -> Score:
         return Score(trajectory.id, self.name, self.version, value, verdict, error)
@@ -58,6 +53,13 @@ class ExactMatch(AnswerVerifier):
 
     def __init__(self) -> None:
         super().__init__(KINDS["qa_em"])
+
+
+def options_of(task: Task, kind: Kind) -> dict[str, Any]:
+    """The options that a task's provenance gives for a kind."""
+    given = task.provenance.get("options")
+    options = dict(given) if isinstance(given, dict) else {}
+    return options | ({"set": True} if task.provenance.get("set") is True and "set" in kind.options else {})
 
 
 def why_not_finished(trajectory: Trajectory) -> str | None:

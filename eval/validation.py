@@ -17,6 +17,7 @@ from eval.dates import read_date
 from eval.kinds import Golds, Kind
 from eval.mathematics import final_expression
 from eval.numbers import final_number, measure
+from eval.outcome import options_of
 from warehouse.records import Task
 
 _ALIKE = str.maketrans("aeopcxyAEOPCX0123456789", "аеорсхуАЕОРСХ０１２３４５６７８９")
@@ -168,8 +169,5 @@ def _is_set(kind: Kind, subject: Subject) -> bool:
 
 
 def subject_of(task: Task, kind: Kind) -> Subject:
-    """A task as what is proven, with the options that its provenance gives."""
-    options = task.provenance.get("options")
-    given = dict(options) if isinstance(options, dict) else {}
-    given |= {"set": True} if task.provenance.get("set") is True and "set" in kind.options else {}
-    return Subject(task.key, task.answers, given, task.question)
+    """A task as what is proven."""
+    return Subject(task.key, task.answers, options_of(task, kind), task.question)

@@ -59,7 +59,10 @@ def _subject(row: Any) -> Subject:
     if not isinstance(row, Mapping) or "gold" not in row:
         raise ValueError("it is no object with a gold")
     gold, options, question = row["gold"], row.get("options") or {}, row.get("question") or ""
-    golds = [str(item) if isinstance(item, int | float) else item for item in (gold if isinstance(gold, list) else [gold])]
+    golds = [
+        str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+        for item in (gold if isinstance(gold, list) else [gold])
+    ]
     if not all(
         isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(name, str) for name in item)) for item in golds
     ):
