@@ -4,8 +4,9 @@ The final number is the first one after the last marker (`####`, `A:` or «answe
 decimal, in ASCII digits, with an optional sign, thousands separators, a currency sign, an exponent and a word of scale («3 million»).
 
 What only looks like an answer is none: a number that is a part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
-several side by side («16, 17 or 18»), one that is denied («not 18»), one of more than 1,000 digits, and all that stands in a text
-with several answer tags. Where the rule meets one of these there is no number, and it does not go on looking.
+several side by side («16, 17 or 18»), one that is denied («not 18»), a bound (< 18) or under a function (√18), one of more than 1,000
+digits, and all that stands in a text with several answer tags. Where the rule meets one of these there is no number, and it does not
+go on looking.
 """
 
 from __future__ import annotations
@@ -33,10 +34,16 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _JOINED = re.compile(
-    r"\s*(?:[-−–+/^*×÷|;,&~]|\*\*|\bor\b|\band\b|\bto\b)?\s*[-−+$€£]{0,2}|[:'’_\u00ad\u200b-\u200f\u2060\ufeff]", re.IGNORECASE
+    r"""\s*(?:\\?[-−–+/^*×÷|;,&~]|\*\*|\}\s*\{|\\(?:times|cdot|div|pm)|[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly)\b)?
+    (?:\s*\b(?:maybe|perhaps|possibly|even|else|just)\b)*\s*[{(]?[-−+$€£]{0,2} | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
+    re.IGNORECASE | re.VERBOSE,
 )
 """What makes one number of two where it is all that stands between them."""
 _DENIED = re.compile(r"(?:\b(?:not|never|neither|nor|no)\b|n't\b|≠|!=|\\neq?\b)\s*(?:[\w$€£]+\s+){0,2}$", re.IGNORECASE)
+_BOUNDED = re.compile(r"(?:(?<!<)<|(?<![\w>/\"'])>|[≤≥]|\\[lg]eq?\b)=?\s*$")
+"""What makes a bound of a number; `>>` closes a calculation of GSM8K, and `>` after a word closes a tag."""
+_APPLIED = re.compile(r"(?:[√∛∜]|\\(?:sqrt|[dt]?frac|log|ln|sin|cos|tan|binom)|\b(?:sqrt|log|ln|sin|cos|tan|exp))\s*[\[{(]*$")
+"""A function of the number."""
 _TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
@@ -110,7 +117,8 @@ def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Deci
     after = text[_end(number) : numbers[place + 1].start("digits")] if place + 1 < len(numbers) else None
     if number["spoilt"] or any(between is not None and _JOINED.fullmatch(between) for between in (before, after)):
         return None
-    return None if _DENIED.search(text[: number.start()].rsplit("\n", 1)[-1][-80:]) else _value(number)
+    line = text[: number.start()].rsplit("\n", 1)[-1][-80:]
+    return None if any(sign.search(line) for sign in (_DENIED, _BOUNDED, _APPLIED)) else _value(number)
 
 
 def _value(match: re.Match[str]) -> Decimal | None:
