@@ -36,7 +36,10 @@ _PLAIN = (
     (re.compile(r"(?<![\\A-Za-z])sqrt\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"\*\*"), "^"),
 )
-_HEDGE = re.compile(r"\b(?:not|never|neither|nor|or|and|maybe|either|isn't)\b|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b|[≠±≈~…;']")
+_HEDGE = re.compile(
+    r"\b(?:not|never|neither|nor|or|and|maybe|either|isn't)\b|[≠±≈~…;']"
+    r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b"
+)
 """What an answer may hold only where the right one does: denials, choices, lists, and primes, which math-verify reads over."""
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}")
