@@ -3,8 +3,8 @@
 Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
 ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
 
-A task whose provenance says `"set": true` asks for all of its answers; every other asks for any one. `"options"` in the provenance are
-those of the kind, such as a tolerance.
+A task whose provenance says `"set": true` asks for all of its answers; every other asks for any one. `"verifier"` in the provenance names
+the kind that judges it, `"options"` are those of the kind, such as a tolerance.
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ class ExactMatch(AnswerVerifier):
 
     def __init__(self) -> None:
         super().__init__(KINDS["qa_em"])
+
+
+def verifier_of(task: Task, default: str) -> AnswerVerifier:
+    """The verifier of the kind that a task's provenance names, or else of the kind `default`."""
+    named = task.provenance.get("verifier")
+    return AnswerVerifier(KINDS[named if isinstance(named, str) and named in KINDS else default])
 
 
 def options_of(task: Task, kind: Kind) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.outcome import verifier_of
 from eval.verifier import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
 from flows.config import EvaluationConfig
 from flows.home import Home
 from flows.lakes import open_lake
-from flows.verifiers import open_verifier, verifier_of
+from flows.verifiers import open_verifier
 from warehouse import Lake, Outcome, Score, Task
 
 BATCH = 1_000

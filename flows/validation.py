@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from eval.kinds import KINDS, Kind
+from eval.outcome import verifier_of
 from eval.rows import read_rows
 from eval.validation import Subject, Tally, Validation, subject_of, validate
 from flows.home import Home
 from flows.lakes import open_lake
-from flows.verifiers import verifier_of
 from warehouse import Task
 from warehouse.errors import RequestError
 

@@ -1,4 +1,4 @@
-"""Verifiers by name: those that a task or a configuration names, and the judge, which has to be opened and to show what it can do."""
+"""Verifiers by name: the kinds, the unsupervised ones, and the judge, which has to be opened and to show what it can do."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from eval.outcome import AnswerVerifier
 from eval.unsupervised import Agreement, Confidence
 from eval.verifier import BatchVerifier, Verifier
 from synth.teachers.config import TeacherConfig
-from warehouse import Lake, Task
+from warehouse import Lake
 from warehouse.errors import RequestError
 
 JUDGE = "judge"
 _UNSUPERVISED: dict[str, BatchVerifier] = {verifier.name: verifier for verifier in (Agreement(), Confidence())}
 NAMES = (*KINDS, JUDGE, *_UNSUPERVISED)
 """Every verifier that `flywheel reverify` takes."""
-
-
-def verifier_of(task: Task, default: str) -> Verifier:
-    """The verifier that a task's provenance names, or else that of the name `default`, which must be a kind."""
-    named = task.provenance.get("verifier")
-    return AnswerVerifier(KINDS[named if isinstance(named, str) and named in KINDS else default])
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from eval.outcome import verifier_of
 from flows.runs import StageRun
-from flows.verifiers import verifier_of
 from flows.workshop import Workshop
 from rl.rollout import RolloutRequest
 from warehouse import Policy, Score, Task, Trajectory
