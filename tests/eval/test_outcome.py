@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from eval.kinds import KINDS
-from eval.outcome import AnswerVerifier, ExactMatch
+from eval.outcome import AnswerVerifier, ExactMatch, verifier_of
 from eval.verifier import Verifier
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
 
@@ -52,3 +52,30 @@ def test_other_verifiers() -> None:
     sums = Task("t1", "code", "?", ("#### 18",))
     assert AnswerVerifier(KINDS["gsm8k"]).verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
     assert AnswerVerifier(KINDS["gsm8k"]).verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
+
+
+COLOURS = Task("t1", "search", "Which colours?", ("red", "blue"), provenance={"set": True})
+
+
+def test_a_question_that_asks_for_a_set_wants_all_of_it() -> None:
+    verdicts = [
+        ExactMatch().verify(COLOURS, attempt("answer", text)).verdict for text in ("blue; red", "red", "red; blue; green", "red or blue")
+    ]
+    assert verdicts == [Outcome.SUCCESS, *[Outcome.FAILURE] * 3]
+    assert AnswerVerifier(KINDS["qa_f1"]).verify(COLOURS, attempt("answer", "red")).value == pytest.approx(2 / 3)
+
+
+def test_a_list_is_no_answer_to_a_question_that_has_one() -> None:
+    for text in ("Green Lake; Blue Lake", "Green Lake | Blue Lake", "Green; Lake"):
+        assert ExactMatch().verify(TASK, attempt("answer", text)).verdict is Outcome.FAILURE
+    assert ExactMatch().verify(Task("t1", "search", "?", ("Frost; Nixon",)), attempt("answer", "Frost; Nixon")).verdict is Outcome.SUCCESS
+
+
+def test_a_task_names_its_verifier_and_its_options() -> None:
+    task = Task("t1", "code", "How much?", ("100",), provenance={"verifier": "number", "options": {"relative": 0.01}})
+    verifier = verifier_of(task, "qa_em")
+    assert verifier.name == "number"
+    assert verifier.verify(task, attempt("answer", "101")).verdict is Outcome.SUCCESS
+    assert [verifier_of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd}), "qa_em").name for odd in ("nobody", [], None)] == [
+        "qa_em"
+    ] * 3
