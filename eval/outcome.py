@@ -2,75 +2,80 @@
 
 Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
 ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
+
+A task whose provenance says `"set": true` asks for all of its answers; every other asks for any one. `"verifier"` in the provenance names
+the kind that judges it, `"options"` are those of the kind, such as a tolerance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from eval.answers import exact_match, f1
-from eval.numbers import same_number
+from eval.kinds import KINDS, Kind
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory
-
-AnswerValue = Callable[[str, tuple[str, ...]], float]
-"""(answer, accepted answers) -> value in [0, 1]; success is a value of 1. Raises ValueError where it cannot judge."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerifier:
-    """Judges the answer of a trajectory by `value_of`."""
+    """Judges the answer of a trajectory by the rule of a kind."""
 
-    name: str
-    version: str
-    value_of: AnswerValue
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        """The kind's name."""
+        return self.kind.name
+
+    @property
+    def version(self) -> str:
+        """The kind's version."""
+        return self.kind.version
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The score of the trajectory's own answer; invalid after a fault or where the task accepts no answer."""
-        reason = _why_not_judged(task, trajectory)
-        if reason is not None:
-            return self._invalid(trajectory, reason)
-        answer = trajectory.answer
+        """The score of the trajectory's own answer; invalid after a fault or where the task cannot be judged."""
+        if reason := why_not_judged(task, trajectory):
+            return self._score(trajectory, None, Outcome.INVALID, reason)
+        if trajectory.answer is None:
+            return self._score(trajectory, 0.0, Outcome.FAILURE)
         try:
-            value = 0.0 if answer is None else self.value_of(answer, task.answers)
+            value, success = self.kind.judge(trajectory.answer, task.answers, options_of(task, self.kind))
         except ValueError as error:
-            return self._invalid(trajectory, str(error))
-        return Score(trajectory.id, self.name, self.version, value, Outcome.SUCCESS if value >= 1.0 else Outcome.FAILURE)
+            return self._score(trajectory, None, Outcome.INVALID, str(error))
+        return self._score(trajectory, value, Outcome.SUCCESS if success else Outcome.FAILURE)
 
-    def _invalid(self, trajectory: Trajectory, reason: str) -> Score:
-        return Score(trajectory.id, self.name, self.version, None, Outcome.INVALID, reason)
+    def _score(self, trajectory: Trajectory, value: float | None, verdict: Outcome, error: str | None = None) -> Score:
+        return Score(trajectory.id, self.name, self.version, value, verdict, error)
 
 
 class ExactMatch(AnswerVerifier):
-    """`qa_em`: the answer equals an accepted one after SQuAD's normalisation."""
+    """`qa_em`: the answer is an accepted one, or the exact set of them where the task asks for all."""
 
     def __init__(self) -> None:
-        super().__init__("qa_em", "1", _exact_match_value)
+        super().__init__(KINDS["qa_em"])
 
 
-class TokenF1(AnswerVerifier):
-    """`qa_f1`: the best F1 over words with an accepted answer; a success only where it is 1."""
-
-    def __init__(self) -> None:
-        super().__init__("qa_f1", "1", f1)
-
-
-class FinalNumber(AnswerVerifier):
-    """`gsm8k`: the answer ends on the same number as an accepted one."""
-
-    def __init__(self) -> None:
-        super().__init__("gsm8k", "1", _number_value)
+def verifier_of(task: Task, default: str) -> AnswerVerifier:
+    """The verifier of the kind that a task's provenance names, or else of the kind `default`."""
+    named = task.provenance.get("verifier")
+    return AnswerVerifier(KINDS[named if isinstance(named, str) and named in KINDS else default])
 
 
-def _why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
+def options_of(task: Task, kind: Kind) -> dict[str, Any]:
+    """The options that a task's provenance gives for a kind."""
+    given = task.provenance.get("options")
+    options = dict(given) if isinstance(given, dict) else {}
+    return options | ({"set": True} if task.provenance.get("set") is True and "set" in kind.options else {})
+
+
+def why_not_finished(trajectory: Trajectory) -> str | None:
+    """The fault that a trajectory ended by, if it did."""
     if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
         return trajectory.error or "the trajectory ended by a fault"
-    return None if task.answers else "the task accepts no answer"
+    return None
 
 
-def _exact_match_value(answer: str, golds: tuple[str, ...]) -> float:
-    return float(exact_match(answer, golds))
-
-
-def _number_value(answer: str, golds: tuple[str, ...]) -> float:
-    return float(any(same_number(answer, gold) for gold in golds))
+def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
+    """Why no verifier of answers can speak: the trajectory ended by a fault, or the task accepts nothing."""
+    nothing = None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
+    return why_not_finished(trajectory) or nothing

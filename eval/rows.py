@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.answers import exact_match, f1, set_scores
 from eval.code import judge_row
-from eval.numbers import same_number
+from eval.kinds import KINDS, Judged, Kind
 from warehouse.errors import RequestError
 from warehouse.records import Outcome
 
@@ -34,7 +33,7 @@ class RowError(ValueError):
     """Why one row cannot be judged."""
 
 
-RowVerifier = Callable[[dict[str, Any]], tuple[float, bool]]
+RowVerifier = Callable[[dict[str, Any]], Judged]
 """row -> (value, success). Raises RowError where the row cannot be judged."""
 
 
@@ -99,40 +98,35 @@ def _text(value: Any, key: str) -> str:
     return str(value)
 
 
-def _golds(row: dict[str, Any]) -> list[str]:
-    gold = row["gold"]
-    golds = [_text(item, "gold") for item in (gold if isinstance(gold, list) else [gold])]
-    if not any(item.strip() for item in golds):
+def _by_kind(kind: Kind) -> RowVerifier:
+    """The verifier of rows by the rule of a kind; a set may be given as a list, its items with aliases as lists."""
+    several = kind.name == "set"
+
+    def verify(row: dict[str, Any]) -> Judged:
+        options = row.get("options") or {}
+        if not isinstance(options, dict):
+            raise RowError("options are not an object")
+        sets = several or options.get("set") is True
+        golds = _golds(row["gold"], sets)
+        if row["pred"] is None:
+            kind.judge("", golds, options)  # so that a row whose gold cannot be judged is told, whatever was predicted
+            return 0.0, False
+        return kind.judge(_prediction(row["pred"], sets), golds, options)
+
+    return verify
+
+
+def _golds(gold: Any, sets: bool) -> list[str | list[str]]:
+    items = gold if isinstance(gold, list) else [gold]
+    golds = [[_text(name, "gold") for name in item] if sets and isinstance(item, list) else _text(item, "gold") for item in items]
+    if not any(name.strip() for item in golds for name in ([item] if isinstance(item, str) else item)):
         raise RowError("gold holds no answer")
     return golds
 
 
-def _exact_match(row: dict[str, Any]) -> tuple[float, bool]:
-    golds = _golds(row)
-    matched = row["pred"] is not None and exact_match(_text(row["pred"], "pred"), golds)
-    return float(matched), matched
+def _prediction(pred: Any, sets: bool) -> str | list[str]:
+    return [_text(item, "pred") for item in pred] if sets and isinstance(pred, list) else _text(pred, "pred")
 
 
-def _f1(row: dict[str, Any]) -> tuple[float, bool]:
-    golds = _golds(row)
-    value = 0.0 if row["pred"] is None else f1(_text(row["pred"], "pred"), golds)
-    return value, value >= 1.0
-
-
-def _gsm8k(row: dict[str, Any]) -> tuple[float, bool]:
-    golds = _golds(row)
-    prediction = "" if row["pred"] is None else _text(row["pred"], "pred")
-    same = any(same_number(prediction, gold) for gold in golds)
-    return float(same), same
-
-
-def _set(row: dict[str, Any]) -> tuple[float, bool]:
-    golds = _golds(row)
-    prediction = [] if row["pred"] is None else row["pred"]
-    predictions = [_text(item, "pred") for item in (prediction if isinstance(prediction, list) else [prediction])]
-    scores = set_scores(predictions, golds)
-    return scores.f1, scores.exact
-
-
-ROW_VERIFIERS: dict[str, RowVerifier] = {"qa_em": _exact_match, "qa_f1": _f1, "gsm8k": _gsm8k, "set": _set, "code": judge_row}
-"""Verifiers by kind. `qa_em` and `gsm8k` give 0 or 1, `qa_f1` the best F1 and `set` the F1 of the sets (success: exact)."""
+ROW_VERIFIERS: dict[str, RowVerifier] = {**{name: _by_kind(kind) for name, kind in KINDS.items()}, "code": judge_row}
+"""Verifiers of rows by kind: those of answers (`eval.kinds`), and of programs (`eval.code`)."""

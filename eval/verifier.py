@@ -1,14 +1,22 @@
 """The seam of judgement: a verifier looks at a task and one trajectory and answers with a score.
 
 A verifier that cannot judge says *invalid* with the reason; it never says zero for what is not the policy's doing. Its
-version changes whenever its verdicts could, so that scores of both versions can stand side by side in the lake.
+version changes whenever its verdicts could, so that scores of both versions can stand side by side in the lake. One that judges many at
+once, because it asks a server or looks at whole groups, is a `BatchVerifier`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from warehouse.records import Score, Task, Trajectory
+
+Attempt = tuple[Task, Trajectory]
+"""A trajectory with the task that it tried."""
+
+UNSUPERVISED = "unsupervised:"
+"""What the name of a verifier begins with that looks at no accepted answer: its scores never are a trajectory's outcome."""
 
 
 class Verifier(Protocol):
@@ -27,3 +35,29 @@ class Verifier(Protocol):
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         """The score of `trajectory` as an attempt at `task`."""
         ...
+
+
+@runtime_checkable
+class BatchVerifier(Protocol):
+    """Judges many attempts together."""
+
+    @property
+    def name(self) -> str:
+        """Name of the verifier as it stands in the table `scores`."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Version of its verdicts."""
+        ...
+
+    def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
+        """A score for each attempt, in their order."""
+        ...
+
+
+def verify_all(verifier: Verifier | BatchVerifier, attempts: Sequence[Attempt]) -> list[Score]:
+    """A score for each attempt, in their order, by either sort of verifier."""
+    if isinstance(verifier, BatchVerifier):
+        return verifier.verify_all(attempts)
+    return [verifier.verify(task, trajectory) for task, trajectory in attempts]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
+from eval.kinds import KINDS
 from flows.overrides import apply_overrides
 from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, Section, SftConfig
 from rl.curriculum import CurriculumConfig
@@ -113,6 +114,18 @@ class EvaluationConfig(Section):
     """Turns that an evaluated policy may take."""
     largest_fall: float = Field(default=0.02, ge=0, le=1)
     """A candidate that falls by more than this on any suite is not promoted."""
+    verifier: str = "qa_em"
+    """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`."""
+    judge: TeacherConfig | None = None
+    """The model behind the verifier `judge`, which `flywheel reverify` takes beside these kinds."""
+
+    @model_validator(mode="after")
+    def _check_verifier(self) -> EvaluationConfig:
+        if self.verifier not in KINDS:
+            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(KINDS)}")
+        if self.judge is not None and self.judge.kind == "oracle":
+            raise ValueError("judge.kind must be openai or engine: the graph's oracle answers questions, it judges nothing")
+        return self
 
 
 class FlywheelConfig(TurnConfig):

@@ -1,7 +1,8 @@
 """Views over the lake, stored in its catalogue so that every DuckDB client sees them.
 
 An invalid trajectory is counted in a column of its own and takes part in no rate, mean or interval. What a trajectory came
-to is the verdict of its latest score, else the outcome it was stored with; of scores committed together the first counts.
+to is the verdict of its latest score, else the outcome it was stored with; of scores committed together the first counts. A score
+that looked at no accepted answer (its verifier's name begins with `unsupervised:`) is no verdict.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ _OUTCOMES = """
 SELECT t.id AS trajectory_id, coalesce(s.verdict, t.outcome) AS outcome,
     CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE coalesce(s.value, t.reward) END AS reward
 FROM trajectories t LEFT JOIN (
-    SELECT trajectory_id, verdict, value FROM scores
+    SELECT trajectory_id, verdict, value FROM scores WHERE NOT starts_with(verifier, 'unsupervised:')
     QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY recorded DESC, rowid) = 1
 ) s ON s.trajectory_id = t.id
 """

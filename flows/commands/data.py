@@ -1,9 +1,7 @@
-"""Commands that bring data in, judge it and take it out: `verify`, `export`, `decontaminate`."""
+"""Commands that take data out of a home: `export`, `decontaminate`."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,31 +12,8 @@ from flows.commands.options import HomeOption, JsonOption, print_json
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(verify)
     app.command()(export)
     app.command()(decontaminate)
-
-
-def verify(
-    kind: Annotated[str, typer.Argument(help="qa_em, qa_f1, gsm8k, set or code.")],
-    input_: Annotated[Path, typer.Option("--input", help="JSON lines {id, gold, pred, options?}.")],
-    output: Annotated[Path, typer.Option("--output", help="JSON lines {id, value, verdict, error}.")],
-) -> None:
-    """Judge rows by a verifier. A row that cannot be judged has an error and no value.
-
-    Example: flywheel verify qa_em --input rows.jsonl --output scored.jsonl
-    """
-    from eval.rows import read_rows, verify_rows
-
-    judged = invalid = 0
-    rows = verify_rows(kind, read_rows(input_))
-    draft = output.with_name(f"{output.name}.part")  # a run that stops half-way leaves no half of an output under its name
-    with draft.open("w") as file:
-        for row in rows:
-            judged, invalid = judged + 1, invalid + (row.value is None)
-            file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
-    draft.replace(output)
-    print(f"{judged} rows judged by {kind}, {invalid} of them invalid, written to {output}")
 
 
 def export(

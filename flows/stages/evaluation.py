@@ -1,4 +1,4 @@
-"""Evaluation: greedy rollouts of one policy on the tasks of a held-out suite, scored by exact match, stored for the views.
+"""Evaluation: greedy rollouts of one policy on the tasks of a held-out suite, judged by the configured verifier, stored for the views.
 
 A trajectory's id follows from policy, suite and task, so an evaluation that was interrupted does only what is missing.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from eval.outcome import ExactMatch
+from eval.outcome import verifier_of
 from flows.runs import StageRun
 from flows.workshop import Workshop
 from rl.rollout import RolloutRequest
@@ -17,10 +17,10 @@ from warehouse import Policy, Score, Task, Trajectory
 from warehouse.digests import seed_from
 
 
-def score(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Score]]:
-    """Judge each trajectory: its outcome and reward as the verifier says, and the score beside it."""
-    verifier = ExactMatch()
-    scores = [verifier.verify(task, trajectory) for task, trajectory in zip(tasks, trajectories, strict=True)]
+def score(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifier: str) -> tuple[list[Trajectory], list[Score]]:
+    """Judge each trajectory by its task's verifier or else `verifier`: the outcome and reward that it says, and the score beside it."""
+    attempts = zip(tasks, trajectories, strict=True)
+    scores = [verifier_of(task, verifier).verify(task, trajectory) for task, trajectory in attempts]
     judged = [replace(t, outcome=s.verdict, reward=s.value) for t, s in zip(trajectories, scores, strict=True)]
     return judged, scores
 
@@ -34,7 +34,7 @@ def evaluate(shop: Workshop, policy: Policy, suite: str, run: StageRun) -> dict[
     if missing:
         requests = [_request(shop, policy, suite, run, trajectory_id, task) for trajectory_id, task in missing.items()]
         trajectories = shop.rollouts(shop.folder(policy)).rollout(requests)
-        judged, scores = score(list(missing.values()), trajectories)
+        judged, scores = score(list(missing.values()), trajectories, shop.config.evaluation.verifier)
         shop.lake.add([*judged, *scores])
     return figures(shop, policy, suite)
 

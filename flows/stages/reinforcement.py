@@ -64,7 +64,7 @@ def _collect(shop: Workshop, run: StageRun, policy: str, tasks: Sequence[Task], 
     missing = [request for request in requests if request.trajectory_id not in stored]
     if missing:
         rollouts = shop.running
-        judged, scores = score([request.task for request in missing], rollouts.rollout(missing))
+        judged, scores = score([request.task for request in missing], rollouts.rollout(missing), shop.config.evaluation.verifier)
         shop.lake.add([*judged, *scores])
         stored |= {trajectory.id: trajectory for trajectory in judged}
     return [stored[request.trajectory_id] for request in requests]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from eval.outcome import ExactMatch
+from eval.outcome import verifier_of
 from synth.datasets.tracing import source_of
 from synth.formulas.triples import formula_digest
 from synth.questions.decontamination import STAGE
@@ -90,7 +90,7 @@ def rl_dataset(lake: Lake, at: int, wishes: PromptWishes) -> Dataset:
 
 
 def _row(task: Task, split: str, difficulty: Difficulty) -> Row:
-    verifier = ExactMatch()
+    verifier = verifier_of(task, "qa_em")
     return {
         "key": task.key,
         "prompt": [{"role": "user", "content": task.question}],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.answers import exact_match, f1, normalize, set_scores, sub_match
+from eval.answers import exact_match, f1, listed, normalize, set_scores, sub_match
 
 FIREACT = Path(__file__).parents[3] / "shared" / "data" / "trajectories" / "fireact"
 
@@ -48,6 +48,31 @@ def test_emptiness_matches_nothing() -> None:
     assert not exact_match("the", ["a"])
     assert f1("", [""]) == 0.0
     assert not sub_match("anything", [" "])
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_an_exact_match_is_one_of_squad_too(prediction: str, gold: str) -> None:
+    assert not exact_match(prediction, [gold]) or normalize(prediction) == normalize(gold)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("1,234", "1234"), ("U.S.", "US"), ("$5", "5"), ("July 4, 1776", "July 4 1776"), ("the 5.", "5")]
+)
+def test_what_stripping_rightly_makes_equal(one: str, other: str) -> None:
+    assert exact_match(one, [other]) and exact_match(other, [one])
+
+
+def test_lists() -> None:
+    assert listed(" red ;; blue | ") == ["red", "blue"]
+    assert listed("AC; DC | Oslo", ["AC; DC"]) == ["AC; DC", "Oslo"]
+    assert listed("a; b | c", ["x; y", "x | y"]) == ["a; b | c"]
+
+
+def test_aliases_of_an_item_are_one_item() -> None:
+    golds = [["New York", "NYC"], "Oslo"]
+    assert set_scores(["nyc", "oslo"], golds).exact
+    both = set_scores(["nyc", "New York"], golds)
+    assert (both.precision, both.recall, both.exact) == (1.0, 0.5, False)
 
 
 def test_any_accepted_answer_counts() -> None:

@@ -26,7 +26,7 @@ GSM8K = Path(__file__).parents[3] / "shared" / "data" / "math_gsm8k" / "test.jso
         ("3 dogs and 4 cats", "4"),
         ("#### none, although 3", "3"),
         ("16 - 3 = 13", "13"),
-        ("5-3", "3"),
+        ("5 - 3 = 2", "2"),
         ("it fell to -5", "-5"),
         ("-$5", "-5"),
         ("$-5", "-5"),

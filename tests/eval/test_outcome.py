@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eval.outcome import ExactMatch, FinalNumber, TokenF1
+from eval.kinds import KINDS
+from eval.outcome import AnswerVerifier, ExactMatch, verifier_of
 from eval.verifier import Verifier
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
 
@@ -26,7 +27,7 @@ def score(key: str, verdict: Outcome, hops: int = 1) -> tuple[Task, Score]:
 
 def test_the_answer_decides() -> None:
     verifier: Verifier = ExactMatch()
-    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "1", 1.0, Outcome.SUCCESS)
+    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "2", 1.0, Outcome.SUCCESS)
     assert verifier.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
 
 
@@ -46,8 +47,35 @@ def test_a_task_that_accepts_nothing_cannot_be_judged() -> None:
 
 
 def test_other_verifiers() -> None:
-    judged = TokenF1().verify(TASK, attempt("answer", "Green"))
+    judged = AnswerVerifier(KINDS["qa_f1"]).verify(TASK, attempt("answer", "Green"))
     assert (judged.value, judged.verdict) == (pytest.approx(2 / 3), Outcome.FAILURE)
     sums = Task("t1", "code", "?", ("#### 18",))
-    assert FinalNumber().verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
-    assert FinalNumber().verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
+    assert AnswerVerifier(KINDS["gsm8k"]).verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
+    assert AnswerVerifier(KINDS["gsm8k"]).verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
+
+
+COLOURS = Task("t1", "search", "Which colours?", ("red", "blue"), provenance={"set": True})
+
+
+def test_a_question_that_asks_for_a_set_wants_all_of_it() -> None:
+    verdicts = [
+        ExactMatch().verify(COLOURS, attempt("answer", text)).verdict for text in ("blue; red", "red", "red; blue; green", "red or blue")
+    ]
+    assert verdicts == [Outcome.SUCCESS, *[Outcome.FAILURE] * 3]
+    assert AnswerVerifier(KINDS["qa_f1"]).verify(COLOURS, attempt("answer", "red")).value == pytest.approx(2 / 3)
+
+
+def test_a_list_is_no_answer_to_a_question_that_has_one() -> None:
+    for text in ("Green Lake; Blue Lake", "Green Lake | Blue Lake", "Green; Lake"):
+        assert ExactMatch().verify(TASK, attempt("answer", text)).verdict is Outcome.FAILURE
+    assert ExactMatch().verify(Task("t1", "search", "?", ("Frost; Nixon",)), attempt("answer", "Frost; Nixon")).verdict is Outcome.SUCCESS
+
+
+def test_a_task_names_its_verifier_and_its_options() -> None:
+    task = Task("t1", "code", "How much?", ("100",), provenance={"verifier": "number", "options": {"relative": 0.01}})
+    verifier = verifier_of(task, "qa_em")
+    assert verifier.name == "number"
+    assert verifier.verify(task, attempt("answer", "101")).verdict is Outcome.SUCCESS
+    assert [verifier_of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd}), "qa_em").name for odd in ("nobody", [], None)] == [
+        "qa_em"
+    ] * 3

@@ -28,7 +28,7 @@ JSON_VALUES = st.recursive(
         ("qa_em", 1984, "1984", 1.0, Outcome.SUCCESS),
         ("qa_em", "Green Lake", None, 0.0, Outcome.FAILURE),
         ("qa_f1", "Green Lake", "Green", 2 / 3, Outcome.FAILURE),
-        ("qa_f1", "Green Lake", "lake green", 1.0, Outcome.SUCCESS),
+        ("qa_f1", "Green Lake", "lake green", 1.0, Outcome.FAILURE),
         ("gsm8k", "so\n#### 18", "The answer is $18.", 1.0, Outcome.SUCCESS),
         ("gsm8k", 18, "#### 81", 0.0, Outcome.FAILURE),
         ("gsm8k", "#### 18", None, 0.0, Outcome.FAILURE),
@@ -40,6 +40,47 @@ JSON_VALUES = st.recursive(
 def test_rows_are_judged(kind: str, gold: Any, pred: Any, value: float, verdict: Outcome) -> None:
     (judgement,) = verify_rows(kind, [{"id": 1, "gold": gold, "pred": pred}])
     assert (judgement.id, judgement.value, judgement.verdict, judgement.error) == (1, pytest.approx(value), verdict, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "pred", "options", "success"),
+    [
+        ("number", "100", "101", {"relative": 0.01}, True),
+        ("number", "100", 101, {}, False),
+        ("number", "5 km", "5.4", {"absolute": 0.5}, True),
+        ("number", "1/2", "0.5", {}, True),
+        ("date", "20 July 1969", "July 1969", {"granularity": "month"}, True),
+        ("date", "20 July 1969", "1969-07-20", {}, True),
+        ("qa_em", ["red", "blue"], "Blue | red", {"set": True}, True),
+        ("qa_em", ["red", "blue"], "red", {"set": True}, False),
+        ("qa_em", ["red", "blue"], "red", {}, True),
+        ("set", [["New York", "NYC"], "Oslo"], ["oslo", "nyc"], {}, True),
+        ("set", ["AC; DC", "Oslo"], "AC; DC | Oslo", {}, True),
+        ("math", "0.5", "\\boxed{1/2}", {}, True),
+    ],
+)
+def test_rows_with_options(kind: str, gold: Any, pred: Any, options: dict[str, Any], success: bool) -> None:
+    (judgement,) = verify_rows(kind, [{"id": 1, "gold": gold, "pred": pred, "options": options}])
+    assert judgement.verdict is (Outcome.SUCCESS if success else Outcome.FAILURE), judgement.error
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("number", {"relative": -1}),
+        ("number", {"absolute": "much"}),
+        ("number", {"relative": float("inf")}),
+        ("number", {"tolerance": 1}),
+        ("date", {"granularity": "week"}),
+        ("date", {"granularity": []}),
+        ("qa_em", {"set": 1}),
+        ("gsm8k", {"set": True}),
+        ("math", [1]),
+    ],
+)
+def test_options_that_mean_nothing_are_an_error(kind: str, options: Any) -> None:
+    (judgement,) = verify_rows(kind, [{"id": 1, "gold": "1999", "pred": "1999", "options": options}])
+    assert judgement.verdict is Outcome.INVALID
 
 
 @pytest.mark.parametrize("kind", sorted(ROW_VERIFIERS))

@@ -5,13 +5,6 @@ A policy that was never trained writes no sense; what is shown here is that what
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,15 +12,13 @@ import pytest
 
 from rl.config import EngineConfig, PolicyConfig
 from rl.policy import create_policy
-from rl.vllm_engine import environment_variables
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until
 from synth.teachers.opening import open_teacher
 from synth.teachers.teacher import Fault, Message, Reply, Teacher, user
+from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake, RequestError
 
-CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
-START_SECONDS = 300
 WORDS = ("Amber", "Stone", "Blue", "River")
 
 
@@ -44,36 +35,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a `vllm serve` of the policy."""
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "chat.jinja").write_text(CHAT_TEMPLATE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # What `vllm serve` runs; that command itself asks for the metadata of a package `vllm`, and the CPU build is another package.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy, "--served-model-name", "tiny"]
-    command += ["--host", "127.0.0.1", "--port", port, "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16"]
-    command += ["--chat-template", folder / "chat.jinja"]
-    environment = {**os.environ, **environment_variables(EngineConfig()), "VLLM_CPU_KVCACHE_SPACE": "1"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([str(part) for part in command], env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/health", process, folder / "log")
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.5)
-    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+    with serve(policy, tmp_path_factory.mktemp("server")) as url:
+        yield url
 
 
 def served(url: str) -> TeacherConfig:

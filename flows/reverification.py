@@ -1,0 +1,127 @@
+"""Judging stored trajectories again: nothing is generated, and scores of other verifiers and versions stay where they are.
+
+A score's key is the trajectory, the verifier and its version. What this version has judged is not judged again, save what it could not
+judge where that is asked for. The latest score is a trajectory's outcome in every view, so a new verdict counts at once; the reward that
+was trained on stays in the trajectory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.outcome import verifier_of
+from eval.verifier import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
+from flows.config import EvaluationConfig
+from flows.home import Home
+from flows.lakes import open_lake
+from flows.verifiers import open_verifier
+from warehouse import Lake, Outcome, Score, Task
+
+BATCH = 1_000
+"""Tasks whose trajectories are judged and committed together; groups are never divided."""
+
+Chosen = Verifier | BatchVerifier | str
+"""A verifier, or the kind that judges where a task names no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reverified:
+    """How many trajectories met the condition, and of those judged now the verdicts, and how many of them changed an outcome."""
+
+    chosen: int
+    judged: int
+    success: int
+    failure: int
+    invalid: int
+    changed: int
+
+
+def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -> Reverified:
+    """The same for a home: by the verifier of that name or, without one, by the home's own. An imported home without one has `qa_em`.
+
+    Raises:
+        RequestError: there is no lake, no such verifier, or a judge that is not fit to judge.
+    """
+    open_lake(home).close()
+    settings = Home(home).load().evaluation if Home(home).config_file.is_file() else EvaluationConfig()
+    with Lake(home) as lake:
+        if name is None:
+            return reverify(lake, settings.verifier, where, failed_only)
+        with open_verifier(name, settings.judge, lake) as verifier:
+            return reverify(lake, verifier, where, failed_only)
+
+
+def reverify(lake: Lake, verifier: Chosen, where: str = "TRUE", failed_only: bool = False) -> Reverified:
+    """Score the trajectories that meet the SQL condition `where` on `trajectories`, batch by batch.
+
+    Args:
+        failed_only: judge again only what this very version called invalid, in the place of those scores.
+
+    Raises:
+        RequestError: the condition is not SQL over the columns of `trajectories`.
+    """
+    verdicts: Counter[Outcome] = Counter()
+    chosen = changed = 0
+    for attempts in _batches(lake, where):
+        chosen += len(attempts)
+        wanted = _wanted(lake, verifier, attempts, failed_only)
+        scores = [score for one, group in _by_verifier(verifier, wanted) for score in verify_all(one, group)]
+        before = _outcomes(lake, [score.trajectory_id for score in scores])
+        (lake.replace if failed_only or _unsupervised(verifier) else lake.add)(scores)
+        after = _outcomes(lake, list(before))
+        changed += sum(before[key] != after[key] for key in before)
+        verdicts.update(score.verdict for score in scores)
+    counts = {outcome.value: verdicts[outcome] for outcome in Outcome}
+    return Reverified(chosen=chosen, judged=verdicts.total(), changed=changed, **counts)
+
+
+def _batches(lake: Lake, where: str) -> Iterator[list[Attempt]]:
+    """The chosen trajectories with their tasks, those of one task together."""
+    # The parenthesis closes on a line of its own, which a comment at the end of the condition does not reach.
+    rows = lake.query(f"SELECT id, task_key FROM trajectories WHERE ({where}\n) ORDER BY task_key, id").to_pylist()
+    ids: dict[str, list[str]] = {}
+    for row in rows:
+        ids.setdefault(row["task_key"], []).append(row["id"])
+    keys = list(ids)
+    for start in range(0, len(keys), BATCH):
+        part = keys[start : start + BATCH]
+        tasks = {task.key: task for task in lake.read(Task, "key IN (SELECT unnest(?))", [part])}
+        found = lake.trajectories("id IN (SELECT unnest(?))", [[one for key in part for one in ids[key]]])
+        yield [(tasks.get(one.task_key) or Task(one.task_key, "", "", ()), one) for one in found]
+
+
+def _by_verifier(verifier: Chosen, attempts: list[Attempt]) -> list[tuple[Verifier | BatchVerifier, list[Attempt]]]:
+    """The attempts by who judges them."""
+    if not isinstance(verifier, str):
+        return [(verifier, attempts)]
+    groups: dict[str, list[Attempt]] = {}
+    for task, trajectory in attempts:
+        groups.setdefault(verifier_of(task, verifier).name, []).append((task, trajectory))
+    return [(verifier_of(group[0][0], verifier), group) for group in groups.values()]
+
+
+def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: bool) -> list[Attempt]:
+    """Those not judged by this version, or only those that it could not judge; always all where what others answered is what is scored."""
+    if _unsupervised(verifier):
+        return attempts
+    ids = [trajectory.id for _, trajectory in attempts]
+    stored = {(s.trajectory_id, s.verifier, s.version): s for s in lake.scores("trajectory_id IN (SELECT unnest(?))", [ids])}
+    wanted = []
+    for task, trajectory in attempts:
+        judge = verifier_of(task, verifier) if isinstance(verifier, str) else verifier
+        score: Score | None = stored.get((trajectory.id, judge.name, judge.version))
+        if (score is not None and score.verdict is Outcome.INVALID) if failed_only else score is None:
+            wanted.append((task, trajectory))
+    return wanted
+
+
+def _unsupervised(verifier: Chosen) -> bool:
+    return not isinstance(verifier, str) and verifier.name.startswith(UNSUPERVISED)
+
+
+def _outcomes(lake: Lake, ids: list[str]) -> dict[str, str | None]:
+    rows = lake.query("SELECT trajectory_id, outcome FROM outcomes WHERE trajectory_id IN (SELECT unnest(?))", [ids]).to_pylist()
+    return {row["trajectory_id"]: row["outcome"] for row in rows}

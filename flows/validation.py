@@ -1,0 +1,91 @@
+"""Task sets to prove: rows of a file, and the tasks of a home."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eval.kinds import KINDS, Kind
+from eval.outcome import verifier_of
+from eval.rows import read_rows
+from eval.validation import Subject, Tally, Validation, subject_of, validate
+from flows.home import Home
+from flows.lakes import open_lake
+from warehouse import Task
+from warehouse.errors import RequestError
+
+
+def validate_rows(kind: str, path: Path) -> Validation:
+    """Prove the rows `{id, gold, options?, question?}` of a file; one that is broken is a row that cannot be judged."""
+    subjects: list[Subject] = []
+    broken = Tally()
+    for number, row in enumerate(read_rows(path), start=1):
+        try:
+            subjects.append(_subject(row))
+        except ValueError as error:
+            broken.note(True, f"row {number}: {error}")
+    return _with_broken(validate(kind_of(kind), subjects), broken)
+
+
+def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation:
+    """Prove the tasks of a home, or of one of its splits, by `kind`, or each by its own verifier.
+
+    Raises:
+        RequestError: there are no such tasks, or no such kind.
+    """
+    configured = Home(home).load().evaluation.verifier if Home(home).config_file.is_file() else "qa_em"
+    with open_lake(home) as lake:
+        tasks = lake.tasks(split=suite)
+    if not tasks:
+        raise RequestError(f"{home} has no tasks{f' in the split {suite!r}' if suite else ''}; `flywheel synth` makes them.")
+    groups: dict[str, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(kind or verifier_of(task, configured).name, []).append(task)
+    found = [validate(kind_of(name), [subject_of(task, kind_of(name)) for task in group]) for name, group in groups.items()]
+    return _together(found)
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a name. Raises RequestError, naming those that there are."""
+    if name not in KINDS:
+        raise RequestError(f"There is no verifier {name!r} to prove: choose one of {', '.join(KINDS)}.")
+    return KINDS[name]
+
+
+def _subject(row: Any) -> Subject:
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, Mapping) or "gold" not in row:
+        raise ValueError("it is no object with a gold")
+    gold, options, question = row["gold"], row.get("options") or {}, row.get("question") or ""
+    golds = [
+        str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+        for item in (gold if isinstance(gold, list) else [gold])
+    ]
+    if not all(
+        isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(name, str) for name in item)) for item in golds
+    ):
+        raise ValueError("gold holds something that is no text")
+    if not isinstance(options, dict) or not isinstance(question, str) or not golds:
+        raise ValueError("options, question or gold cannot be read")
+    return Subject(str(row.get("id")), golds, options, question)
+
+
+def _with_broken(found: Validation, broken: Tally) -> Validation:
+    return _together([found, Validation(Tally(), {}, broken)])
+
+
+def _together(found: list[Validation]) -> Validation:
+    negatives: dict[str, Tally] = {}
+    for one in found:
+        for sort, tally in one.negatives.items():
+            negatives[sort] = _sum(negatives.get(sort, Tally()), tally)
+    gold, unjudged = Tally(), Tally()
+    for one in found:
+        gold, unjudged = _sum(gold, one.gold), _sum(unjudged, one.unjudged)
+    return Validation(gold, negatives, unjudged)
+
+
+def _sum(one: Tally, other: Tally) -> Tally:
+    return Tally(one.tried + other.tried, one.mistaken + other.mistaken, one.examples + other.examples)

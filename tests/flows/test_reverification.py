@@ -1,0 +1,157 @@
+"""Judging again what a lake holds: new versions beside old ones, only what failed if asked, and nothing generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from eval.kinds import KINDS
+from eval.outcome import AnswerVerifier, ExactMatch
+from eval.unsupervised import Agreement
+from flows.reverification import reverify, reverify_home
+from flows.stages.evaluation import score
+from flows.verifiers import open_verifier
+from synth.teachers.config import TeacherConfig
+from tests.eval.test_judges import grading, strict
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from warehouse import Check, Completion, Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
+from warehouse.errors import RequestError
+
+TASKS = [
+    Task("lake", "search", "Which lake?", ("Green Lake",)),
+    Task("colours", "search", "Which colours?", ("red", "blue"), provenance={"set": True}),
+    Task("sum", "code", "How much?", ("#### 18",), provenance={"verifier": "gsm8k"}),
+]
+
+
+def attempt(name: str, task: str, answer: str | None) -> Trajectory:
+    turn = Turn(0, (1,), (-0.1,), f"{answer}", "answer" if answer is not None else "search", answer or "q", (), "", None, "ok", 0.1, 1)
+    started = datetime(2030, 1, 1, tzinfo=UTC)
+    return Trajectory(name, task, "p", "eval", 4, (1,), (turn,), StopReason.ANSWERED, None, None, 0, started, 1.0)
+
+
+ATTEMPTS = [
+    attempt("a", "lake", "the green lake"),
+    attempt("b", "lake", "Green Lake or Blue Lake"),
+    attempt("c", "colours", "blue; red"),
+    attempt("d", "colours", "red"),
+    attempt("e", "sum", "It is $18."),
+    replace(attempt("f", "lake", "Green Lake"), stop_reason=StopReason.FAULT),
+]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Lake(tmp_path) as lake:
+        lake.add([*TASKS, *ATTEMPTS])
+        yield lake
+
+
+def outcomes(lake: Lake) -> dict[str, str]:
+    return {row["trajectory_id"]: row["outcome"] for row in lake.query("SELECT trajectory_id, outcome FROM outcomes").to_pylist()}
+
+
+def test_each_task_is_judged_by_its_own_verifier(lake: Lake) -> None:
+    found = reverify(lake, "qa_em")
+    assert (found.chosen, found.judged, found.success, found.failure, found.invalid, found.changed) == (6, 6, 3, 2, 1, 6)
+    assert outcomes(lake) == {"a": "success", "b": "failure", "c": "success", "d": "failure", "e": "success", "f": "invalid"}
+    assert {s.trajectory_id: s.verifier for s in lake.scores()}["e"] == "gsm8k"
+    assert reverify(lake, "qa_em").judged == 0
+
+
+def test_a_stage_scores_by_the_same_rule() -> None:
+    judged, scores = score([TASKS[1], TASKS[2]], [ATTEMPTS[2], ATTEMPTS[4]], "qa_em")
+    assert [(one.outcome, one.reward) for one in judged] == [(Outcome.SUCCESS, 1.0)] * 2
+    assert [one.verifier for one in scores] == ["qa_em", "gsm8k"]
+
+
+def test_a_new_version_stands_beside_the_old_one_and_decides(lake: Lake) -> None:
+    reverify(lake, ExactMatch())
+    older, newer = KINDS["qa_em"].version, "next"
+
+    def severe(answer: object, golds: object, options: object) -> tuple[float, bool]:
+        return 0.0, False
+
+    found = reverify(lake, AnswerVerifier(replace(KINDS["qa_em"], version=newer, rule=severe)), where="task_key = 'lake'")
+    assert (found.chosen, found.judged, found.changed) == (3, 3, 1)
+    versions = sorted((s.version, s.verdict) for s in lake.scores("trajectory_id = 'a'"))
+    assert versions == [(older, Outcome.SUCCESS), (newer, Outcome.FAILURE)]
+    assert outcomes(lake)["a"] == "failure"
+
+
+@dataclass(slots=True)
+class Recovering:
+    """Cannot judge what `broken` says, and counts what it is asked."""
+
+    broken: Callable[[str], bool]
+    asked: int = 0
+    name: str = "recovering"
+    version: str = "1"
+
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        self.asked += 1
+        if self.broken(trajectory.id):
+            return Score(trajectory.id, self.name, self.version, None, Outcome.INVALID, "the judge was away")
+        return Score(trajectory.id, self.name, self.version, 1.0, Outcome.SUCCESS)
+
+
+def test_only_what_failed_is_judged_again_where_that_is_asked(lake: Lake) -> None:
+    reverify(lake, Recovering(lambda name: name in "ab"))
+    verifier = Recovering(lambda name: name == "b")
+    found = reverify(lake, verifier, failed_only=True)
+    assert (verifier.asked, found.success, found.invalid) == (2, 1, 1)
+    assert len(lake.scores("verifier = 'recovering'")) == 6
+
+
+def test_scores_without_an_accepted_answer_are_no_outcome(lake: Lake) -> None:
+    reverify(lake, "qa_em")
+    before = outcomes(lake)
+    assert reverify(lake, Agreement()).changed == 0
+    assert reverify(lake, Agreement()).judged == 6, "what others answered may have changed"
+    assert outcomes(lake) == before
+
+
+def test_a_trajectory_without_its_task_is_invalid(lake: Lake) -> None:
+    lake.add([attempt("g", "gone", "x1")])
+    assert reverify(lake, "qa_em", where="id = 'g'").invalid == 1
+
+
+def test_a_condition_is_sql_that_reads(lake: Lake) -> None:
+    with pytest.raises(RequestError, match="query failed"):
+        reverify(lake, "qa_em", where="nonsense = 1")
+    with pytest.raises(RequestError, match="Only one SELECT"):
+        reverify(lake, "qa_em", where="TRUE); DELETE FROM trajectories; SELECT (1")
+    assert reverify(lake, "qa_em", where="id = 'a' -- and no more").chosen == 1
+
+
+def test_a_home_without_a_configuration_is_judged_too(tmp_path: Path, lake: Lake) -> None:
+    assert reverify_home(tmp_path, "TRUE", "qa_f1", failed_only=False).judged == 6
+    with pytest.raises(RequestError, match="choose one of qa_em"):
+        reverify_home(tmp_path, "TRUE", "qa", failed_only=False)
+    with pytest.raises(RequestError, match=r"evaluation\.judge\.kind"):
+        reverify_home(tmp_path, "TRUE", "judge", failed_only=False)
+
+
+@pytest.mark.slow
+def test_a_judge_is_calibrated_recorded_and_used(lake: Lake) -> None:
+    with MisbehavingServer(answer=grading(strict)) as server:
+        config = TeacherConfig(kind="openai", model="small", base_url=server.url)
+        with open_verifier("judge", config, lake) as judge:
+            found = reverify(lake, judge, where="task_key = 'lake'")
+    assert (found.success, found.failure, found.invalid) == (1, 1, 1)
+    assert len(lake.read(Check, "kind = 'calibration' AND accepted")) == 20
+    assert len(lake.read(Completion)) == 22
+
+
+@pytest.mark.slow
+def test_a_judge_that_says_yes_to_all_is_refused_and_that_is_recorded(lake: Lake) -> None:
+    with MisbehavingServer(answer=grading(lambda *_: True)) as server:
+        config = TeacherConfig(kind="openai", model="small", base_url=server.url)
+        with pytest.raises(RequestError, match="may not judge"), open_verifier("judge", config, lake):
+            pass
+    assert lake.query("SELECT count(*) AS n FROM checks WHERE NOT accepted").to_pylist() == [{"n": 13}]
+    assert lake.scores() == []
