@@ -71,12 +71,13 @@ class McpServer:
     async def call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
         """Call a tool by the server's name for it."""
         seconds = self.config.timeout_seconds
-        # The session gives up first and tells the server; the second more is for a loop that is stuck.
-        return await within(asyncio.wrap_future(self._run(self._call(name, values, seconds))), seconds + 1.0)
+        # The session gives up first and tells the server; to start a server again takes its own time.
+        return await within(asyncio.wrap_future(self._run(self._call(name, values, seconds))), seconds + self.config.start_timeout_seconds)
 
     async def alive(self) -> None:
         """Ask for the list of tools, which any server has; raises where it does not come."""
-        await within(asyncio.wrap_future(self._run(self._list())), self.config.timeout_seconds)
+        seconds = self.config.timeout_seconds + self.config.start_timeout_seconds
+        await within(asyncio.wrap_future(self._run(self._list())), seconds)
 
     def close(self) -> None:
         """End the session, with it the command, and the thread."""
@@ -109,7 +110,7 @@ class McpServer:
         """The session, a new one where the last is retired."""
         async with self._opening:
             if self._session is None or self._session.retired:
-                self._session = await Session.open(self._make())
+                self._session = await asyncio.wait_for(Session.open(self._make()), self.config.start_timeout_seconds)
             return self._session
 
     async def _end(self) -> None:
