@@ -149,13 +149,17 @@ class EngineConfig(Section):
     count: PositiveInt = 1
     """Engines side by side, each with the whole policy."""
     cpus: NonNegativeFloat = 1
-    """What each reserves of Ray's CPUs."""
+    """What each reserves of Ray's CPUs, all its workers together."""
     gpus: NonNegativeFloat = 0
-    """What each reserves of Ray's GPUs; with tensor parallelism, as many as `tensor_parallel`."""
+    """What each reserves of Ray's GPUs, all its workers together; with tensor parallelism, as many as `tensor_parallel`."""
     threads: PositiveInt = 1
     """OpenMP threads of each worker on CPUs. A second one gains nothing for a small policy, and where other processes want the
     cores its barriers make the engine 20 times slower (measured)."""
     tensor_parallel: PositiveInt = 1
+    """Workers that share the matrices of one engine."""
+    workers: Literal["processes", "ray"] = "processes"
+    """Where those run: beside the engine on one machine, or as Ray actors of their own, packed together but on several machines where
+    one has too few GPUs."""
     dtype: str = "float32"
     max_model_len: PositiveInt | None = None
     """Longest context in tokens; None is what the policy's own configuration says."""
@@ -172,9 +176,20 @@ class EngineConfig(Section):
     sleep_mode: bool = False
     """Let `sleep` give back GPU memory while the learner has its turn."""
     seed: NonNegativeInt = 0
+    updates: Literal["keep", "drain"] = "keep"
+    """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
+    the old ones before."""
     start_timeout_seconds: PositiveFloat = 600.0
     max_replacements: NonNegativeInt = 3
     """How many dead engines may be replaced before the pool gives up."""
+    max_retakes: NonNegativeInt = 3
+    """How often one request may be taken up again by another engine because its own died."""
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> EngineConfig:
+        if self.workers == "ray" and self.gpus < self.tensor_parallel:
+            raise ValueError("engine.workers = ray needs engine.gpus = engine.tensor_parallel: on CPUs vLLM runs its workers as processes")
+        return self
 
 
 class EnvironmentPoolConfig(Section):

@@ -9,15 +9,18 @@ from typing import Protocol
 
 
 class GenerationStop(StrEnum):
-    """Why the engine stopped: at a stop token, at `max_tokens`, or because it was told to."""
+    """Why the engine stopped: at a stop token, or at `max_tokens`."""
 
     STOP = "stop"
     LENGTH = "length"
-    ABORT = "abort"
 
 
 class EngineFault(Exception):
     """The engine failed; the request says nothing about the policy."""
+
+
+class EngineDead(EngineFault):
+    """The engine itself is gone: what it had sampled and not returned is lost, and another can take the request up from its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,14 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, path: str, version: int) -> None:
-        """Take the weights in folder `path`; requests under way keep their tokens and go on with the new weights."""
+        """Take the weights in folder `path` as `version`, and forget every cached prefix.
+
+        Requests under way keep their tokens and go on with the new weights, or end under the old ones before: as configured.
+        """
         ...
 
     async def pause(self) -> None:
-        """Stop sampling until `resume`; requests under way keep their tokens."""
+        """Stop sampling until `resume`; requests under way wait with their tokens, or end first: as configured."""
         ...
 
     async def resume(self) -> None:
@@ -71,9 +77,9 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> None:
-        """Give back the accelerator's memory until `wake`; the weights are kept. Without effect on a CPU."""
+        """Pause, and give back the accelerator's memory until `wake`; the weights are kept."""
         ...
 
     async def wake(self) -> None:
-        """Come back from `sleep`."""
+        """Come back from `sleep`, and go on."""
         ...

@@ -1,39 +1,29 @@
 """Engines on Ray behind one face.
 
-A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. An
-engine that dies makes the trajectories that waited for it invalid, and is replaced by one with the newest weights.
+A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
+join and leave while requests run. One that dies is replaced by one with the newest weights, and the requests that waited for it are
+issued again: their token ids are all that another engine needs, and what the dead one had sampled and not returned nobody has seen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
-import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from safetensors import SafetensorError, safe_open
 
 from rl.config import EngineConfig
-from rl.engine import EngineFault, Generation, Sampling
-from rl.vllm_engine import VllmEngine, environment_variables
+from rl.engine import EngineDead, EngineFault, Generation, Sampling
+from rl.engine_figures import PoolFigures
+from rl.engine_replica import Replica, create_replica
+from warehouse.errors import RequestError
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class _Replica:
-    """One engine's actor; `ready` ends when it can serve, with an exception where it never will."""
-
-    actor: Any
-    ready: asyncio.Task[None]
-    in_flight: int = 0
-    trajectories: set[str] = field(default_factory=set)
-
-    @property
-    def failed(self) -> bool:
-        return self.ready.done() and (self.ready.cancelled() or self.ready.exception() is not None)
 
 
 class EnginePool:
@@ -42,9 +32,14 @@ class EnginePool:
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
         self._weights = (policy_path, version)
-        self._replicas: list[_Replica] = []
-        self._sticky: dict[str, _Replica] = {}
-        self._replacements = 0
+        self._replicas: list[Replica] = []
+        self._gone: list[Replica] = []
+        self._sticky: dict[str, Replica] = {}
+        self._names = itertools.count()
+        self._quiet: Literal["pause", "sleep"] | None = None
+        self._update = asyncio.Lock()
+        self._started = time.monotonic()
+        self._retaken = self._replacements = self._updates = 0
 
     @classmethod
     async def start(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
@@ -54,29 +49,31 @@ class EnginePool:
             EngineFault: where one does not start, or not within `start_timeout_seconds`.
         """
         pool = cls(config, policy_path, version)
-        pool._replicas = [pool._launch() for _ in range(config.count)]
+        replicas = [pool._launch() for _ in range(config.count)]
         try:
-            async with asyncio.timeout(config.start_timeout_seconds):
-                await asyncio.gather(*(replica.ready for replica in pool._replicas))
-        except (RayError, TimeoutError) as error:
+            await asyncio.gather(*(replica.ready for replica in replicas))
+        except EngineFault:
             await pool.shutdown()
-            raise EngineFault(f"an engine did not start: {_one_line(error)}") from error
+            raise
         return pool
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Continue a trajectory on its engine. Raises `EngineFault` where that engine fails."""
-        replica = self._route(request_id)
-        replica.in_flight += 1
-        try:
-            await asyncio.shield(replica.ready)
-            generation: Generation = await replica.actor.generate.remote(request_id, tuple(prompt_ids), sampling)
-            return generation
-        except RayError as error:
-            if isinstance(error, RayActorError) or "EngineDeadError" in str(error):
+        """Continue a trajectory on its engine, or on another where its own dies.
+
+        Raises:
+            EngineFault: the engine refuses the request, `max_retakes` engines died under it, or no engine is left.
+        """
+        context, retakes = tuple(prompt_ids), 0
+        while True:
+            replica = self._route(request_id)
+            try:
+                return await replica.generate(request_id, context, sampling)
+            except EngineDead as error:
                 self._replace(replica)
-            raise EngineFault(_one_line(error)) from error
-        finally:
-            replica.in_flight -= 1
+                if retakes == self._config.max_retakes:
+                    raise EngineFault(f"given up after {retakes + 1} engines died under it: {error}") from error
+                retakes += 1
+                self._retaken += 1
 
     def release(self, request_id: str) -> None:
         """Forget where a trajectory was: it is over."""
@@ -84,93 +81,170 @@ class EnginePool:
         if replica is not None:
             replica.trajectories.discard(request_id)
 
+    async def add_engine(self) -> str:
+        """Start one more engine with the newest weights; returns its name when it serves.
+
+        Raises:
+            EngineFault: where it does not start in time, as when Ray has no room for it; the others are untouched.
+        """
+        replica = self._launch()
+        try:
+            await replica.ready
+        except EngineFault:
+            self._forget(replica)
+            await replica.close()
+            raise
+        return replica.name
+
+    async def remove_engine(self, name: str, drain: bool = True) -> None:
+        """Take an engine out. Its requests end on it first, or, without `drain`, are taken up again by the others.
+
+        Raises:
+            RequestError: there is no such engine, or it is the last one.
+        """
+        replica = next((replica for replica in self._replicas if replica.name == name and not replica.leaving), None)
+        if replica is None:
+            raise RequestError(f"there is no engine {name!r}; there are {', '.join(self.engines)}.")
+        if len(self.engines) == 1:
+            raise RequestError(f"engine {name!r} is the last one: add another before it leaves.")
+        self._unstick(replica)
+        replica.leaving = True
+        if drain:
+            await replica.idle.wait()
+        self._forget(replica)
+        await replica.close()
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of the engines that take requests, those that are starting included."""
+        return tuple(replica.name for replica in self._replicas if not replica.leaving)
+
+    def figures(self) -> PoolFigures:
+        """What the pool has done and is doing."""
+        everyone = [*self._replicas, *self._gone]
+        return PoolFigures(
+            seconds=time.monotonic() - self._started,
+            engines=tuple(replica.figures() for replica in self._replicas),
+            requests=sum(replica.requests for replica in everyone),
+            tokens=sum(replica.tokens for replica in everyone),
+            retaken=self._retaken,
+            replacements=self._replacements,
+            updates=self._updates,
+        )
+
     async def load_weights(self, path: str, version: int) -> None:
-        """Load weights into all engines; those that are dead or still starting are replaced by ones that start with them."""
-        self._weights = (path, version)
-        await asyncio.gather(*(self._load(replica) for replica in list(self._replicas)))
+        """Load weights into all engines; one that is starting takes them before it serves, a dead one is replaced by one that has them.
+
+        Raises:
+            RequestError: the folder holds no policy, or a file of weights in it is not whole; no engine has been touched then.
+        """
+        _check_weights(Path(path))
+        async with self._update:
+            self._weights = (path, version)
+            self._updates += 1
+            await asyncio.gather(*(self._tell(replica, replica.load_weights(self._weights)) for replica in self._serving))
 
     async def pause(self) -> None:
         """Pause all engines."""
-        await self._all("pause")
+        await self._all("pause", quiet="pause")
 
     async def resume(self) -> None:
         """Resume all engines."""
-        await self._all("resume")
+        await self._all("resume", quiet=None)
 
     async def sleep(self) -> None:
-        """Let all engines give back their memory, as far as they can."""
-        await self._all("sleep")
+        """Pause all engines, and let them give back their memory as far as they can."""
+        await self._all("sleep", quiet="sleep")
 
     async def wake(self) -> None:
         """Wake all engines."""
-        await self._all("wake")
+        await self._all("wake", quiet=None)
 
     async def shutdown(self) -> None:
         """End all engines."""
-        for replica in self._replicas:
-            replica.ready.cancel()
-        await asyncio.gather(*(self._close(replica.actor) for replica in self._replicas))
+        await asyncio.gather(*(replica.close() for replica in self._replicas))
         self._replicas = []
 
-    def _route(self, request_id: str) -> _Replica:
+    @property
+    def _serving(self) -> list[Replica]:
+        return [replica for replica in self._replicas if replica.serving]
+
+    def _route(self, request_id: str) -> Replica:
         replica = self._sticky.get(request_id)
         if replica is None:
-            if not self._replicas:
-                raise EngineFault("no engine is left")
-            replica = min(self._replicas, key=lambda candidate: (candidate.in_flight, len(candidate.trajectories)))
+            candidates = [replica for replica in self._replicas if not replica.leaving]
+            if not candidates:
+                raise EngineFault(f"no engine is left: {self._replacements} of {self._config.max_replacements} replacements are used up")
+            replica = min(candidates, key=lambda candidate: candidate.load)
             self._sticky[request_id] = replica
             replica.trajectories.add(request_id)
         return replica
 
-    def _launch(self) -> _Replica:
-        path, version = self._weights
-        actor_class = ray.remote(VllmEngine).options(
-            num_cpus=self._config.cpus,
-            num_gpus=self._config.gpus,
-            max_concurrency=10_000,
-            runtime_env={"env_vars": environment_variables(self._config)},
-        )
-        actor = actor_class.remote(self._config, path, version)
-        return _Replica(actor, asyncio.ensure_future(_start(actor)))
+    def _launch(self) -> Replica:
+        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights)
+        replica.ready = asyncio.ensure_future(self._bring_up(replica))
+        # Nobody may be waiting for it; whoever routes to it finds the exception.
+        replica.ready.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._replicas.append(replica)
+        return replica
 
-    def _replace(self, dead: _Replica) -> None:
-        """Take a dead engine out, and start another in its place while replacements last."""
+    async def _bring_up(self, replica: Replica) -> None:
+        """Start an engine, and let it catch up with what the pool was told meanwhile."""
+        try:
+            async with asyncio.timeout(self._config.start_timeout_seconds):
+                await replica.call("start")
+                while replica.weights != self._weights:
+                    await replica.load_weights(self._weights)
+                if self._quiet is not None:
+                    await replica.call(self._quiet)
+        except TimeoutError as error:
+            seconds = self._config.start_timeout_seconds
+            raise EngineDead(f"an engine did not start within {seconds:g} seconds; has Ray the CPUs and GPUs that it asks for?") from error
+        except EngineFault as error:
+            raise EngineDead(f"an engine did not start: {error}") from error
+
+    def _replace(self, dead: Replica) -> None:
+        """Take a dead engine out, and start another in its place while replacements last; one that was leaving needs none."""
         if dead not in self._replicas:
             return
-        self._replicas.remove(dead)
-        for trajectory in dead.trajectories:
-            self._sticky.pop(trajectory, None)
-        ray.kill(dead.actor)
-        if self._replacements < self._config.max_replacements:
+        self._unstick(dead)
+        self._forget(dead)
+        dead.kill()
+        if not dead.leaving and self._replacements < self._config.max_replacements:
             self._replacements += 1
-            logger.warning("an engine died and is being replaced (%d of %d)", self._replacements, self._config.max_replacements)
-            self._replicas.append(self._launch())
+            logger.warning("%s died and is being replaced (%d of %d)", dead.name, self._replacements, self._config.max_replacements)
+            self._launch()
 
-    async def _load(self, replica: _Replica) -> None:
+    def _forget(self, replica: Replica) -> None:
+        if replica in self._replicas:
+            self._replicas.remove(replica)
+            self._gone.append(replica)
+
+    def _unstick(self, replica: Replica) -> None:
+        for trajectory in replica.trajectories:
+            self._sticky.pop(trajectory, None)
+        replica.trajectories.clear()
+
+    async def _tell(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:
+        """Have a serving engine do something; where it is dead it is replaced, by one that does it as it starts."""
         try:
-            await asyncio.shield(replica.ready)
-            await replica.actor.load_weights.remote(*self._weights)
-        except RayActorError:
+            await work
+        except EngineDead:
             self._replace(replica)
 
-    async def _all(self, method: str) -> None:
-        await asyncio.gather(*(getattr(replica.actor, method).remote() for replica in self._replicas))
+    async def _all(self, method: str, quiet: Literal["pause", "sleep"] | None) -> None:
+        self._quiet = quiet
+        await asyncio.gather(*(self._tell(replica, replica.call(method)) for replica in self._serving))
 
-    async def _close(self, actor: Any) -> None:
-        """Let vLLM end its own processes before the actor goes; a dead one has nothing to end."""
+
+def _check_weights(folder: Path) -> None:
+    """An engine that fails in the middle of loading is lost, so what can be seen to fail is refused before."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or not (folder / "config.json").is_file():
+        raise RequestError(f"{folder} holds no policy: it needs a config.json and weights as safetensors.")
+    for file in files:
         try:
-            async with asyncio.timeout(10):
-                await actor.close.remote()
-        except (RayError, TimeoutError) as error:
-            logger.debug("an engine did not close: %s", _one_line(error))
-        ray.kill(actor)
-
-
-async def _start(actor: Any) -> None:
-    await actor.start.remote()
-
-
-def _one_line(error: BaseException) -> str:
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    lines = str(cause).strip().splitlines() or [""]
-    return f"{type(cause).__name__}: {lines[0]}"
+            with safe_open(file, framework="numpy"):
+                pass
+        except SafetensorError as error:
+            raise RequestError(f"{file} is no whole file of weights: {error}.") from error

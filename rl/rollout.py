@@ -1,7 +1,10 @@
 """Rollouts: requests in, trajectories out.
 
 `Rollouts` owns engines and environments on Ray and an event loop in a thread of its own, so that the stages, which are plain
-synchronous code, call it like a function. All trajectories of a call run side by side.
+synchronous code, call it like a function. All trajectories of all calls run side by side.
+
+Engines and learner take turns: `rollout`, then `pause` while the learner updates, `load_weights`, `resume`; a stream that is paused in
+its middle goes on where it was. Or they run at once: `submit` gives trajectories as they end, and `load_weights` may come at any time.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from transformers import AutoTokenizer
 
 from rl.agent_loop import RolloutRequest
 from rl.config import RolloutConfig
+from rl.engine_figures import PoolFigures
 from rl.engine_pool import EnginePool
 from rl.environment_pool import EnvironmentPool
 from rl.loops import AgentLoops
 from rl.ray_runtime import RayRuntime
+from rl.rollout_stream import TrajectoryStream
 from rl.search import SearchIndex
 from warehouse.errors import RequestError
 from warehouse.records import Document, Trajectory
@@ -36,9 +41,10 @@ class Rollouts:
     """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
 
     def __init__(self, config: RolloutConfig, loops: AgentLoops, index: SearchIndex | None) -> None:
-        self._config = config
+        self.config = config
         self._loops = loops
         self._checked: set[str] = set()
+        self._places = asyncio.Semaphore(config.concurrency)
         self._engines: EnginePool | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rollouts", daemon=True)
@@ -62,7 +68,7 @@ class Rollouts:
         documents = list(documents)
         rollouts = cls(config, loops, SearchIndex(documents) if documents else None)
         try:
-            rollouts._engines = rollouts._wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
+            rollouts._engines = rollouts.wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
         except BaseException:
             rollouts.close()
             raise
@@ -71,29 +77,59 @@ class Rollouts:
     def rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None = None) -> list[Trajectory]:
         """Run a trajectory for each request, and return them in the order of the requests.
 
-        `on_progress(done, total)` is called from another thread after each trajectory. Trajectories that hit a fault come back
-        as invalid, with the error.
+        `on_progress(done, total)` is called after each trajectory. Trajectories that hit a fault come back as invalid, with the error.
         """
-        return self._wait(self._rollout(requests, on_progress))
+        stream, found = self.submit(requests), {}
+        try:
+            for trajectory in stream:
+                found[trajectory.id] = trajectory
+                if on_progress is not None:
+                    on_progress(len(found), len(requests))
+        finally:
+            stream.cancel()
+        return [found[request.trajectory_id] for request in requests]
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
+        """Begin a trajectory for each request and return at once; the stream gives them as they end, the quick ones first.
+
+        Several streams may be open at once: at most `concurrency` trajectories of all of them run at a time.
+
+        Raises:
+            RequestError: an environment, a loop or a dialect that a task asks for cannot be had.
+        """
+        self.wait(self._check(requests))
+        return TrajectoryStream(self._loop, requests, self._one)
 
     def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
-        self._wait(self._pool.load_weights(str(Path(path).resolve()), version))
+        self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
 
     def pause(self) -> None:
-        """Let the engines' memory go while the learner has its turn, where the configuration's `sleep_mode` is on."""
-        self._wait(self._pool.sleep())
+        """Stop sampling while the learner has its turn; also let the engines' memory go where the configuration's `sleep_mode` is on."""
+        self.wait(self.pool.sleep())
 
     def resume(self) -> None:
-        """Take the engines' memory back."""
-        self._wait(self._pool.wake())
+        """Take the engines' memory back, and go on sampling."""
+        self.wait(self.pool.wake())
+
+    def add_engine(self) -> str:
+        """Start one more engine, while trajectories go on; returns its name when it serves. Raises as `EnginePool.add_engine` does."""
+        return self.wait(self.pool.add_engine())
+
+    def remove_engine(self, name: str, drain: bool = True) -> None:
+        """Take an engine out, while trajectories go on. Raises as `EnginePool.remove_engine` does."""
+        self.wait(self.pool.remove_engine(name, drain))
+
+    def figures(self) -> PoolFigures:
+        """What the engines have done and are doing."""
+        return self.pool.figures()
 
     def close(self) -> None:
         """End engines, environments, Ray if it was started here, and the thread. May be called twice."""
         if self._loop.is_closed():
             return
         if self._engines is not None:
-            self._wait(self._engines.shutdown())
+            self.wait(self._engines.shutdown())
         self._environments.close()
         self._ray.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -107,48 +143,30 @@ class Rollouts:
         self.close()
 
     @property
-    def _pool(self) -> EnginePool:
+    def pool(self) -> EnginePool:
+        """The engines; whoever uses them does so in their event loop, by `wait`."""
         if self._engines is None:
             raise RuntimeError("rollouts are not started: use Rollouts.start")
         return self._engines
 
-    async def _rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None) -> list[Trajectory]:
+    async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests} - self._checked):
             await self._environments.check(name)
             self._checked.add(name)
         self._loops.check(request.task for request in requests)
-        places = asyncio.Semaphore(self._config.concurrency)
-        progress = _Counter(len(requests), on_progress)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(request, places, progress)) for request in requests]
-        return [task.result() for task in tasks]
 
-    async def _one(self, request: RolloutRequest, places: asyncio.Semaphore, progress: _Counter) -> Trajectory:
-        async with places:
+    async def _one(self, request: RolloutRequest) -> Trajectory:
+        async with self._places:
             environment = self._environments.client(request.trajectory_id)
             try:
-                trajectory = await self._loops.loop_for(request.task, self._pool).run(request, environment)
+                return await self._loops.loop_for(request.task, self.pool).run(request, environment)
             finally:
                 await environment.close()
-                self._pool.release(request.trajectory_id)
-        progress.count()
-        return trajectory
+                self.pool.release(request.trajectory_id)
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the event loop's thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-class _Counter:
-    """Counts what is done, and tells."""
-
-    def __init__(self, total: int, tell: OnProgress | None) -> None:
-        self._done, self._total, self._tell = 0, total, tell
-
-    def count(self) -> None:
-        self._done += 1
-        if self._tell is not None:
-            self._tell(self._done, self._total)
 
 
 def _check_context(config: RolloutConfig, policy_path: Path) -> None:

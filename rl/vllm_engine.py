@@ -1,19 +1,18 @@
 """An engine around vLLM's `AsyncLLM`: the same code on CPUs and on GPUs, told apart by the configuration alone.
 
-Weights are loaded in place. Requests that an update cuts short keep the tokens they have, and go on under the new weights from
-a context computed anew: no stale key or value is read.
+Weights are loaded in place, between two steps of the engine. A request under way is frozen meanwhile with the tokens it has (or ends
+first, by configuration) and goes on from a context computed anew: no stale key or value is read. vLLM itself notes for each token
+which weights sampled it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from rl.config import EngineConfig
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.engine import EngineDead, EngineFault, Generation, GenerationStop, Sampling
 
 GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
@@ -47,9 +46,8 @@ class VllmEngine:
         self._policy_path = policy_path
         self._version = version
         self._serial = itertools.count()
-        self._running = asyncio.Event()
-        self._running.set()
-        self._pauses = 0
+        self._paused = False
+        self._asleep: list[str] = []
         self._llm: Any = None
 
     async def start(self) -> None:
@@ -58,66 +56,77 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path)))
+        await self._llm.update_weight_version(str(self._version))
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue `prompt_ids`, across updates of the weights where need be."""
-        parts: list[Generation] = []
-        context, left = list(prompt_ids), sampling
-        while True:
-            await self._running.wait()
-            pauses = self._pauses
-            part = await self._generate_once(request_id, context, left)
-            parts.append(part)
-            if part.stop_reason is not GenerationStop.ABORT or self._pauses == pauses:
-                return _join(parts)
-            context = [*context, *part.token_ids]
-            left = replace(left, max_tokens=left.max_tokens - len(part.token_ids))
+        from vllm import TokensPrompt
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids))
+        unique_id = f"{request_id}-{next(self._serial)}"
+        try:
+            outputs = [output async for output in self._llm.generate(prompt, _sampling_parameters(sampling), unique_id)]
+        except EngineDeadError as error:
+            raise EngineDead(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise EngineFault(f"{type(error).__name__}: {error}") from error
+        return _as_generation(outputs[-1].outputs[0])
 
     async def load_weights(self, path: str, version: int) -> None:
-        """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix."""
-        await self.pause()
-        await self._llm.collective_rpc("load_policy", args=(path,))
-        await self._llm.reset_prefix_cache()
-        self._version = version
-        await self.resume()
+        """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix.
+
+        Raises:
+            EngineDead: where that fails; what the engine would sample then is nobody's policy, so it stays paused.
+        """
+        paused = self._paused
+        if not paused:
+            await self.pause()
+        if "weights" in self._asleep:
+            await self._wake(["weights"])
+        try:
+            await self._llm.collective_rpc("load_policy", args=(path,))
+        except Exception as error:
+            raise EngineDead(f"the weights in {path} could not be loaded: {type(error).__name__}: {error}") from error
+        await self._llm.update_weight_version(str(version))
+        if not paused:
+            await self.resume()
 
     async def pause(self) -> None:
-        """Cut requests short; `generate` holds on to what they have until `resume`."""
-        self._running.clear()
-        self._pauses += 1
-        await self._llm.pause_generation(mode="abort")
+        """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten."""
+        self._paused = True
+        await self._llm.pause_generation(mode=self._pause_mode)
 
     async def resume(self) -> None:
-        """Go on with what `pause` cut short."""
+        """Go on with what waits."""
         await self._llm.resume_generation()
-        self._running.set()
+        self._paused = False
 
     async def sleep(self) -> None:
-        """Offload weights and drop the cache, where `sleep_mode` is on."""
+        """Pause; where `sleep_mode` is on, also move the weights to the host and drop the cache."""
+        await self.pause()
         if self._config.sleep_mode:
-            await self._llm.sleep(level=1)
+            await self._llm.sleep(level=1, mode=self._pause_mode)
+            self._asleep = ["weights", "kv_cache"]
 
     async def wake(self) -> None:
-        """Bring the weights back."""
-        if self._config.sleep_mode:
-            await self._llm.wake_up()
+        """Bring back what `sleep` moved away, and go on."""
+        if self._asleep:
+            await self._wake(list(self._asleep))
+        await self.resume()
 
     async def close(self) -> None:
         """End vLLM's processes."""
         if self._llm is not None:
             self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
 
-    async def _generate_once(self, request_id: str, context: list[int], sampling: Sampling) -> Generation:
-        from vllm import TokensPrompt
+    @property
+    def _pause_mode(self) -> Literal["keep", "wait"]:
+        return "wait" if self._config.updates == "drain" else "keep"
 
-        prompt = TokensPrompt(prompt_token_ids=context)
-        version = self._version
-        unique_id = f"{request_id}-{next(self._serial)}"
-        try:
-            outputs = [output async for output in self._llm.generate(prompt, _sampling_parameters(sampling), unique_id)]
-        except Exception as error:
-            raise EngineFault(f"{type(error).__name__}: {error}") from error
-        return _as_generation(outputs[-1].outputs[0], version)
+    async def _wake(self, parts: list[str]) -> None:
+        await self._llm.wake_up(tags=parts)
+        self._asleep = [part for part in self._asleep if part not in parts]
 
 
 def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "dtype": config.dtype,
         "seed": config.seed,
         "tensor_parallel_size": config.tensor_parallel,
-        "distributed_executor_backend": "uni" if config.tensor_parallel == 1 else "mp",
+        "distributed_executor_backend": _executor(config),
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.max_batched_tokens,
@@ -143,6 +152,12 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _executor(config: EngineConfig) -> str:
+    if config.workers == "ray":
+        return "ray"
+    return "uni" if config.tensor_parallel == 1 else "mp"
 
 
 def _sampling_parameters(sampling: Sampling) -> Any:
@@ -162,17 +177,10 @@ def _sampling_parameters(sampling: Sampling) -> Any:
     )
 
 
-def _as_generation(output: Any, version: int) -> Generation:
+def _as_generation(output: Any) -> Generation:
     token_ids = tuple(output.token_ids)
     logprobs = tuple(step[token].logprob for step, token in zip(output.logprobs or (), token_ids, strict=True))
-    return Generation(token_ids, logprobs, GenerationStop(output.finish_reason), (version,) * len(token_ids))
-
-
-def _join(parts: Sequence[Generation]) -> Generation:
-    """The parts of one continuation as one."""
-    return Generation(
-        tuple(token for part in parts for token in part.token_ids),
-        tuple(logprob for part in parts for logprob in part.logprobs),
-        parts[-1].stop_reason,
-        tuple(version for part in parts for version in part.policy_versions),
-    )
+    versions = tuple(int(span.version) for span in output.weight_versions or () for _ in range(span.start, span.end))
+    if output.finish_reason == "abort" or len(versions) != len(token_ids):
+        raise EngineFault("the engine gave the request up before its end")
+    return Generation(token_ids, logprobs, GenerationStop(output.finish_reason), versions)

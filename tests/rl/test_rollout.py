@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from rl.config import RolloutConfig
-from rl.engine import Generation, GenerationStop, Sampling
 from rl.logprob_check import max_logprob_difference
 from rl.policy import load_policy, save_policy
 from rl.rollout import RolloutRequest, Rollouts
@@ -20,7 +15,7 @@ from tests.rl.conftest import TASKS
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
 
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 
 
 def requests(count: int = 20, temperature: float = 1.0, prefix: str = "t", horizon: int = 3) -> list[RolloutRequest]:
@@ -81,24 +76,6 @@ def test_engine_and_learner_agree_after_every_update(rollouts: Rollouts, tiny_po
 
 
 @pytest.mark.engine
-def test_an_update_cuts_nothing_off(rollouts: Rollouts, tiny_policy: Path) -> None:
-    async def generate_across_an_update() -> list[Generation]:
-        pool, sampling = rollouts._pool, Sampling(max_tokens=150, seed=1)
-        waiting = [asyncio.ensure_future(pool.generate(f"long{i}", (20 + i, 30), sampling)) for i in range(8)]
-        await asyncio.sleep(0.1)
-        assert not any(task.done() for task in waiting)
-        await pool.load_weights(str(tiny_policy), 5)
-        return await asyncio.gather(*waiting)
-
-    generations = rollouts._wait(generate_across_an_update())
-    rollouts.load_weights(tiny_policy, 0)
-    assert {len(generation.token_ids) for generation in generations} == {150}
-    assert {len(generation.logprobs) for generation in generations} == {150}
-    assert {generation.stop_reason for generation in generations} == {GenerationStop.LENGTH}
-    assert {generation.policy_version for generation in generations} == {0}
-
-
-@pytest.mark.engine
 def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Rollouts) -> None:
     trajectories = rollouts.rollout([faulty("raise"), faulty("hang"), faulty("none"), *requests(3)])
     broken, hung, fine, *others = trajectories
@@ -127,22 +104,3 @@ def test_a_context_that_the_policy_cannot_take_is_refused(tiny_policy: Path, tmp
         Rollouts.start(RolloutConfig(), tiny_policy)
     with pytest.raises(RequestError, match="holds no policy"):
         Rollouts.start(RolloutConfig(), tmp_path)
-
-
-@pytest.mark.engine
-def test_z_a_dead_engine_is_replaced_with_the_newest_weights(rollouts: Rollouts, tiny_policy: Path) -> None:
-    """Last, because the others share the engine."""
-    rollouts.load_weights(tiny_policy, 9)
-    _engine_process().send_signal(signal.SIGKILL)
-    dead = rollouts.rollout(requests(4, prefix="dead"))
-    assert {trajectory.outcome for trajectory in dead} == {Outcome.INVALID}
-    assert all(trajectory.error for trajectory in dead)
-    alive = rollouts.rollout(requests(4, prefix="alive"))
-    assert {trajectory.outcome for trajectory in alive} == {None}
-    assert {turn.policy_version for trajectory in alive for turn in trajectory.turns} == {9}
-
-
-def _engine_process() -> psutil.Process:
-    """vLLM's own process beneath this one."""
-    mine = psutil.Process(os.getpid()).children(recursive=True)
-    return next(process for process in mine if "EngineCore" in "".join(process.cmdline()))
