@@ -38,6 +38,8 @@ class StopReason(StrEnum):
     MAX_TOTAL_ACTION_TOKENS = "max_total_action_tokens"
     MAX_TOTAL_OBSERVATION_TOKENS = "max_total_observation_tokens"
     MAX_SECONDS = "max_seconds"
+    LEFT = "left"
+    """An outside agent asked for no more; what it made of the last action is not known here."""
     FAULT = "fault"
 
 

@@ -1,0 +1,1 @@
+"""The policy behind an OpenAI-compatible endpoint whose requests become trajectories."""

@@ -1,0 +1,143 @@
+"""Requests of outside agents as trajectories.
+
+A conversation is one or more segments. A segment is a context that was only ever appended to: a request that continues what was said
+and sampled so far extends it, with the ids as they were. A request that does not (an agent that rewrites, drops or summarises its past,
+or a second one that speaks at the same time) begins another segment, with the reason: nothing is encoded again behind anybody's back.
+Each segment becomes a trajectory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from rl.engine import Generation
+from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A context that grows. `said` is how its end is recognised: what the client sent and was given, in whatever form it speaks."""
+
+    id: str
+    conversation: str
+    task_key: str
+    reason: str
+    prompt_ids: tuple[int, ...]
+    seed: int
+    kind: str
+    said: Any = None
+    busy: bool = True
+    ids: list[int] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    error: str | None = None
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    seconds: float = 0.0
+
+    def append(self, observation_ids: Sequence[int], text: str) -> None:
+        """What came back after the last action."""
+        self.turns[-1] = replace(self.turns[-1], observation_ids=tuple(observation_ids), observation=text)
+        self.ids.extend(observation_ids)
+        self.busy = True
+
+    def record(self, generation: Generation, text: str, calls: Sequence[tuple[str, str]], said: Any, latency: float) -> None:
+        """An action; `calls` are its tools and arguments, an answer included."""
+        versions = generation.policy_versions
+        first = calls[0] if calls else (None, None)
+        self.ids.extend(generation.token_ids)
+        self.turns.append(
+            Turn(
+                index=len(self.turns),
+                action_ids=generation.token_ids,
+                action_logprobs=generation.logprobs,
+                action=text,
+                tool=first[0],
+                arguments=first[1],
+                observation_ids=(),
+                observation="",
+                reward=None,
+                tool_outcome=None,
+                latency=latency,
+                policy_version=generation.policy_version,
+                policy_versions=versions if len(set(versions)) > 1 else (),
+                calls=tuple(Call(tool, arguments, None) for tool, arguments in calls),
+            )
+        )
+        self.said, self.busy = said, False
+        self.seconds = (datetime.now(UTC) - self.started).total_seconds()
+
+    def fail(self, error: str) -> None:
+        """The engine failed under the last request: the trajectory is invalid, and nothing extends it."""
+        self.error, self.said, self.busy = error, None, False
+
+
+class Recorder:
+    """The open segments of all conversations; `policy` and `stage` are what their trajectories bear."""
+
+    def __init__(self, policy: str, stage: str, run: str) -> None:
+        self._policy, self._stage, self._run = policy, stage, run
+        self._segments: dict[str, list[Segment]] = {}
+        self._count = 0
+
+    def find(self, conversation: str | None, extends: Callable[[Any], int | None]) -> Segment | None:
+        """The segment that a request extends, the longest where there are several.
+
+        `extends` says by what a segment said how much of the request it has, or None where the request is no continuation of it.
+        Without a conversation, all are looked through.
+        """
+        names = self._segments if conversation is None else [conversation]
+        segments = [segment for name in names for segment in self._segments.get(name, ()) if not segment.busy and segment.said is not None]
+        found = [(length, segment) for segment in segments if (length := extends(segment.said)) is not None]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
+
+    def begin(self, conversation: str | None, task_key: str | None, prompt_ids: Sequence[int], seed: int, kind: str) -> Segment:
+        """Another segment, with the reason why the request extends none."""
+        if conversation is None:
+            conversation = f"{self._run}-{self._count:06d}"
+            self._count += 1
+        others = self._segments.setdefault(conversation, [])
+        name = conversation if not others else f"{conversation}.{len(others)}"
+        reason = _reason(others)
+        segment = Segment(name, conversation, task_key or conversation, reason, tuple(prompt_ids), seed, kind, ids=list(prompt_ids))
+        others.append(segment)
+        return segment
+
+    def take(self, conversation: str | None = None) -> list[Trajectory]:
+        """The trajectories of one conversation, or of all, which are forgotten here. One with a request under way stays."""
+        names = list(self._segments) if conversation is None else [conversation]
+        ready = [name for name in names if not any(segment.busy for segment in self._segments.get(name, ()))]
+        return [self._trajectory(segment) for name in ready for segment in self._segments.pop(name, ())]
+
+    def _trajectory(self, segment: Segment) -> Trajectory:
+        return Trajectory(
+            id=segment.id,
+            task_key=segment.task_key,
+            policy=self._policy,
+            stage=self._stage,
+            horizon=len(segment.turns),
+            prompt_ids=segment.prompt_ids,
+            turns=tuple(segment.turns),
+            stop_reason=_stop(segment),
+            outcome=Outcome.INVALID if segment.error is not None else None,
+            reward=None,
+            seed=segment.seed,
+            started=segment.started,
+            seconds=segment.seconds,
+            error=segment.error,
+            provenance={"endpoint": segment.kind, "conversation": segment.conversation, "segment": segment.reason},
+        )
+
+
+def _stop(segment: Segment) -> StopReason:
+    if segment.error is not None:
+        return StopReason.FAULT
+    return StopReason.ANSWERED if segment.turns and segment.turns[-1].tool == "answer" else StopReason.LEFT
+
+
+def _reason(others: Sequence[Segment]) -> str:
+    """Why a conversation has one more segment."""
+    if not others:
+        return "first"
+    return "at_once" if any(segment.busy for segment in others) else "does_not_extend"

@@ -1,0 +1,160 @@
+"""Messages of a client as tokens: rendered once by the policy's chat template, then only appended to.
+
+Texts are put into the template's markup by slots, so that nothing a client or a tool says becomes a control token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl.dialect import ANSWER, Action, ParseError, Schema
+from rl.dialects.chat import ChatDialect
+from rl.dialects.layout import ARGUMENT_NAME
+from rl.dialects.templates import Filter, Message, TemplateRefused, slot
+from rl.serving.protocol import ChatMessage, Refused
+from warehouse.errors import RequestError
+
+_NAMES, _ARGUMENTS = 1_000_000, 2_000_000
+"""Numbers of the slots of the reply; those below are of the messages' contents, in their order."""
+_ASKED: Message = {"role": "user", "content": "a"}
+_PROBE = ' "a"\\\n<b> & é\t'
+"""A text that shows what a template does to texts: it begins and ends with blanks, and holds a quote, a backslash and a line break."""
+_ROLES = {"developer": "system"}
+
+
+class ChatRenderer:
+    """The chat template of one policy."""
+
+    def __init__(self, dialect: ChatDialect) -> None:
+        self.dialect = dialect
+        self._template = dialect.template
+        self._filters: dict[str, Filter] = {"user": dialect.layout.question, "tool": dialect.layout.result}
+
+    def prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Schema]) -> tuple[int, ...]:
+        """The ids of a whole conversation, up to where the policy speaks.
+
+        Raises:
+            Refused: where the template cannot render it, or a call or a tool in it spells a control token.
+        """
+        shaped = [self._shaped(number, message, {}) for number, message in enumerate(messages)]
+        return self._encoded(shaped, self._texts(messages, 0), tools)
+
+    def extension(
+        self,
+        before: Sequence[ChatMessage],
+        reply: ChatMessage,
+        reply_ids: Sequence[int],
+        added: Sequence[ChatMessage],
+        tools: Sequence[Schema],
+    ) -> tuple[int, ...]:
+        """What is appended behind the sampled `reply_ids` so that the policy can speak again after the messages `added`.
+
+        Raises:
+            Refused: as `prompt` does.
+        """
+        names = {call.id: slot(_NAMES + number) for number, call in enumerate(reply.calls)}
+        messages = [*before, reply, *added]
+        shaped = [self._shaped(number, message, names) for number, message in enumerate(messages)]
+        place = len(before)
+        if reply.calls:
+            shaped[place] = _calling(reply)
+        mark = _ARGUMENTS + len(reply.calls) - 1 if reply.calls else place
+        texts = self._texts(messages, place + 1) | {_NAMES + number: call.function.name for number, call in enumerate(reply.calls)}
+        try:
+            pieces = self._template.pieces(shaped, tools, generate=True)
+        except TemplateRefused as error:
+            raise Refused(f"the policy's chat template cannot render these messages: {error}") from error
+        stop, rest = self._template.after_stop(pieces, mark)
+        if stop is None:
+            raise Refused("the policy's chat template ends such a message with no token of its own")
+        layout = self.dialect.layout
+        ended = bool(reply_ids) and reply_ids[-1] in {self._template.special[end] for end in (layout.call_stop, layout.answer_stop)}
+        return (() if ended else (self._template.special[stop],)) + self._template.encode(rest, texts)
+
+    def reply(self, reply_ids: Sequence[int], may_call: bool, first_call: int) -> tuple[ChatMessage, str | None]:
+        """The policy's message as the client gets it, and its thought apart; calls are numbered from `first_call`.
+
+        What cannot be read as calls or as an answer is given as the text that it is.
+        """
+        turn = self.dialect.parse(reply_ids)
+        if isinstance(turn, ParseError) or (not may_call and turn.calls[0].tool != ANSWER):
+            text = self.dialect.decode(reply_ids[:-1] if reply_ids and reply_ids[-1] in self.dialect.stop_token_ids else reply_ids)
+            return ChatMessage(role="assistant", content=text), None
+        if turn.calls[0].tool == ANSWER:
+            return ChatMessage(role="assistant", content=turn.calls[0].arguments), turn.think
+        calls = [_call(first_call + number, action) for number, action in enumerate(turn.calls)]
+        return ChatMessage.model_validate({"role": "assistant", "tool_calls": calls}), turn.think
+
+    def _encoded(self, shaped: Sequence[Message], texts: Mapping[int, str], tools: Sequence[Schema]) -> tuple[int, ...]:
+        try:
+            self._template.refuse_control_tokens([*tools, *(call for message in shaped for call in message.get("tool_calls", ()))])
+            return self._template.encode(self._template.pieces(shaped, tools, generate=True), texts)
+        except TemplateRefused as error:
+            raise Refused(f"the policy's chat template cannot render these messages: {error}") from error
+        except RequestError as error:
+            raise Refused(str(error)) from error
+
+    def _shaped(self, number: int, message: ChatMessage, names: Mapping[str, str]) -> dict[str, Any]:
+        """A message as templates take it, its text in a slot; `names` are the slots of the names of answered calls."""
+        shaped: dict[str, Any] = {"role": _ROLES.get(message.role, message.role), "content": slot(number) if message.text else ""}
+        if message.calls:
+            shaped["tool_calls"] = [
+                _as_template(call.id, call.function.name, _arguments(call.function.arguments)) for call in message.calls
+            ]
+        if message.role == "tool":
+            shaped |= {"content": slot(number), "tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id or "", "tool")}
+        return shaped
+
+    def _texts(self, messages: Sequence[ChatMessage], start: int) -> dict[int, str]:
+        """What goes into the slots of messages from `start` on, as the template would write it."""
+        return {number: self._filter(message.role)(message.text) for number, message in enumerate(messages) if number >= start}
+
+    def _filter(self, role: str) -> Filter:
+        role = _ROLES.get(role, role)
+        if role not in self._filters:
+            try:
+                self._filters[role] = self._found_filter(role)
+            except TemplateRefused as error:
+                raise Refused(f"the policy's chat template cannot be used with messages of role {role}: {error}") from error
+        return self._filters[role]
+
+    def _found_filter(self, role: str) -> Filter:
+        """What the template does to texts of `role` where neither the question nor a result stands: nothing, or cutting off blanks."""
+        framed, shown = (self._template.render(_around(role, text), [], generate=True) for text in (slot(0), _PROBE))
+        for candidate in (str, str.strip):
+            if shown == framed.replace(slot(0), candidate(_PROBE)):
+                return candidate
+        raise TemplateRefused("it changes their text in a way that cannot be followed")
+
+
+def _around(role: str, text: str) -> list[Message]:
+    """A conversation with a message of `role`."""
+    message: Message = {"role": role, "content": text}
+    return [message, _ASKED] if role == "system" else [_ASKED, message, _ASKED]
+
+
+def _calling(reply: ChatMessage) -> dict[str, Any]:
+    """The policy's own message of calls with nothing of its text in it: what was sampled stands there already."""
+    calls = [
+        _as_template(call.id, slot(_NAMES + number), {ARGUMENT_NAME: slot(_ARGUMENTS + number)}) for number, call in enumerate(reply.calls)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _as_template(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _call(number: int, action: Action) -> dict[str, Any]:
+    # Some templates demand ids of nine letters and digits.
+    return _as_template(f"call{number:05d}", action.tool, action.arguments)
+
+
+def _arguments(text: str) -> Any:
+    """Arguments as an object, which is how templates want them."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the arguments of a call are not JSON: {text[:80]!r}") from error

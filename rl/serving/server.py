@@ -1,0 +1,142 @@
+"""The endpoint as an HTTP server in the event loop of the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from rl.config import ServingConfig
+from rl.serving.endpoint import Caller, Endpoint, streamed
+from rl.serving.protocol import ChatRequest, CompletionRequest, Refused
+from warehouse.errors import RequestError
+
+_NAME = re.compile(r"[\w.:@/-]{1,200}")
+_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 503: "server_error"}
+
+
+def create_app(endpoint: Endpoint, api_key: str | None) -> FastAPI:
+    """The routes. With `api_key`, whoever asks must bear it."""
+    routes = _Routes(endpoint, api_key)
+    app = FastAPI(title="policy", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(routes.check_key)])
+    app.add_api_route("/v1/models", routes.models, methods=["GET"])
+    app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    return app
+
+
+def _caller(
+    x_trajectory_id: Annotated[str | None, Header()] = None,
+    x_task_key: Annotated[str | None, Header()] = None,
+) -> Caller:
+    for name in (x_trajectory_id, x_task_key):
+        if name is not None and not _NAME.fullmatch(name):
+            raise Refused("X-Trajectory-Id and X-Task-Key are 1 to 200 letters, digits and . : @ / _ -")
+    return Caller(x_trajectory_id, x_task_key)
+
+
+class _Routes:
+    def __init__(self, endpoint: Endpoint, api_key: str | None) -> None:
+        self._endpoint, self._key = endpoint, api_key
+
+    async def check_key(self, authorization: Annotated[str, Header()] = "") -> None:
+        """Refuse whoever does not bear the key."""
+        if self._key is not None and not secrets.compare_digest(authorization.encode(), f"Bearer {self._key}".encode()):
+            raise Refused("a wrong api key, or none", status=401)
+
+    async def models(self) -> dict[str, Any]:
+        """The one model."""
+        return {"object": "list", "data": [{"id": self._endpoint.model, "object": "model", "created": 0, "owned_by": "flywheel"}]}
+
+    async def chat(self, request: ChatRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
+        """A reply to messages."""
+        return _respond(await self._endpoint.chat(request, _named(caller, request)), request)
+
+    async def complete(self, request: CompletionRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
+        """A continuation of a prompt."""
+        return _respond(await self._endpoint.complete(request, _named(caller, request)), request)
+
+
+def _named(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
+    """The conversation is what the header names, else what `user` names."""
+    if caller.conversation is not None or not request.user:
+        return caller
+    if not _NAME.fullmatch(request.user):
+        raise Refused("user is 1 to 200 letters, digits and . : @ / _ -, for it names the trajectory")
+    return Caller(request.user, caller.task_key)
+
+
+def _respond(answer: dict[str, Any], request: ChatRequest | CompletionRequest) -> Response:
+    if request.stream:
+        return StreamingResponse(streamed(answer, request.stream_options), media_type="text/event-stream")
+    return JSONResponse(answer)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status = error.status if isinstance(error, Refused) else 500
+    return _error(str(error), status)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """The first thing that is wrong with a request, in a sentence that names it."""
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
+    key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
+    said = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honoured: {first['msg']}"
+    return _error(f"{key} {said}", 400, key)
+
+
+def _error(message: str, status: int, param: str | None = None) -> Response:
+    body = {"message": message, "type": _ERRORS.get(status, "server_error"), "param": param, "code": None}
+    return JSONResponse({"error": body}, status_code=status)
+
+
+class PolicyServer:
+    """A running server; made by `start`, in the event loop that the engines live in."""
+
+    def __init__(self, endpoint: Endpoint, config: ServingConfig) -> None:
+        self.endpoint = endpoint
+        self._config = config
+        app = create_app(endpoint, config.api_key)
+        self._server = uvicorn.Server(uvicorn.Config(app, host=config.host, port=config.port, log_level="warning", lifespan="off"))
+        self._work: asyncio.Task[None]
+
+    @classmethod
+    async def start(cls, endpoint: Endpoint, config: ServingConfig) -> PolicyServer:
+        """Listen; returns when requests are taken.
+
+        Raises:
+            RequestError: the address cannot be listened on.
+        """
+        server = cls(endpoint, config)
+        server._work = asyncio.ensure_future(server._serve())
+        while not server._server.started:
+            if server._work.done():
+                raise RequestError(f"nothing can listen on {config.host}:{config.port}; is something there already?")
+            await asyncio.sleep(0.01)
+        return server
+
+    @property
+    def url(self) -> str:
+        """The base URL that clients are given."""
+        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}/v1"
+
+    async def close(self) -> None:
+        """End requests under way and listen no more."""
+        self._server.should_exit = True
+        await self._work
+
+    async def _serve(self) -> None:
+        try:
+            await self._server.serve()
+        except SystemExit:
+            # This is how uvicorn says that it could not bind; the task that is done says it to `start`.
+            return

@@ -1,0 +1,81 @@
+"""A policy being served beside rollouts, for the synchronous code around it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from rl.config import RolloutConfig, ServingConfig
+from rl.dialects.chat import ChatDialect
+from rl.dialects.opening import open_dialect
+from rl.dialects.plain_text import PlainText
+from rl.rollout import Rollouts
+from rl.serving.endpoint import Endpoint
+from rl.serving.recorder import Recorder
+from rl.serving.rendering import ChatRenderer
+from rl.serving.server import PolicyServer
+from warehouse.errors import RequestError
+from warehouse.records import Trajectory
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine in the engines' event loop and gives its result."""
+
+
+class Serving:
+    """A running endpoint. Leaving the `with` block ends it; what was not taken by then is lost."""
+
+    def __init__(self, server: PolicyServer, wait: Wait) -> None:
+        self._server, self._wait = server, wait
+
+    @property
+    def url(self) -> str:
+        """The base URL that clients are given."""
+        return self._server.url
+
+    def take(self, conversation: str | None = None) -> list[Trajectory]:
+        """What was recorded since the last time, of one conversation or of all; one with a request under way stays for later."""
+        return self._wait(self._take(conversation))
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._wait(self._server.close())
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def _take(self, conversation: str | None) -> list[Trajectory]:
+        return self._server.endpoint.take(conversation)
+
+
+def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) -> Serving:
+    """Serve the engines of `rollouts` as a model called `policy`, beside whatever else they do; `folder` holds its tokenizer.
+
+    A policy without a chat template that can be appended to is served for completions alone; its chat says why.
+
+    Raises:
+        RequestError: the address cannot be listened on.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    renderer, no_chat = _renderer(config.dialect, rollouts.config, tokenizer)
+    recorder = Recorder(policy, config.stage, config.run or f"endpoint-{uuid.uuid4().hex[:8]}")
+    longest = rollouts.config.engine.max_model_len or AutoConfig.from_pretrained(folder, local_files_only=True).max_position_embeddings
+    endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, int(longest))
+    return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts.wait)
+
+
+def _renderer(name: str, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[ChatRenderer | None, str]:
+    try:
+        dialect = open_dialect(name, config.dialects, tokenizer)
+    except RequestError as error:
+        return None, str(error)
+    if not isinstance(dialect, ChatDialect):
+        return None, f"the dialect {name!r} has no chat template; use /v1/completions, or name another as serving.dialect"
+    return ChatRenderer(dialect), ""

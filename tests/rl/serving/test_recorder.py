@@ -1,0 +1,207 @@
+"""What outside agents say and are given as segments and trajectories, with an engine that says what it is told to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
+from rl.config import ServingConfig
+from rl.dialects.chat import ChatDialect
+from rl.dialects.templates import ChatTemplate
+from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.serving.endpoint import Endpoint
+from rl.serving.recorder import Recorder
+from rl.serving.rendering import ChatRenderer
+from rl.serving.server import create_app
+from tests.rl.dialects.templates_of_trl import tokenizer_for
+from tests.rl.serving.test_rendering import SEARCH
+from warehouse.records import Outcome, StopReason, Trajectory
+
+DIALECT = ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1)))
+TEMPLATE = DIALECT.template
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Amber Stone"}}\n</tool_call>'
+
+
+class Stated:
+    """An engine that samples the texts it is given, each ended by the template's token, and notes its contexts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str | EngineFault] = []
+        self.contexts: list[tuple[int, ...]] = []
+        self.released: list[str] = []
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        self.contexts.append(tuple(prompt_ids))
+        text = self.texts.pop(0)
+        if isinstance(text, EngineFault):
+            raise text
+        ids = TEMPLATE.encode([f"{text}<|im_end|>"], {})
+        return Generation(ids, (-0.5,) * len(ids), GenerationStop.STOP, (3,) * len(ids))
+
+    def release(self, request_id: str) -> None:
+        self.released.append(request_id)
+
+
+@pytest.fixture
+def engine() -> Stated:
+    return Stated()
+
+
+@pytest.fixture
+def endpoint(engine: Stated) -> Endpoint:
+    return Endpoint(engine, Recorder("t1-rl", "rl", "run"), TEMPLATE.plain, ChatRenderer(DIALECT), "", "t1-rl", 2000)
+
+
+@pytest.fixture
+def client(endpoint: Endpoint) -> TestClient:
+    return TestClient(create_app(endpoint, None))
+
+
+def ask(client: TestClient, messages: list[dict[str, Any]], headers: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    response = client.post("/v1/chat/completions", json={"model": "t1-rl", "messages": messages, **more}, headers=headers)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["message"]
+
+
+def refusal(client: TestClient, path: str = "chat/completions", **body: Any) -> tuple[int, str]:
+    asked = {"messages": [{"role": "user", "content": "hi"}]} if path.startswith("chat") else {"prompt": "hi"}
+    response = client.post(f"/v1/{path}", json={"model": "t1-rl", **asked, **body})
+    return response.status_code, response.json()["error"]["message"]
+
+
+def context_of(trajectory: Trajectory) -> tuple[int, ...]:
+    return (*trajectory.prompt_ids, *(i for turn in trajectory.turns for i in (*turn.action_ids, *turn.observation_ids)))
+
+
+def test_an_agents_requests_become_one_trajectory_of_the_ids_as_sampled(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts = [CALL, "Blue River."]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Where is Amber Stone?"}]
+    called = ask(client, messages, tools=[SEARCH])
+    assert called["tool_calls"][0]["function"] == {"name": "search", "arguments": '{"query": "Amber Stone"}'}
+    result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "In Blue River.<|im_end|>"}
+    answer = ask(client, [*messages, called, result], tools=[SEARCH])
+    assert answer["content"] == "Blue River."
+    (trajectory,) = endpoint.take()
+    assert [turn.tool for turn in trajectory.turns] == ["search", "answer"]
+    assert trajectory.stop_reason is StopReason.ANSWERED
+    assert trajectory.outcome is None
+    assert engine.contexts[1] == context_of(trajectory)[: len(engine.contexts[1])]
+    assert engine.contexts[1][: len(engine.contexts[0])] == engine.contexts[0]
+    assert trajectory.turns[0].action == f"{CALL}<|im_end|>"
+    assert {turn.policy_version for turn in trajectory.turns} == {3}
+    ends = TEMPLATE.special["<|im_end|>"]
+    assert trajectory.turns[0].observation_ids.count(ends) == 1, "the result's own spelling of it is letters"
+    assert endpoint.take() == []
+    assert engine.released == [trajectory.id]
+
+
+def test_a_past_that_was_changed_begins_another_segment_and_says_so(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts = ["One.", "Two.", "Three."]
+    name = {"X-Trajectory-Id": "agent-7", "X-Task-Key": "k"}
+    first = [{"role": "user", "content": "Count."}]
+    reply = ask(client, first, name)
+    ask(client, [*first, reply, {"role": "user", "content": "On."}], name)
+    ask(client, [{"role": "user", "content": "Summary: you counted to two."}], name)
+    kept, rewritten = endpoint.take("agent-7")
+    assert (kept.id, rewritten.id) == ("agent-7", "agent-7.1")
+    assert (len(kept.turns), len(rewritten.turns)) == (2, 1)
+    assert rewritten.provenance == {"endpoint": "chat", "conversation": "agent-7", "segment": "does_not_extend"}
+    assert {kept.task_key, rewritten.task_key} == {"k"}
+
+
+def test_conversations_without_a_name_are_told_apart_by_what_they_extend(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts = ["A.", "B.", "A2."]
+    first, second = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
+    reply = ask(client, first)
+    ask(client, second)
+    ask(client, [*first, reply, {"role": "user", "content": "more"}])
+    assert [len(trajectory.turns) for trajectory in endpoint.take()] == [2, 1]
+
+
+def test_other_tools_or_an_edited_reply_do_not_extend(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts = ["A."] * 3
+    first = [{"role": "user", "content": "a"}]
+    reply = ask(client, first, user="u")
+    ask(client, [*first, reply, {"role": "user", "content": "b"}], user="u", tools=[SEARCH])
+    ask(client, [*first, {"role": "assistant", "content": "Not what was sampled."}, {"role": "user", "content": "b"}], user="u")
+    assert [len(trajectory.turns) for trajectory in endpoint.take("u")] == [1, 1, 1]
+
+
+def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts = ["A.", "B.", "C."]
+    post = client.post
+    first = post("/v1/completions", json={"model": "t1-rl", "prompt": [20, 21], "user": "i", "return_token_ids": True}).json()
+    ids = [20, 21, *first["choices"][0]["token_ids"]]
+    post("/v1/completions", json={"model": "t1-rl", "prompt": [*ids, 30], "user": "i"})
+    post("/v1/completions", json={"model": "t1-rl", "prompt": [20, 99], "user": "i"})
+    extended, other = endpoint.take("i")
+    assert extended.turns[0].observation_ids == (30,)
+    assert list(context_of(extended)[: len(ids)]) == ids
+    assert (len(extended.turns), len(other.turns)) == (2, 1)
+    engine.texts = ["D.", "E."]
+    text = "Hi<|im_end|>"
+    said = post("/v1/completions", json={"model": "t1-rl", "prompt": text, "user": "t"}).json()["choices"][0]["text"]
+    post("/v1/completions", json={"model": "t1-rl", "prompt": f"{text}{said} more", "user": "t"})
+    (trajectory,) = endpoint.take("t")
+    assert TEMPLATE.plain.control.isdisjoint(trajectory.prompt_ids)
+    assert trajectory.turns[0].observation == " more"
+
+
+def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts = [EngineFault("no engine is left")]
+    assert refusal(client) == (503, "the engine failed: no engine is left")
+    (trajectory,) = endpoint.take()
+    assert (trajectory.outcome, trajectory.stop_reason, trajectory.error) == (Outcome.INVALID, StopReason.FAULT, "no engine is left")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"stop": ["Observation:"]}, "stop is not supported"),
+        ({"n": 4}, "n cannot be honoured"),
+        ({"tool_choice": "required"}, "tool_choice cannot be honoured"),
+        ({"messages": []}, "messages cannot be honoured"),
+        ({"max_tokens": 5000}, "more than the 2000 that the policy can take"),
+        ({"user": "../../x y"}, "user is 1 to 200 letters"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honoured"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_name(client: TestClient, endpoint: Endpoint, setting: dict[str, Any], said: str) -> None:
+    status, message = refusal(client, **setting)
+    assert status == 400
+    assert said in message
+    assert endpoint.take() == []
+
+
+def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine: Stated) -> None:
+    engine.texts = [CALL]
+    body = {"model": "t1-rl", "messages": [{"role": "user", "content": "?"}], "tools": [SEARCH], "stream": True}
+    response = client.post("/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}})
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert events[-1] == "[DONE]"
+    chunks = [json.loads(event) for event in events[:-1]]
+    assert chunks[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] == "search"
+    assert chunks[1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert chunks[2]["usage"]["completion_tokens"] > 0
+
+
+def test_a_key_is_asked_for_where_there_is_one(endpoint: Endpoint) -> None:
+    client = TestClient(create_app(endpoint, "secret"))
+    assert client.get("/v1/models").status_code == 401
+    assert client.get("/v1/models", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert client.get("/v1/models", headers={"Authorization": "Bearer secret"}).json()["data"][0]["id"] == "t1-rl"
+    with pytest.raises(ValidationError, match=r"serving\.api_key is needed"):
+        ServingConfig(host="0.0.0.0")
+
+
+def test_a_policy_without_a_chat_template_says_why_it_does_not_chat(engine: Stated) -> None:
+    endpoint = Endpoint(engine, Recorder("p", "rl", "run"), TEMPLATE.plain, None, "it has no chat template", "p", 100)
+    client = TestClient(create_app(endpoint, None))
+    assert refusal(client, model="p") == (400, "it has no chat template")
+    assert refusal(client, model="other")[0] == 404
