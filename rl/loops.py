@@ -19,7 +19,7 @@ from rl.dialects.opening import open_dialect
 from warehouse.errors import RequestError
 from warehouse.records import Task, Trajectory
 
-LOOPS = {"react": "rl.agent_loop:AgentLoop"}
+LOOPS = {"react": "rl.agent_loop:AgentLoop", "langgraph": "rl.langgraph_loop:LangGraphLoop"}
 
 
 class Loop(Protocol):

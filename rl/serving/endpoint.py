@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from rl.agent_loop import Generator
 from rl.dialect import ParseError
 from rl.dialects.plain_text import PlainText
 from rl.engine import EngineFault, Generation, Sampling
-from rl.serving.protocol import ChatMessage, ChatRequest, CompletionRequest, Refused, StreamOptions
+from rl.serving.protocol import ChatMessage, ChatRequest, CompletionRequest, ContextFull, Refused, StreamOptions
 from rl.serving.recorder import Recorder, Segment
 from rl.serving.rendering import ChatRenderer
 from warehouse.digests import digest
-
-
-class Engines(Protocol):
-    """The part of an `EnginePool` that is used here."""
-
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation: ...
-
-    def release(self, request_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,14 @@ class Endpoint:
     """Answers requests of the two kinds. `longest` is the policy's context in tokens; without `renderer` there is no chat."""
 
     def __init__(
-        self, engines: Engines, recorder: Recorder, plain: PlainText, renderer: ChatRenderer | None, no_chat: str, model: str, longest: int
+        self,
+        engines: Generator,
+        recorder: Recorder,
+        plain: PlainText,
+        renderer: ChatRenderer | None,
+        no_chat: str,
+        model: str,
+        longest: int,
     ) -> None:
         self.recorder, self.model = recorder, model
         self._engines, self._plain, self._renderer, self._longest = engines, plain, renderer, longest
@@ -69,28 +69,14 @@ class Endpoint:
         self._check_model(request.model)
         if self._renderer is None:
             raise Refused(self._no_chat)
-        renderer, tools = self._renderer, request.offered
-        meanings, shown = tuple(message.meaning for message in request.messages), digest(tools)
-        segment = self.recorder.find(caller.conversation, lambda said: _continued(said, meanings, shown))
-        if segment is None:
-            prompt_ids = renderer.prompt(request.messages, tools)
-            most = self._room(len(prompt_ids), request.most)
-            segment = self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "chat")
-        else:
-            said: _Said = segment.said
-            place = len(said.meanings) - 1
-            before, added = request.messages[:place], request.messages[place + 1 :]
-            observation_ids = renderer.extension(before, said.reply, segment.turns[-1].action_ids, added, tools)
-            most = self._room(len(segment.ids) + len(observation_ids), request.most)
-            segment.append(observation_ids, renderer.dialect.decode(observation_ids))
-        sampling = Sampling(request.temperature, most, renderer.dialect.stop_token_ids, request.top_p, request.seed)
+        meanings, shown = tuple(message.meaning for message in request.messages), digest(request.offered)
+        segment, most = self._chat_segment(self._renderer, request, caller, meanings, shown)
         prompt_tokens = len(segment.ids)
+        sampling = Sampling(request.temperature, most, self._renderer.dialect.stop_token_ids, request.top_p, request.seed)
         generation, latency = await self._generate(segment, sampling)
         calls_before = sum(len(turn.calls) for turn in segment.turns)
-        reply, thought = renderer.reply(generation.token_ids, bool(tools), calls_before)
-        turn = renderer.dialect.parse(generation.token_ids)
-        calls = [] if isinstance(turn, ParseError) else [(call.tool, call.arguments) for call in turn.calls]
-        text = renderer.dialect.decode(generation.token_ids)
+        reply, thought = self._renderer.reply(generation.token_ids, bool(request.offered), calls_before)
+        text, calls = self._renderer.dialect.decode(generation.token_ids), _calls(self._renderer, generation)
         segment.record(generation, text, calls, _Said((*meanings, reply.meaning), shown, reply), latency)
         choice = {
             "index": 0,
@@ -100,6 +86,23 @@ class Endpoint:
         }
         return self._answer("chat.completion", segment, prompt_tokens, generation, choice, request.return_token_ids)
 
+    def _chat_segment(
+        self, renderer: ChatRenderer, request: ChatRequest, caller: Caller, meanings: tuple[str, ...], shown: str
+    ) -> tuple[Segment, int]:
+        """The segment that ends with the request's messages, and how many tokens the reply may have."""
+        segment = self.recorder.find(caller.conversation, lambda said: _continued(said, meanings, shown))
+        if segment is None:
+            prompt_ids = renderer.prompt(request.messages, request.offered)
+            most = self._room(len(prompt_ids), request.most)
+            return self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "chat"), most
+        said: _Said = segment.said
+        place = len(said.meanings) - 1
+        before, added = request.messages[:place], request.messages[place + 1 :]
+        observation_ids = renderer.extension(before, said.reply, segment.turns[-1].action_ids, added, request.offered)
+        most = self._room(len(segment.ids) + len(observation_ids), request.most)
+        segment.append(observation_ids, renderer.dialect.decode(observation_ids))
+        return segment, most
+
     async def complete(self, request: CompletionRequest, caller: Caller) -> dict[str, Any]:
         """`POST /v1/completions`: the answer without streaming. A prompt of text is text, whatever control tokens it spells.
 
@@ -108,36 +111,32 @@ class Endpoint:
         """
         self._check_model(request.model)
         prompt = request.prompt if isinstance(request.prompt, str) else tuple(request.prompt)
-        segment = self.recorder.find(caller.conversation, lambda said: _begins(said, prompt))
-        if segment is None:
-            prompt_ids = self._plain.ids(prompt) if isinstance(prompt, str) else prompt
-            most = self._room(len(prompt_ids), request.max_tokens)
-            segment = self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "completions")
-        else:
-            said: _Written = segment.said
-            added = self._plain.ids(prompt[len(said.text) :]) if isinstance(prompt, str) else prompt[len(said.ids) :]
-            most = self._room(len(segment.ids) + len(added), request.max_tokens)
-            segment.append(added, self._plain.decode(added))
+        segment, most = self._written_segment(request, prompt, caller)
         prompt_tokens = len(segment.ids)
         sampling = Sampling(request.temperature, most, tuple(self._plain.end), request.top_p, request.seed)
         generation, latency = await self._generate(segment, sampling)
         ended = generation.token_ids[-1] in self._plain.end
         text = self._plain.decode(generation.token_ids[:-1] if ended else generation.token_ids)
-        written = _Written(
-            (*segment.ids, *generation.token_ids), (prompt if isinstance(prompt, str) else self._plain.decode(prompt)) + text
-        )
+        before = prompt if isinstance(prompt, str) else self._plain.decode(prompt)
+        written = _Written((*segment.ids, *generation.token_ids), before + text)
         segment.record(generation, self._plain.decode(generation.token_ids), [], written, latency)
         choice = {"index": 0, "text": text, "finish_reason": generation.stop_reason.value, "logprobs": None}
         if request.logprobs is not None:
             choice["logprobs"] = {"tokens": self._tokens(generation), "token_logprobs": list(generation.logprobs)}
         return self._answer("text_completion", segment, prompt_tokens, generation, choice, request.return_token_ids)
 
-    def take(self, conversation: str | None = None) -> list[Any]:
-        """The trajectories recorded so far, as `Recorder.take` gives them."""
-        trajectories = self.recorder.take(conversation)
-        for trajectory in trajectories:
-            self._engines.release(trajectory.id)
-        return trajectories
+    def _written_segment(self, request: CompletionRequest, prompt: str | tuple[int, ...], caller: Caller) -> tuple[Segment, int]:
+        """The segment that ends with the prompt, and how many tokens its continuation may have."""
+        segment = self.recorder.find(caller.conversation, lambda said: _begins(said, prompt))
+        if segment is None:
+            prompt_ids = self._plain.ids(prompt) if isinstance(prompt, str) else prompt
+            most = self._room(len(prompt_ids), request.max_tokens)
+            return self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "completions"), most
+        said: _Written = segment.said
+        added = self._plain.ids(prompt[len(said.text) :]) if isinstance(prompt, str) else prompt[len(said.ids) :]
+        most = self._room(len(segment.ids) + len(added), request.max_tokens)
+        segment.append(added, self._plain.decode(added))
+        return segment, most
 
     async def _generate(self, segment: Segment, sampling: Sampling) -> tuple[Generation, float]:
         clock = time.perf_counter()
@@ -160,7 +159,7 @@ class Endpoint:
         room = self._longest - prompt_tokens
         if room < (wanted or 1):
             asked = f" and {wanted} of reply" if wanted else ""
-            raise Refused(f"{prompt_tokens} tokens of prompt{asked} are more than the {self._longest} that the policy can take")
+            raise ContextFull(f"{prompt_tokens} tokens of prompt{asked} are more than the {self._longest} that the policy can take")
         return wanted or room
 
     def _tokens(self, generation: Generation) -> list[str]:
@@ -209,6 +208,12 @@ async def streamed(answer: dict[str, Any], options: StreamOptions | None) -> Asy
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+def _calls(renderer: ChatRenderer, generation: Generation) -> list[tuple[str, str]]:
+    """The calls of an action, an answer included; none where it cannot be read."""
+    turn = renderer.dialect.parse(generation.token_ids)
+    return [] if isinstance(turn, ParseError) else [(call.tool, call.arguments) for call in turn.calls]
 
 
 def _message(reply: ChatMessage, thought: str | None) -> dict[str, Any]:

@@ -20,6 +20,10 @@ class Refused(Exception):
         self.status = status
 
 
+class ContextFull(Refused):
+    """The context has no room for the reply that is asked for."""
+
+
 class _Part(BaseModel):
     """A request or a part of one: unknown keys are refused."""
 

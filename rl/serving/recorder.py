@@ -104,6 +104,11 @@ class Recorder:
         others.append(segment)
         return segment
 
+    def turns(self, conversation: str) -> list[Turn]:
+        """The turns of a conversation so far, of its last segment where it has several."""
+        segments = self._segments.get(conversation)
+        return segments[-1].turns if segments else []
+
     def take(self, conversation: str | None = None) -> list[Trajectory]:
         """The trajectories of one conversation, or of all, which are forgotten here. One with a request under way stays."""
         names = list(self._segments) if conversation is None else [conversation]

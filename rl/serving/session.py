@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -22,28 +20,30 @@ from rl.serving.server import PolicyServer
 from warehouse.errors import RequestError
 from warehouse.records import Trajectory
 
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine in the engines' event loop and gives its result."""
-
 
 class Serving:
     """A running endpoint. Leaving the `with` block ends it; what was not taken by then is lost."""
 
-    def __init__(self, server: PolicyServer, wait: Wait) -> None:
-        self._server, self._wait = server, wait
+    def __init__(self, server: PolicyServer, rollouts: Rollouts) -> None:
+        self._server, self._rollouts = server, rollouts
 
     @property
     def url(self) -> str:
         """The base URL that clients are given."""
         return self._server.url
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """What answers, without HTTP in between; for use in the engines' event loop."""
+        return self._server.endpoint
+
     def take(self, conversation: str | None = None) -> list[Trajectory]:
         """What was recorded since the last time, of one conversation or of all; one with a request under way stays for later."""
-        return self._wait(self._take(conversation))
+        return self._rollouts.wait(self._take(conversation))
 
     def close(self) -> None:
         """Listen no more."""
-        self._wait(self._server.close())
+        self._rollouts.wait(self._server.close())
 
     def __enter__(self) -> Serving:
         return self
@@ -52,7 +52,10 @@ class Serving:
         self.close()
 
     async def _take(self, conversation: str | None) -> list[Trajectory]:
-        return self._server.endpoint.take(conversation)
+        trajectories = self.endpoint.recorder.take(conversation)
+        for trajectory in trajectories:
+            self._rollouts.pool.release(trajectory.id)
+        return trajectories
 
 
 def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) -> Serving:
@@ -68,7 +71,7 @@ def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) 
     recorder = Recorder(policy, config.stage, config.run or f"endpoint-{uuid.uuid4().hex[:8]}")
     longest = rollouts.config.engine.max_model_len or AutoConfig.from_pretrained(folder, local_files_only=True).max_position_embeddings
     endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, int(longest))
-    return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts.wait)
+    return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts)
 
 
 def _renderer(name: str, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[ChatRenderer | None, str]:

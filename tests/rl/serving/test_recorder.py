@@ -34,7 +34,6 @@ class Stated:
     def __init__(self) -> None:
         self.texts: list[str | EngineFault] = []
         self.contexts: list[tuple[int, ...]] = []
-        self.released: list[str] = []
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         self.contexts.append(tuple(prompt_ids))
@@ -43,9 +42,6 @@ class Stated:
             raise text
         ids = TEMPLATE.encode([f"{text}<|im_end|>"], {})
         return Generation(ids, (-0.5,) * len(ids), GenerationStop.STOP, (3,) * len(ids))
-
-    def release(self, request_id: str) -> None:
-        self.released.append(request_id)
 
 
 @pytest.fixture
@@ -87,7 +83,7 @@ def test_an_agents_requests_become_one_trajectory_of_the_ids_as_sampled(client: 
     result = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "In Blue River.<|im_end|>"}
     answer = ask(client, [*messages, called, result], tools=[SEARCH])
     assert answer["content"] == "Blue River."
-    (trajectory,) = endpoint.take()
+    (trajectory,) = endpoint.recorder.take()
     assert [turn.tool for turn in trajectory.turns] == ["search", "answer"]
     assert trajectory.stop_reason is StopReason.ANSWERED
     assert trajectory.outcome is None
@@ -97,8 +93,7 @@ def test_an_agents_requests_become_one_trajectory_of_the_ids_as_sampled(client: 
     assert {turn.policy_version for turn in trajectory.turns} == {3}
     ends = TEMPLATE.special["<|im_end|>"]
     assert trajectory.turns[0].observation_ids.count(ends) == 1, "the result's own spelling of it is letters"
-    assert endpoint.take() == []
-    assert engine.released == [trajectory.id]
+    assert endpoint.recorder.take() == []
 
 
 def test_a_past_that_was_changed_begins_another_segment_and_says_so(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
@@ -108,7 +103,7 @@ def test_a_past_that_was_changed_begins_another_segment_and_says_so(client: Test
     reply = ask(client, first, name)
     ask(client, [*first, reply, {"role": "user", "content": "On."}], name)
     ask(client, [{"role": "user", "content": "Summary: you counted to two."}], name)
-    kept, rewritten = endpoint.take("agent-7")
+    kept, rewritten = endpoint.recorder.take("agent-7")
     assert (kept.id, rewritten.id) == ("agent-7", "agent-7.1")
     assert (len(kept.turns), len(rewritten.turns)) == (2, 1)
     assert rewritten.provenance == {"endpoint": "chat", "conversation": "agent-7", "segment": "does_not_extend"}
@@ -121,7 +116,7 @@ def test_conversations_without_a_name_are_told_apart_by_what_they_extend(client:
     reply = ask(client, first)
     ask(client, second)
     ask(client, [*first, reply, {"role": "user", "content": "more"}])
-    assert [len(trajectory.turns) for trajectory in endpoint.take()] == [2, 1]
+    assert [len(trajectory.turns) for trajectory in endpoint.recorder.take()] == [2, 1]
 
 
 def test_other_tools_or_an_edited_reply_do_not_extend(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
@@ -130,7 +125,7 @@ def test_other_tools_or_an_edited_reply_do_not_extend(client: TestClient, engine
     reply = ask(client, first, user="u")
     ask(client, [*first, reply, {"role": "user", "content": "b"}], user="u", tools=[SEARCH])
     ask(client, [*first, {"role": "assistant", "content": "Not what was sampled."}, {"role": "user", "content": "b"}], user="u")
-    assert [len(trajectory.turns) for trajectory in endpoint.take("u")] == [1, 1, 1]
+    assert [len(trajectory.turns) for trajectory in endpoint.recorder.take("u")] == [1, 1, 1]
 
 
 def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
@@ -140,7 +135,7 @@ def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: State
     ids = [20, 21, *first["choices"][0]["token_ids"]]
     post("/v1/completions", json={"model": "t1-rl", "prompt": [*ids, 30], "user": "i"})
     post("/v1/completions", json={"model": "t1-rl", "prompt": [20, 99], "user": "i"})
-    extended, other = endpoint.take("i")
+    extended, other = endpoint.recorder.take("i")
     assert extended.turns[0].observation_ids == (30,)
     assert list(context_of(extended)[: len(ids)]) == ids
     assert (len(extended.turns), len(other.turns)) == (2, 1)
@@ -148,7 +143,7 @@ def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: State
     text = "Hi<|im_end|>"
     said = post("/v1/completions", json={"model": "t1-rl", "prompt": text, "user": "t"}).json()["choices"][0]["text"]
     post("/v1/completions", json={"model": "t1-rl", "prompt": f"{text}{said} more", "user": "t"})
-    (trajectory,) = endpoint.take("t")
+    (trajectory,) = endpoint.recorder.take("t")
     assert TEMPLATE.plain.control.isdisjoint(trajectory.prompt_ids)
     assert trajectory.turns[0].observation == " more"
 
@@ -156,7 +151,7 @@ def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: State
 def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
     engine.texts = [EngineFault("no engine is left")]
     assert refusal(client) == (503, "the engine failed: no engine is left")
-    (trajectory,) = endpoint.take()
+    (trajectory,) = endpoint.recorder.take()
     assert (trajectory.outcome, trajectory.stop_reason, trajectory.error) == (Outcome.INVALID, StopReason.FAULT, "no engine is left")
 
 
@@ -176,7 +171,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(client: TestClient, endp
     status, message = refusal(client, **setting)
     assert status == 400
     assert said in message
-    assert endpoint.take() == []
+    assert endpoint.recorder.take() == []
 
 
 def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine: Stated) -> None:
