@@ -10,6 +10,7 @@ from typing import Any, Literal
 from flows.config import FlywheelConfig
 from flows.home import Home
 from warehouse import Lake
+from warehouse.digests import digest
 
 WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
 """Condition on trajectories: sampled in training by the wheel itself, not for a horizon that was only compared."""
@@ -50,6 +51,11 @@ def policy_id(turn: int, stage: str, variant: str = "") -> str:
 def evaluation_id(policy: str, suite: str) -> str:
     """The id of the run that evaluates a policy on a suite."""
     return f"eval-{policy}-{suite}"
+
+
+def sampling_id(policy: str, wanted: dict[str, Any]) -> str:
+    """The id of the run that samples trajectories of a policy: another one for each condition, number, temperature and horizon."""
+    return f"rollout-{policy}-{digest(wanted, length=8)}"
 
 
 def gate_id(turn: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, synthesis_id
+from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.runs import StageRun, execute
 from flows.workshop import Workshop, workshop
@@ -70,6 +70,22 @@ def evaluation_flow(home: Path, policy: str, suite: str = "held_out") -> Rows:
             return evaluate(shop, record, suite, run)
 
         return _stage(shop, evaluation_id(policy, suite), "eval", record.wheel_turn, work)
+
+
+@flow(name="sampling", log_prints=False)
+def sampling_flow(home: Path, policy: str, condition: str, samples: int = 1, temperature: float = 1.0, horizon: int | None = None) -> Rows:
+    """Trajectories of a policy on the tasks that meet a SQL condition."""
+    with workshop(home) as shop:
+        record = shop.policy(policy)
+        turns = horizon or shop.config.evaluation.horizon
+        wanted = {"condition": condition, "samples": samples, "temperature": temperature, "horizon": turns}
+
+        def work(run: StageRun) -> dict[str, Any]:
+            from flows.stages.sampling import Wanted, sample
+
+            return sample(shop, record, Wanted(condition, samples, temperature, turns), run)
+
+        return _stage(shop, sampling_id(policy, wanted), "rollout", record.wheel_turn, work)
 
 
 @flow(name="gate", log_prints=False)

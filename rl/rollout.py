@@ -46,8 +46,8 @@ class Rollouts:
         self._checked: set[str] = set()
         self._places = asyncio.Semaphore(config.concurrency)
         self._engines: EnginePool | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rollouts", daemon=True)
+        self.event_loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
         engine, workers = config.engine, config.environments
         cpus = engine.count * engine.cpus + workers.workers * workers.cpus
@@ -98,7 +98,7 @@ class Rollouts:
             RequestError: an environment, a loop or a dialect that a task asks for cannot be had.
         """
         self.wait(self._check(requests))
-        return TrajectoryStream(self._loop, requests, self._one)
+        return TrajectoryStream(self.event_loop, requests, self._one)
 
     def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
@@ -126,15 +126,15 @@ class Rollouts:
 
     def close(self) -> None:
         """End engines, environments, Ray if it was started here, and the thread. May be called twice."""
-        if self._loop.is_closed():
+        if self.event_loop.is_closed():
             return
         if self._engines is not None:
             self.wait(self._engines.shutdown())
         self._environments.close()
         self._ray.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.event_loop.call_soon_threadsafe(self.event_loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.event_loop.close()
 
     def __enter__(self) -> Rollouts:
         return self
@@ -166,7 +166,7 @@ class Rollouts:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the event loop's thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self.event_loop).result()
 
 
 def _check_context(config: RolloutConfig, policy_path: Path) -> None:

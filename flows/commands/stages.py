@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.commands.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 
+PolicyOption = Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')]
 TurnOption = Annotated[int, typer.Option(min=1, help="The turn of the wheel.")]
 
 
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(synth)
     app.command()(train)
+    app.command()(rollout)
     app.command("eval")(evaluate)
 
 
@@ -78,9 +80,35 @@ def train(
     run_stage(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
 
 
+def rollout(
+    home: HomeOption,
+    policy: PolicyOption,
+    suite: Annotated[str | None, typer.Option(help="Tasks of this split, such as a held-out suite or train.")] = None,
+    tasks: Annotated[str | None, typer.Option(metavar="SQL", help="Tasks that meet this condition on the table tasks.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Turns of a trajectory; that of evaluations without it.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Make trajectories of a policy, store them under the stage rollout, and print what they came to. Started again, it goes on.
+
+    Example: flywheel rollout --home runs/demo --policy t1-rl --tasks "split = 'train' AND hops = 2" --samples 4
+    """
+    from warehouse.errors import RequestError
+
+    if (suite is None) == (tasks is None):
+        raise RequestError("give either --suite NAME or --tasks SQL.")
+    condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
+    from flows.stage_flows import run_stage, sampling_flow
+
+    _show(
+        run_stage(home, sampling_flow, policy=policy, condition=condition, samples=samples, temperature=temperature, horizon=horizon), json_
+    )
+
+
 def evaluate(
     home: HomeOption,
-    policy: Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')],
+    policy: PolicyOption,
     suite: Annotated[str, typer.Option(help="Name of a held-out suite.")] = "held_out",
     json_: JsonOption = False,
 ) -> None:
@@ -90,8 +118,11 @@ def evaluate(
     """
     from flows.stage_flows import evaluation_flow, run_stage
 
-    rows = run_stage(home, evaluation_flow, policy=policy, suite=suite)
-    if json_:
+    _show(run_stage(home, evaluation_flow, policy=policy, suite=suite), json_)
+
+
+def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
         print_json(rows)
     else:
         from flows.summary import print_rows

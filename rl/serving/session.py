@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -20,6 +21,9 @@ from rl.serving.server import PolicyServer
 from warehouse.errors import RequestError
 from warehouse.records import Trajectory
 
+if TYPE_CHECKING:
+    from rl.langchain_model import PolicyChatModel
+
 
 class Serving:
     """A running endpoint. Leaving the `with` block ends it; what was not taken by then is lost."""
@@ -32,10 +36,11 @@ class Serving:
         """The base URL that clients are given."""
         return self._server.url
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """What answers, without HTTP in between; for use in the engines' event loop."""
-        return self._server.endpoint
+    def chat_model(self, **settings: Any) -> PolicyChatModel:
+        """The policy as a LangChain chat model; `settings` are its fields, such as `conversation`."""
+        from rl.langchain_model import PolicyChatModel
+
+        return PolicyChatModel(endpoint=self._server.endpoint, loop=self._rollouts.event_loop, **settings)
 
     def take(self, conversation: str | None = None) -> list[Trajectory]:
         """What was recorded since the last time, of one conversation or of all; one with a request under way stays for later."""
@@ -52,7 +57,7 @@ class Serving:
         self.close()
 
     async def _take(self, conversation: str | None) -> list[Trajectory]:
-        trajectories = self.endpoint.recorder.take(conversation)
+        trajectories = self._server.endpoint.recorder.take(conversation)
         for trajectory in trajectories:
             self._rollouts.pool.release(trajectory.id)
         return trajectories

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import trl
+from langchain_core.messages import HumanMessage
 from openai import BadRequestError, OpenAI
 from tokenizers import AddedToken
 
 from rl.config import PolicyConfig, RolloutConfig, ServingConfig
 from rl.logprob_check import max_logprob_difference
 from rl.policy import create_policy, load_policy, save_policy
-from rl.rollout import Rollouts
+from rl.rollout import RolloutRequest, Rollouts
 from rl.serving.session import Serving, serve
 from warehouse.errors import RequestError
-from warehouse.records import Trajectory
+from warehouse.records import Task, Trajectory
 
 pytestmark = pytest.mark.engine
 TOLERANCE = 1e-4
@@ -42,9 +44,15 @@ def chat_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def serving(chat_policy: Path) -> Iterator[Serving]:
-    config = RolloutConfig.model_validate({"engine": {"kv_cache_gib": 0.1}, "limits": {"max_context_tokens": 512}})
-    with Rollouts.start(config, chat_policy) as rollouts, serve(rollouts, chat_policy, "tiny", ServingConfig()) as started:
+def rollouts(chat_policy: Path) -> Iterator[Rollouts]:
+    limits = {"max_context_tokens": 1000, "max_action_tokens": 12}
+    with Rollouts.start(RolloutConfig.model_validate({"engine": {"kv_cache_gib": 0.1}, "limits": limits}), chat_policy) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def serving(rollouts: Rollouts, chat_policy: Path) -> Iterator[Serving]:
+    with serve(rollouts, chat_policy, "tiny", ServingConfig()) as started:
         with pytest.raises(RequestError, match="nothing can listen"):
             serve(rollouts, chat_policy, "tiny", ServingConfig(port=int(started.url.split(":")[2].partition("/")[0])))
         yield started
@@ -117,3 +125,23 @@ def test_the_client_is_told_what_is_not_supported(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     with pytest.raises(BadRequestError, match="stop is not supported"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "?"}], stop=["x"])
+
+
+def test_a_langchain_model_is_asked_from_any_thread_and_recorded(serving: Serving, chat_policy: Path) -> None:
+    model = serving.chat_model(conversation="chain", max_tokens=6, seed=3)
+    first = model.invoke([HumanMessage("Where?")])
+    asyncio.run(model.ainvoke([HumanMessage("Where?"), first, HumanMessage("And then?")]))
+    (trajectory,) = serving.take("chain")
+    assert list(trajectory.turns[0].action_ids) == first.response_metadata["token_ids"]
+    assert len(trajectory.turns) == 2
+    check(trajectory, chat_policy)
+
+
+def test_a_langgraph_agent_is_a_loop_of_rollouts_beside_the_endpoint(rollouts: Rollouts, chat_policy: Path) -> None:
+    choice = {"rollout": {"loop": "langgraph", "dialect": "chat"}}
+    tasks = [Task(f"c{number}", "calculator", f"What is {number} + 1?", (), provenance=choice) for number in range(4)]
+    trajectories = rollouts.rollout([RolloutRequest(task.key, task, "tiny", 3, seed=1) for task in tasks])
+    assert {trajectory.error for trajectory in trajectories} == {None}
+    assert all(trajectory.turns for trajectory in trajectories)
+    for trajectory in trajectories:
+        check(trajectory, chat_policy)

@@ -1,0 +1,65 @@
+"""Trajectories that a user asks for, with a real engine: stored as they end, under a stage of their own, and never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.runs import StageRun
+from flows.stages.sampling import Wanted, sample
+from flows.workshop import Workshop
+from rl.config import PolicyConfig
+from rl.policy import create_policy
+from warehouse import Document, Lake, Policy, Run, Task, Trajectory
+from warehouse.errors import RequestError
+
+POLICY = Policy("t1-rl", None, "rl", "policies/t1-rl", "w", None)
+SIZES = PolicyConfig(
+    layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
+)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    root = tmp_path_factory.mktemp("home")
+    limits = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tokens": 200}
+    config = FlywheelConfig.model_validate({"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}}})
+    create_policy(SIZES, ["Where is Amber Stone?"], ["Amber", "Stone"], root / POLICY.path, seed=0)
+    shop = Workshop(Home(root), config, Lake(root))
+    tasks = [Task(f"k{hops}", "search", f"Where is Amber Stone, {hops}?", ("Here",), hops=hops) for hops in (1, 2, 3)]
+    shop.lake.add([*tasks, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
+    yield shop
+    shop.close()
+
+
+def run_of(shop: Workshop, name: str) -> StageRun:
+    return StageRun(shop.lake, Run(name, "rollout", 1, {}, "", 0, None, "running", datetime.now(UTC)))
+
+
+@pytest.mark.engine
+def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: Workshop) -> None:
+    run = run_of(shop, "r")
+    figures = sample(shop, POLICY, Wanted("hops <= 2", 3, 1.0, 2), run)
+    run.flush()
+    assert figures["trajectories"] == figures["success"] + figures["failure"] + figures["invalid"] == 6
+    assert figures["tokens_per_second"] > 0
+    assert "tokens_per_second" not in sample(shop, POLICY, Wanted("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
+    more = sample(shop, POLICY, Wanted("hops <= 2", 4, 1.0, 2), run)
+    assert more["trajectories"] == 8
+    trajectories: list[Trajectory] = shop.lake.trajectories()
+    assert {trajectory.stage for trajectory in trajectories} == {"rollout"}
+    assert len({turn.action_ids for trajectory in trajectories for turn in trajectory.turns[:1]}) > 1
+    named = shop.lake.query("SELECT DISTINCT name FROM metrics WHERE run_id = 'r'").to_pylist()
+    assert {"engine_requests", "engine_tokens_per_second", "tokens_per_second"} <= {row["name"] for row in named}
+    assert shop.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
+
+
+def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(shop: Workshop) -> None:
+    with pytest.raises(RequestError, match="no condition on the table tasks"):
+        sample(shop, POLICY, Wanted("hopz = 1", 1, 1.0, 2), run_of(shop, "x"))
+    with pytest.raises(RequestError, match="has no task with hops = 9"):
+        sample(shop, POLICY, Wanted("hops = 9", 1, 1.0, 2), run_of(shop, "x"))
