@@ -161,9 +161,10 @@ class EnginePool:
         await self._all("wake", quiet=None)
 
     async def shutdown(self) -> None:
-        """End all engines."""
-        await asyncio.gather(*(replica.close() for replica in self._replicas))
-        self._replicas = []
+        """End all engines; requests under way raise `EngineFault`, for none of them is replaced."""
+        replicas, self._replicas = self._replicas, []
+        self._sticky.clear()
+        await asyncio.gather(*(replica.close() for replica in replicas))
 
     @property
     def _serving(self) -> list[Replica]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from transformers import AutoTokenizer
 
@@ -44,6 +45,7 @@ class Rollouts:
         self.config = config
         self._loops = loops
         self._checked: set[str] = set()
+        self._streams: WeakSet[TrajectoryStream] = WeakSet()
         self._places = asyncio.Semaphore(config.concurrency)
         self._engines: EnginePool | None = None
         self.event_loop = asyncio.new_event_loop()
@@ -98,7 +100,9 @@ class Rollouts:
             RequestError: an environment, a loop or a dialect that a task asks for cannot be had.
         """
         self.wait(self._check(requests))
-        return TrajectoryStream(self.event_loop, requests, self._one)
+        stream = TrajectoryStream(self.event_loop, requests, self._one)
+        self._streams.add(stream)
+        return stream
 
     def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
@@ -125,9 +129,11 @@ class Rollouts:
         return self.pool.figures()
 
     def close(self) -> None:
-        """End engines, environments, Ray if it was started here, and the thread. May be called twice."""
+        """End streams, engines, environments, Ray if it was started here, and the thread. May be called twice."""
         if self.event_loop.is_closed():
             return
+        for stream in list(self._streams):
+            stream.cancel()
         if self._engines is not None:
             self.wait(self._engines.shutdown())
         self._environments.close()

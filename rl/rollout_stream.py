@@ -25,7 +25,7 @@ class TrajectoryStream(Iterator[Trajectory]):
     ) -> None:
         self._run = run
         self._left = len(requests)
-        self._ended: SimpleQueue[Trajectory | BaseException] = SimpleQueue()
+        self._ended: SimpleQueue[Trajectory | BaseException | None] = SimpleQueue()
         self._work = asyncio.run_coroutine_threadsafe(self._run_all(requests), loop)
 
     def __len__(self) -> int:
@@ -36,6 +36,8 @@ class TrajectoryStream(Iterator[Trajectory]):
         if not self._left:
             raise StopIteration
         ended = self._ended.get()
+        if ended is None:
+            raise StopIteration
         if isinstance(ended, BaseException):
             self._left = 0
             raise ended
@@ -43,9 +45,10 @@ class TrajectoryStream(Iterator[Trajectory]):
         return ended
 
     def cancel(self) -> None:
-        """Stop those under way; what has ended and was not read is dropped. Does nothing where all have ended."""
+        """Stop those under way and drop what was not read; whoever is reading gets no more. Does nothing where all have been read."""
         self._left = 0
         self._work.cancel()
+        self._ended.put(None)
 
     async def _run_all(self, requests: Sequence[RolloutRequest]) -> None:
         try:

@@ -61,5 +61,13 @@ def test_a_defect_ends_the_stream_and_is_raised(loop: asyncio.AbstractEventLoop)
     assert time.monotonic() - started < 2
 
 
+def test_cancelling_wakes_whoever_is_reading(loop: asyncio.AbstractEventLoop) -> None:
+    stream = TrajectoryStream(loop, requests(60_000), run)
+    threading.Timer(0.1, stream.cancel).start()
+    started = time.monotonic()
+    assert list(stream) == []
+    assert time.monotonic() - started < 5
+
+
 def test_no_requests_are_no_trajectories(loop: asyncio.AbstractEventLoop) -> None:
     assert list(TrajectoryStream(loop, [], run)) == []
