@@ -24,9 +24,15 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     yield loop
+    asyncio.run_coroutine_threadsafe(settled(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+async def settled() -> None:
+    """Every task of the loop has ended."""
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
 
 def requests(*milliseconds: int) -> list[RolloutRequest]:
