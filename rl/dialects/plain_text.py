@@ -27,6 +27,7 @@ class PlainText:
         added = backend.get_added_tokens_decoder()
         self.added = {token.content: int(number) for number, token in added.items()}
         self.special = {token.content: int(number) for number, token in added.items() if token.special}
+        self.size = int(backend.get_vocab_size())
         self.end = frozenset([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)])
         self.control = frozenset(self.added.values()) | self.end
         self._whole: Tokenizer = backend

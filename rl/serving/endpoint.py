@@ -44,7 +44,8 @@ class _Written:
 
 
 class Endpoint:
-    """Answers requests of the two kinds. `longest` is the policy's context in tokens; without `renderer` there is no chat."""
+    """Answers requests of the two kinds. `longest` is the policy's context in tokens; without `renderer` there is no chat, for the reason
+    `no_chat`."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Endpoint:
         self.recorder, self.model = recorder, model
         self._engines, self._plain, self._renderer, self._longest = engines, plain, renderer, longest
         self._no_chat = no_chat
+        self._vocabulary = plain.size
 
     async def chat(self, request: ChatRequest, caller: Caller) -> dict[str, Any]:
         """`POST /v1/chat/completions`: the answer without streaming.
@@ -110,7 +112,7 @@ class Endpoint:
             Refused: the request cannot be honoured.
         """
         self._check_model(request.model)
-        prompt = request.prompt if isinstance(request.prompt, str) else tuple(request.prompt)
+        prompt = request.prompt if isinstance(request.prompt, str) else self._known(request.prompt)
         segment, most = self._written_segment(request, prompt, caller)
         prompt_tokens = len(segment.ids)
         sampling = Sampling(request.temperature, most, tuple(self._plain.end), request.top_p, request.seed)
@@ -153,6 +155,12 @@ class Endpoint:
     def _check_model(self, model: str) -> None:
         if model != self.model:
             raise Refused(f"there is no model {model!r}; this endpoint serves {self.model!r}", status=404)
+
+    def _known(self, prompt_ids: list[int]) -> tuple[int, ...]:
+        """The ids; one that the policy does not have could end the engine."""
+        if not all(0 <= token < self._vocabulary for token in prompt_ids):
+            raise Refused(f"prompt holds an id that is none of the policy's {self._vocabulary} tokens")
+        return tuple(prompt_ids)
 
     def _room(self, prompt_tokens: int, wanted: int | None) -> int:
         """Tokens of the reply at most."""

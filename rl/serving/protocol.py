@@ -27,7 +27,7 @@ class ContextFull(Refused):
 class _Part(BaseModel):
     """A request or a part of one: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TextPart(_Part):
@@ -94,7 +94,7 @@ class _Request(_Part):
     model: str
     temperature: NonNegativeFloat = 1.0
     top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
     n: Literal[1, None] = 1
     presence_penalty: Literal[0, None] = 0
     frequency_penalty: Literal[0, None] = 0

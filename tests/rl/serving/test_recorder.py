@@ -163,6 +163,8 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
         ({"tool_choice": "required"}, "tool_choice cannot be honoured"),
         ({"messages": []}, "messages cannot be honoured"),
         ({"max_tokens": 5000}, "more than the 2000 that the policy can take"),
+        ({"seed": 2**64}, "seed cannot be honoured"),
+        ({"temperature": -1}, "temperature cannot be honoured"),
         ({"user": "../../x y"}, "user is 1 to 200 letters"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honoured"),
     ],
@@ -172,6 +174,17 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(client: TestClient, endp
     assert status == 400
     assert said in message
     assert endpoint.recorder.take() == []
+
+
+@pytest.mark.parametrize("prompt", [[5, 10**6], [-1], []])
+def test_ids_that_the_policy_does_not_have_never_reach_the_engine(client: TestClient, engine: Stated, prompt: list[int]) -> None:
+    status, _ = refusal(client, "completions", prompt=prompt)
+    assert (status, engine.contexts) == (400, [])
+
+
+def test_a_temperature_that_is_no_number_is_refused(client: TestClient) -> None:
+    body = '{"model": "t1-rl", "prompt": "a", "temperature": NaN}'
+    assert client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"}).status_code == 400
 
 
 def test_streams_carry_the_same_answer_and_the_usage(client: TestClient, engine: Stated) -> None:
