@@ -58,8 +58,8 @@ class ChatRenderer:
         messages = [*before, reply, *added]
         shaped = [self._shaped(number, message, names) for number, message in enumerate(messages)]
         place = len(before)
-        if reply.calls:
-            shaped[place] = _calling(reply)
+        # Even an empty reply has its place: what follows is found by it.
+        shaped[place] = _calling(reply) if reply.calls else {"role": "assistant", "content": slot(place)}
         mark = _ARGUMENTS + len(reply.calls) - 1 if reply.calls else place
         texts = self._texts(messages, place + 1) | {_NAMES + number: call.function.name for number, call in enumerate(reply.calls)}
         try:
