@@ -14,6 +14,7 @@ from tests.rl.serving import served
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
+pytestmark = pytest.mark.slow
 TASK = Task("t", "agentgym", "Count to three.", (), provenance={"item": 5})
 
 

@@ -20,6 +20,8 @@ from tests.rl.conftest import DOCUMENTS
 from tests.rl.serving import served
 from warehouse.errors import RequestError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
