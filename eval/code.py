@@ -19,13 +19,13 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from eval.code_runs.examiner import GONE
-from eval.outcome import AnswerVerifier
 from eval.sandbox.config import SandboxConfig
 from eval.sandbox.sandbox import INTERPRETER, Sandbox
 from eval.sandbox.values import Ending, Program, SandboxFault, SandboxResult
@@ -103,16 +103,9 @@ def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -
     return verdict
 
 
-class CodePasses(AnswerVerifier):
-    """`code`: the answer is a program that passes the tests; the task's answers are such tests as JSON, in a row's forms."""
-
-    def __init__(self) -> None:
-        super().__init__("code", "1", _code_value)
-
-
-def _code_value(answer: str, golds: tuple[str, ...]) -> float:
-    tests = [read_tests(json.loads(gold)) for gold in golds]
-    return float(any(judge_code(test, answer).passed for test in tests))
+def passes(program: str, golds: Sequence[str]) -> bool:
+    """Whether `program` passes one of `golds`, each the tests as JSON, in a row's forms. Raises ValueError where they judge nothing."""
+    return any(judge_code(read_tests(json.loads(gold)), program).passed for gold in golds)
 
 
 def _read_verdict(told: SandboxResult, nonce: str) -> CodeVerdict:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from eval.answers import exact_match, f1, listed, set_scores
+from eval.code import passes
 from eval.dates import Granularity, same_date
 from eval.mathematics import same_mathematics
 from eval.numbers import Tolerance, close_number, same_number
@@ -84,6 +85,12 @@ def _math(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
     return _any(same_mathematics(_one(answer), gold) for gold in _flat(golds))
 
 
+def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    """The accepted answers are tests as JSON; the answer is a program."""
+    passed = passes(_one(answer), _flat(golds))
+    return float(passed), passed
+
+
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -94,6 +101,7 @@ KINDS: dict[str, Kind] = {
         Kind("number", "1", _number, frozenset({"absolute", "relative"})),
         Kind("date", "1", _date, frozenset({"granularity"})),
         Kind("math", "1", _math),
+        Kind("code", "1", _code),
     )
 }
 """Every kind by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""

@@ -128,5 +128,5 @@ def _prediction(pred: Any, sets: bool) -> str | list[str]:
     return [_text(item, "pred") for item in pred] if sets and isinstance(pred, list) else _text(pred, "pred")
 
 
-ROW_VERIFIERS: dict[str, RowVerifier] = {**{name: _by_kind(kind) for name, kind in KINDS.items()}, "code": judge_row}
+ROW_VERIFIERS: dict[str, RowVerifier] = {name: _by_kind(kind) for name, kind in KINDS.items()} | {"code": judge_row}
 """Verifiers of rows by kind: those of answers (`eval.kinds`), and of programs (`eval.code`)."""

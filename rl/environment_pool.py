@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rl import health, plugins
+from rl import environment_health, plugins
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
 from rl.environment import BUILT_IN, GROUP, EnvironmentFault, FaultKind, Observation, Step
@@ -85,7 +85,7 @@ class EnvironmentClient:
 
     async def step(self, action: Action) -> Step:
         """Answer one action."""
-        tool = health.tool(action.tool)
+        tool = environment_health.tool(action.tool)
         try:
             step: Step = await self._faults(self._worker.actor.step.remote(self._trajectory_id, action))
         except EnvironmentFault as fault:
@@ -103,7 +103,7 @@ class EnvironmentClient:
         """Let the worker forget this trajectory; nobody waits for it. How the trajectory went is noted at the health gate."""
         if self._open:
             self._worker.actor.close.remote(self._trajectory_id)
-        self._pool.health.record(health.environment(self._kind.name), self._fault)
+        self._pool.health.record(environment_health.environment(self._kind.name), self._fault)
 
     async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """The result of a call to the worker; whatever went wrong there is a fault."""
@@ -136,7 +136,7 @@ class EnvironmentPool:
 
     def __init__(self, config: EnvironmentPoolConfig, index: Index | None) -> None:
         """A pool on the Ray that is running; workers start when their kind is opened."""
-        self.health = health.HealthGate(config.fault_window, config.max_fault_share)
+        self.health = environment_health.HealthGate(config.fault_window, config.max_fault_share)
         self._config = config
         self._index = ray.put(index)
         self._kinds: dict[str, Kind] = {}

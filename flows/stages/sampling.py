@@ -78,7 +78,7 @@ def _sample(shop: Workshop, rollouts: Rollouts, requests: Sequence[RolloutReques
 
 
 def _store(shop: Workshop, tasks: dict[str, Task], trajectories: Sequence[Trajectory]) -> None:
-    judged, scores = score([tasks[trajectory.id] for trajectory in trajectories], trajectories)
+    judged, scores = score([tasks[trajectory.id] for trajectory in trajectories], trajectories, shop.config.evaluation.verifier)
     shop.lake.add([*judged, *scores])
 
 

@@ -101,7 +101,7 @@ class PythonEnvironment(ToolEnvironment):
 
 def create(resources: Resources) -> PythonEnvironment:
     """The environment of one trajectory."""
-    options = PythonOptions.model_validate(resources.options)
+    options = resources.read(PythonOptions)
     require_isolation(options.sandbox, "the environment 'python'")
     return PythonEnvironment(options)
 

@@ -19,9 +19,9 @@ from eval.sandbox.config import MIB, SandboxConfig
 from eval.sandbox.selftest import require_isolation
 from eval.sandbox.values import SandboxFault
 from rl.config import Section
-from rl.dialect import Action
+from rl.dialect import ANSWER, Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
-from rl.environments.tool_use import ANSWER, ToolEnvironment
+from rl.environments.tool_use import ToolEnvironment
 from rl.tools import ToolError, ToolMiss, tool
 from warehouse.records import Task
 
@@ -171,6 +171,6 @@ class RepositoryEnvironment(ToolEnvironment):
 
 def create(resources: Resources) -> RepositoryEnvironment:
     """The environment of one trajectory."""
-    options = RepositoryOptions.model_validate(resources.options)
+    options = resources.read(RepositoryOptions)
     require_isolation(options.sandbox, "the environment 'repository'")
     return RepositoryEnvironment(options)

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.code import CodePasses, CodeTests, judge_code, read_tests
+from eval.code import CodeTests, judge_code, read_tests
 from eval.code_runs.plain import BadFrame, NotPlain, decode, encode
+from eval.kinds import KINDS
+from eval.outcome import AnswerVerifier
 from eval.rows import Judgement, verify_rows
 from eval.sandbox.config import SandboxConfig
 from eval.sandbox.selftest import isolation
@@ -114,7 +116,7 @@ def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_answer_of_a_trajectory_is_judged() -> None:
     task = Task("double", "python", "Write double(n).", (json.dumps({"test_list": list(TESTS)}),))
-    verdicts = [CodePasses().verify(task, _answering(program)).verdict for program in (SOLUTION, CHEATS["stub"])]
+    verdicts = [AnswerVerifier(KINDS["code"]).verify(task, _answering(program)).verdict for program in (SOLUTION, CHEATS["stub"])]
     assert verdicts == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
