@@ -15,7 +15,7 @@ from tests.eval.fuzzing import fuzz
 from warehouse.records import Outcome
 
 NEGATIVES = [json.loads(line) for line in Path(__file__).with_name("negatives.jsonl").read_text().splitlines()]
-QUICK = sorted(set(KINDS) - {"math"})
+QUICK = sorted(set(KINDS) - {"math", "code"})
 
 
 def passed(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Outcome]]:
@@ -26,7 +26,7 @@ def passed(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Outcome]]:
 
 def test_there_are_enough_and_each_says_why() -> None:
     assert len(NEGATIVES) >= 300
-    assert {row["kind"] for row in NEGATIVES} == set(KINDS)
+    assert {row["kind"] for row in NEGATIVES} == set(KINDS) - {"code"}, "programs that cheat stand in test_code.py"
     assert all(row["why"] for row in NEGATIVES)
 
 

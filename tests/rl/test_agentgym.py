@@ -10,7 +10,7 @@ from fastapi import FastAPI, Response
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, FaultKind, Resources, ToolOutcome
 from rl.environments.agentgym import FORMS, AgentGymEnvironment, Form, create
-from tests.rl.serving import served
+from tests.rl.http_server import served
 from warehouse.errors import RequestError
 from warehouse.records import Task
 

@@ -17,7 +17,7 @@ from rl.environments.retrieve import RetrieveEnvironment, create
 from rl.retrieval_server import create_app, read_documents
 from rl.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS
-from tests.rl.serving import served
+from tests.rl.http_server import served
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
