@@ -167,8 +167,8 @@ class Rollouts:
             try:
                 return await self._loops.loop_for(request.task, self.pool).run(request, environment)
             finally:
-                await environment.close()
                 self.pool.release(request.trajectory_id)
+                await environment.close()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the event loop's thread."""
