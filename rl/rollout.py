@@ -171,8 +171,8 @@ class Rollouts:
             try:
                 trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
             finally:
-                await environment.close()
                 self.pool.release(request.trajectory_id)
+                await environment.close()
         self._environments.health.check()
         return trajectory
 
