@@ -25,7 +25,7 @@ from eval.kinds import KINDS  # noqa: E402
 from eval.math_processes import WORKERS  # noqa: E402
 from eval.rows import verify_rows  # noqa: E402
 from eval.validation import Subject, validate  # noqa: E402
-from tests.eval.fuzzing import fuzz  # noqa: E402
+from tests.eval.fuzzing import GOLDS, fuzz  # noqa: E402
 from warehouse.records import Outcome  # noqa: E402
 
 Row = dict[str, Any]
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fuzz", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0, help="what the made-up inputs follow from")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), help="the kinds that fuzzed inputs go through")
+    parser.add_argument("--kinds", nargs="+", default=list(GOLDS), choices=list(GOLDS), help="the kinds that fuzzed inputs go through")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -141,6 +141,18 @@ def test_nothing_ends_while_the_engines_are_paused_and_all_goes_on_after(pool_ro
 
 
 @pytest.mark.engine
+def test_a_stream_that_is_cancelled_frees_the_engine(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    stream = pool_rollouts.submit(requests(64, "cancelled"))
+    wait_until_busy(pool_rollouts, 16)
+    stream.cancel()
+    deadline = time.monotonic() + 20
+    while any(engine.in_flight or engine.trajectories for engine in pool_rollouts.figures().engines):
+        assert time.monotonic() < deadline, "what nobody waits for is still sampled"
+        time.sleep(0.01)
+    check_valid(pool_rollouts.rollout(requests(2, "after")), 2, tiny_policy)
+
+
+@pytest.mark.engine
 def test_engines_join_and_leave_while_a_stream_goes_on(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
     retaken = pool_rollouts.figures().retaken
     added = pool_rollouts.add_engine()

@@ -140,7 +140,7 @@ def test_faults_make_it_invalid_and_keep_what_was_sampled() -> None:
     assert (broken.outcome, broken.stop_reason, broken.error, len(broken.turns)) == (
         Outcome.INVALID,
         StopReason.FAULT,
-        "the world broke",
+        "error: the world broke",
         1,
     )
     dead = run(Stated(call((1, 1)), EngineFault("no engine is left")))

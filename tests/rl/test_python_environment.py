@@ -37,7 +37,6 @@ def run(program: str, **options: Any) -> Step:
         ("None", "The program printed nothing."),
         ("", "The program printed nothing."),
         ("print('ü 例')", "ü 例"),
-        ("'\ud800'", "?"),
         ("import sys; print(1); sys.exit()", "1"),
     ],
 )

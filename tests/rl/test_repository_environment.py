@@ -33,7 +33,7 @@ async def environment(tmp_path: Path) -> Environment:
 
 async def call(environment: Environment, name: str, **arguments: Any) -> Step:
     """Call a tool, by plain text where it takes one argument alone."""
-    text = next(iter(arguments.values())) if name in ("list_files", "search_files", "run_tests") else json.dumps(arguments)
+    text = next(iter(arguments.values())) if name in ("search_files", "run_tests") else json.dumps(arguments)
     return await environment.step(Action(name, text))
 
 
