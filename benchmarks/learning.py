@@ -1,0 +1,219 @@
+"""Wall time until a policy solves four tasks of five: our learner against TRL's: `python benchmarks/learning.py --home runs/demo [--json]`.
+
+The same start (the home's cold start), the same tasks in the same order, groups, batch, loss, clip and learning rate, the horizon fixed
+at its last value for both. Ours samples with vLLM and runs all trajectories at once; TRL's `GRPOTrainer` has `environment_factory` on
+the same search (benchmarks/trl_search.py) and samples by transformers where there is no GPU. Success is that of the trajectories
+trained on, the mean of the last five steps. Time counts from the first step's begin to the step that reaches the goal; the start-up before
+it (engines and environments for us, the trainer for TRL) has a column of its own. Who does not reach the goal in `--seconds` is given as
+that, with what was reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trl_search import environment_of, trainer_of
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.stages.evaluation import score
+from flows.stages.sources import read_sources
+from rl.agent_loop import RolloutRequest
+from rl.curriculum import CurriculumConfig, sample_tasks
+from rl.reinforce import train_reinforce
+from rl.rollout import Rollouts
+from rl.search import SearchIndex
+from warehouse import Document, Lake, Task, Trajectory
+from warehouse.digests import seed_from
+
+GOAL, WINDOW = 0.8, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What both learners are given."""
+
+    policy: Path
+    documents: Sequence[Document]
+    tasks: Sequence[Sequence[Task]]
+    """Those of each step."""
+    config: FlywheelConfig
+    horizon: int
+    seed: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a learner fared; `seconds` is None where the goal was not reached."""
+
+    learner: str
+    seed: int
+    started: float
+    seconds: float | None
+    steps: int
+    success: float
+    spent: float
+
+
+class Reached(Exception):
+    """The goal, or the end of the time."""
+
+
+class Watch:
+    """Takes the success of each step, and says when it is enough."""
+
+    def __init__(self, learner: str, setting: Setting, begun: float) -> None:
+        self._learner, self._setting, self._begun = learner, setting, begun
+        self._first = time.perf_counter()
+        self._last: deque[float] = deque(maxlen=WINDOW)
+        self._steps = 0
+
+    def see(self, success: float) -> None:
+        """One step's success. Raises Reached at the goal or when the time is over."""
+        self._steps += 1
+        self._last.append(success)
+        done = len(self._last) == WINDOW and statistics.mean(self._last) >= GOAL
+        if done or time.perf_counter() - self._first > self._setting.seconds:
+            raise Reached
+
+    def outcome(self) -> Outcome:
+        """How it went."""
+        spent, success = time.perf_counter() - self._first, statistics.mean(self._last)
+        done = len(self._last) == WINDOW and success >= GOAL
+        return Outcome(self._learner, self._setting.seed, self._first - self._begun, spent if done else None, self._steps, success, spent)
+
+
+def run_ours(setting: Setting) -> Outcome:
+    """Our learner, engines and environments."""
+    begun = time.perf_counter()
+    rl = setting.config.rl
+    with Rollouts.start(setting.config.rollout, setting.policy, setting.documents) as rollouts, tempfile.TemporaryDirectory() as folder:
+        watch = Watch("ours", setting, begun)
+
+        def collect(step: int) -> list[Trajectory]:
+            requests = list(requests_of(setting, step))
+            return score([request.task for request in requests], rollouts.rollout(requests))[0]
+
+        def see(step: int, figures: Mapping[str, float]) -> None:
+            if "success" in figures:
+                watch.see(figures["success"])
+
+        with suppress(Reached):
+            train_reinforce(setting.policy, Path(folder), rl, collect, rollouts.load_weights, see, setting.seed)
+        return watch.outcome()
+
+
+def requests_of(setting: Setting, step: int) -> Iterator[RolloutRequest]:
+    """The trajectories of a step."""
+    for task in setting.tasks[step - 1]:
+        for sample in range(setting.config.rl.samples_per_task):
+            name = f"learning-{setting.seed}-{step}-{task.key}-{sample}"
+            yield RolloutRequest(
+                name, task, "policy", setting.horizon, seed_from(setting.seed, name), setting.config.rl.temperature, sample=sample
+            )
+
+
+def run_trl(setting: Setting) -> Outcome:
+    """TRL's trainer."""
+    from transformers import TrainerCallback
+
+    begun = time.perf_counter()
+    rl, limits = setting.config.rl, setting.config.rollout.limits
+    watch: list[Watch] = []
+
+    class See(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            watch.append(Watch("TRL", setting, begun))
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+            if logs and "rewards/answered_rightly/mean" in logs:
+                watch[0].see(float(logs["rewards/answered_rightly/mean"]))
+
+    trainer = trainer_of(
+        setting.policy,
+        [task for tasks in setting.tasks for task in tasks],
+        environment_of(SearchIndex(setting.documents), 1, 4 * limits.max_observation_tokens),
+        setting.horizon,
+        callbacks=[See()],
+        seed=setting.seed,
+        max_steps=len(setting.tasks),
+        per_device_train_batch_size=rl.trajectories_per_pass,
+        gradient_accumulation_steps=rl.passes,
+        num_generations=rl.samples_per_task,
+        shuffle_dataset=False,
+        max_completion_length=limits.max_context_tokens,
+        learning_rate=rl.learning_rate,
+        lr_scheduler_type="constant",
+        warmup_steps=0,
+        adam_beta1=rl.beta1,
+        adam_beta2=rl.beta2,
+        weight_decay=rl.weight_decay,
+        max_grad_norm=rl.max_grad_norm,
+        loss_type=rl.loss_type,
+        epsilon=rl.clip_low,
+        epsilon_high=rl.clip_high,
+        beta=rl.beta,
+        temperature=rl.temperature,
+    )
+    with suppress(Reached):
+        trainer.train()
+    return watch[0].outcome()
+
+
+def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float) -> Iterator[Setting]:
+    """The setting of each seed: other tasks, other samples."""
+    config = Home(home).load()
+    with Lake(home, read_only=True) as lake:
+        sql = "SELECT key, question, answers, hops FROM tasks WHERE split = 'train' AND hops <= 4 ORDER BY key"
+        rows = lake.query(sql).to_pylist()
+    tasks = [Task(row["key"], "search", row["question"], tuple(row["answers"]), hops=row["hops"]) for row in rows]
+    documents = read_sources(config.corpus, config.seed).train.documents
+    everything = CurriculumConfig(hops=(4,), frontier=0.0)
+    horizon = config.rl.horizon.rounds[-1]
+    for seed in seeds:
+        steps = [sample_tasks(tasks, step, seed, config.rl.tasks_per_step, everything) for step in range(1, config.rl.steps + 1)]
+        yield Setting(home / "policies" / policy, documents, steps, config, horizon, seed, seconds)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True, help="a home whose cold start both begin with")
+    parser.add_argument("--policy", default="t1-sft")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seconds", type=float, default=900.0, help="after which a learner is given up")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found: list[Outcome] = []
+    for setting in settings_of(arguments.home, arguments.policy, arguments.seeds, arguments.seconds):
+        found += [run_ours(setting), run_trl(setting)]
+    figures = {"runs": [asdict(outcome) for outcome in found], "ratios": ratios(found)}
+    print(json.dumps(figures)) if arguments.json else _print(figures)
+
+
+def ratios(found: Sequence[Outcome]) -> list[float]:
+    """TRL's time by ours, seed by seed; where TRL was given up, a lower bound."""
+    ours, theirs = found[::2], found[1::2]
+    return [(trl.seconds or trl.spent) / own.seconds for own, trl in zip(ours, theirs, strict=True) if own.seconds is not None]
+
+
+def _print(figures: dict[str, Any]) -> None:
+    print("| seed | learner | start-up, s | steps | success | until 80 %, s |\n| --- | --- | ---: | ---: | ---: | ---: |")
+    for row in figures["runs"]:
+        reached = f"{row['seconds']:.0f}" if row["seconds"] is not None else f"not in {row['spent']:.0f}"
+        print(f"| {row['seed']} | {row['learner']} | {row['started']:.0f} | {row['steps']} | {100 * row['success']:.0f} % | {reached} |")
+    print(f"\nTRL's time by ours: {', '.join(f'{ratio:.1f}' for ratio in figures['ratios'])}")
+
+
+if __name__ == "__main__":
+    main()

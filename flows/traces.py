@@ -1,0 +1,55 @@
+"""`flywheel traces`: stored trajectories to a viewer of OpenTelemetry traces, or into a file of spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from warehouse import Lake
+from warehouse.errors import RequestError
+from warehouse.traces import spans_of
+
+SENT_AT_ONCE = 500
+"""Spans of one request."""
+
+
+def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
+    """Send the traces of the trajectories that the SQL condition `where` holds for, at most `limit`; returns how many, and their spans.
+
+    `to` is the address of a collector, `http://host:port/v1/traces`, or a file that ends in `.jsonl`.
+
+    Raises:
+        RequestError: it is neither, no trajectory is meant, or nobody answers there.
+    """
+    trajectories = lake.trajectories(f"({where}) ORDER BY id LIMIT {int(limit)}")
+    if not trajectories:
+        raise RequestError(f"no trajectory of {lake.place.home} is meant by --where {where!r}.")
+    tasks = {task.key: task for task in lake.tasks()}
+    spans = [span for trajectory in trajectories for span in spans_of(trajectory, tasks.get(trajectory.task_key))]
+    if to.startswith(("http://", "https://")):
+        _send(spans, to)
+    elif to.endswith(".jsonl"):
+        Path(to).write_text("".join(f"{span.to_json(indent=None)}\n" for span in spans), encoding="utf-8")
+    else:
+        raise RequestError(f"--to {to!r} is no address and no file: give http://host:port/v1/traces, or a name that ends in .jsonl.")
+    return len(trajectories), len(spans)
+
+
+def _send(spans: Sequence[ReadableSpan], to: str) -> None:
+    exporter = OTLPSpanExporter(endpoint=to, timeout=10)
+    try:
+        if any(exporter.export(part) is not SpanExportResult.SUCCESS for part in _parts(spans)):
+            raise RequestError(f"{to} did not take the traces; is a collector listening there (Phoenix: port 6006, MLflow: port 5000)?")
+    finally:
+        exporter.shutdown()
+
+
+def _parts(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
+    left = iter(spans)
+    while part := list(islice(left, SENT_AT_ONCE)):
+        yield part
