@@ -26,7 +26,7 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
     Raises:
         RequestError: it is neither, no trajectory is meant, or nobody answers there.
     """
-    trajectories = lake.trajectories(f"({where}) ORDER BY id LIMIT {int(limit)}")
+    trajectories = lake.trajectories(f"id IN (SELECT id FROM trajectories WHERE {where} ORDER BY id LIMIT ?)", [limit])
     if not trajectories:
         raise RequestError(f"no trajectory of {lake.place.home} is meant by --where {where!r}.")
     tasks = {task.key: task for task in lake.tasks()}
@@ -46,7 +46,7 @@ def _send(spans: Sequence[ReadableSpan], to: str) -> None:
         if any(exporter.export(part) is not SpanExportResult.SUCCESS for part in _parts(spans)):
             raise RequestError(f"{to} did not take the traces; is a collector listening there (Phoenix: port 6006, MLflow: port 5000)?")
     finally:
-        exporter.shutdown()
+        exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _parts(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
