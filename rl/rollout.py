@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 
 from rl.agent_loop import RolloutRequest
 from rl.config import RolloutConfig
+from rl.dialect import Dialect
 from rl.engine_figures import PoolFigures
 from rl.engine_pool import EnginePool
 from rl.environment_pool import EnvironmentPool
@@ -151,6 +152,11 @@ class Rollouts:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of tasks that choose none."""
+        return self._loops.dialect(self.config.dialect)
 
     @property
     def pool(self) -> EnginePool:

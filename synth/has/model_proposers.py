@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rl.dialect import Dialect, ParseError
 from rl.engine import EngineFault, Generation, Sampling
 from synth.has.decisions import Option, Step, describe, option
 from synth.has.rendering import shortened
-from synth.teachers.background import BackgroundLoop
 from synth.teachers.teacher import Request, Teacher, user
 from warehouse.digests import seed_from
 from warehouse.records import Failure
+
+T = TypeVar("T")
 
 _ASK = """A task is being worked on with tools. Question: {question}
 
@@ -40,6 +41,12 @@ class Pool(Protocol):
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation: ...
 
     def release(self, request_id: str) -> None: ...
+
+
+class Waiting(Protocol):
+    """Whoever runs the event loop that a pool lives in: a `BackgroundLoop`, or `Rollouts`."""
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
 class _Prepared:
@@ -118,13 +125,11 @@ def _argument(value: Any) -> str:
 class PolicyProposer(_Prepared):
     """A policy's engines sample each alternative from the step's own context, in token ids as they were.
 
-    Foreign runs have no token ids, so it proposes nothing for them. `loop` is the one that the engines live in; `concurrency` bounds
+    Foreign runs have no token ids, so it proposes nothing for them. `loop` runs the one that the engines live in; `concurrency` bounds
     the requests in flight.
     """
 
-    def __init__(
-        self, pool: Pool, loop: BackgroundLoop, dialect: Dialect, sampling: Sampling, seed: int = 0, concurrency: int = 64
-    ) -> None:
+    def __init__(self, pool: Pool, loop: Waiting, dialect: Dialect, sampling: Sampling, seed: int = 0, concurrency: int = 64) -> None:
         super().__init__()
         self._pool, self._loop, self._dialect, self._seed = pool, loop, dialect, seed
         self._sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids or dialect.stop_token_ids)

@@ -33,6 +33,8 @@ class HasConfig(Section):
     mixture: dict[str, float] = Field(default_factory=lambda: {"oracle": 1.0})
     """Share of the alternatives by proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`. What one lacks the
     others give, in this order."""
+    policy_temperature: float = Field(default=1.0, gt=0)
+    """That of the alternatives which the policy proposes."""
     rendering: Rendering = "thought"
     """`thought`: the options in one thought of our dialect, then the call; `listing`: a line an option, as in the paper."""
     max_response_characters: int | None = Field(default=None, ge=1)

@@ -17,7 +17,7 @@ from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.splits import split_of
 from synth.teachers.teacher import Teacher
-from warehouse import Document, Example, Failure
+from warehouse import Document, Example, Failure, Policy
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -65,6 +65,15 @@ class Bench:
         if self.teacher is None:
             raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
         return self.teacher
+
+    def champion(self) -> Policy:
+        """The policy that the turns before have promoted last. Raises RequestError where there is none."""
+        champions = self.shop.lake.policies("promoted AND wheel_turn < ?", [self.turn])
+        if not champions:
+            raise RequestError(
+                f"{self.shop.home.root} has no promoted policy of a turn before {self.turn} that could propose alternatives."
+            )
+        return max(champions, key=lambda policy: policy.wheel_turn)
 
     def seed(self, part: str) -> int:
         """The seed of one part of this turn's work."""
