@@ -12,7 +12,7 @@ import warnings
 
 import typer
 
-from flows.commands import data, imports, looking, stages, wheel
+from flows.commands import data, imports, lake, looking, stages, wheel
 from warehouse.errors import RequestError
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for family in (wheel, stages, looking, imports, data):
+for family in (wheel, stages, looking, imports, data, lake):
     family.register(app)
 
 

@@ -71,6 +71,8 @@ def _decode_segments(array: pa.Array) -> list[tuple[tuple[str, bool], ...]]:
 
 def to_json(value: Any) -> str:
     """JSON text of `value`: what JSON does not know becomes text, and numbers that are not finite become null."""
+    if value == {}:
+        return "{}"  # most rows have nothing to say here
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
