@@ -1,7 +1,8 @@
 """Where a lake lies, and how a DuckDB connection comes to see it.
 
 A SQLite catalogue is in WAL mode with a busy timeout: without WAL a reader fails while another process writes. The data path is given
-at every attach and wins over the stored one, so a home may be moved or copied.
+at every attach and wins over the stored one, so a home may be moved or copied. Every row goes to a file, however few they are: DuckLake
+would write a handful into the catalogue as SQL text, and fails there on text with a NUL in a list, and on JSON in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Place:
 def attach_statement(place: Place, read_only: bool, at: int | None = None) -> str:
     """The ATTACH statement for the lake at `place`: as it is now, or as it was at snapshot `at`."""
     remote = place.storage.catalogue
-    options = [f"DATA_PATH {quoted(place.data_path)}", "OVERRIDE_DATA_PATH true"]
+    options = [f"DATA_PATH {quoted(place.data_path)}", "OVERRIDE_DATA_PATH true", "DATA_INLINING_ROW_LIMIT 0"]
     options += ["META_JOURNAL_MODE 'WAL'", f"META_BUSY_TIMEOUT {BUSY_TIMEOUT_MS}"] if remote is None else []
     options += ["READ_ONLY"] if read_only else []
     options += [] if at is None else [f"SNAPSHOT_VERSION {int(at)}"]
