@@ -35,10 +35,12 @@ class Macro:
 def wilson(successes: str, valid: str, sign: str) -> str:
     """The SQL expression of one end of Wilson's score interval, `sign` + for the upper; NULL where nothing is valid.
 
+    At no success the lower end is 0, and with nothing but successes the upper one is 1, without the error of rounding.
+
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
     """
     rate = f"({successes} / {valid})"
     half = f"{_Z} * sqrt({rate} * (1 - {rate}) / {valid} + {_Z**2} / (4 * {valid} * {valid}))"
     bound = f"(({rate} + {_Z**2} / (2 * {valid})) {sign} {half}) / (1 + {_Z**2} / {valid})"
-    clipped = f"least({bound}, 1)" if sign == "+" else f"greatest({bound}, 0)"
-    return f"CASE WHEN {valid} > 0 THEN {clipped} END"
+    extreme = f"WHEN {successes} = {valid} THEN 1.0" if sign == "+" else f"WHEN {successes} = 0 THEN 0.0"
+    return f"CASE WHEN {valid} = 0 THEN NULL {extreme} ELSE {bound} END"

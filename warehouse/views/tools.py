@@ -9,7 +9,8 @@ TOOL_USE = View(
     "Which tools does each policy call, and what comes of the calls?",
     """
 SELECT t.wheel_turn AS turn, t.policy, t.stage, c.tool, c.outcome, count(*) AS calls,
-    count(DISTINCT t.id) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries) AS retries, avg(c.reward) AS mean_reward
+    count(DISTINCT t.id) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries)::BIGINT AS retries,
+    avg(c.reward) AS mean_reward
 FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
 GROUP BY t.wheel_turn, t.policy, t.stage, c.tool, c.outcome
 """,
@@ -31,7 +32,7 @@ TOOL_FAILURES = View(
     """
 SELECT tool, outcome, calls, calls / sum(calls) OVER (PARTITION BY tool) AS share, retries, example
 FROM (
-    SELECT tool, outcome, count(*) AS calls, sum(retries) AS retries, any_value(trajectory_id) AS example
+    SELECT tool, outcome, count(*) AS calls, sum(retries)::BIGINT AS retries, any_value(trajectory_id) AS example
     FROM tool_calls WHERE outcome IS NOT NULL GROUP BY tool, outcome
 )
 """,

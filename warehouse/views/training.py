@@ -55,12 +55,14 @@ COST = View(
     "cost",
     "What did rollouts and teachers cost in tokens, calls and seconds? For a teacher, policy is its name and a trajectory a completion.",
     """
-SELECT wheel_turn AS turn, stage, policy, count(*) AS trajectories, sum(n_turns) AS turns, sum(n_calls) AS calls,
-    sum(prompt_tokens) AS prompt_tokens, sum(action_tokens) AS action_tokens, sum(observation_tokens) AS observation_tokens,
+SELECT wheel_turn AS turn, stage, policy, count(*) AS trajectories, sum(n_turns)::BIGINT AS turns, sum(n_calls)::BIGINT AS calls,
+    sum(prompt_tokens)::BIGINT AS prompt_tokens, sum(action_tokens)::BIGINT AS action_tokens,
+    sum(observation_tokens)::BIGINT AS observation_tokens,
     sum(seconds) AS seconds
 FROM trajectories GROUP BY wheel_turn, stage, policy
 UNION ALL
-SELECT NULL, 'teacher', teacher, count(*), NULL, sum(attempts), sum(prompt_tokens), sum(completion_tokens), NULL, sum(seconds)
+SELECT NULL, 'teacher', teacher, count(*), NULL, sum(attempts)::BIGINT, sum(prompt_tokens)::BIGINT, sum(completion_tokens)::BIGINT, NULL,
+    sum(seconds)
 FROM completions GROUP BY teacher
 """,
 )
