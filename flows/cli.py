@@ -12,7 +12,7 @@ import warnings
 
 import typer
 
-from flows.commands import data, imports, judging, looking, stages, wheel
+from flows.commands import data, imports, judging, lake, looking, stages, wheel
 from rl.environment_health import UnhealthyError
 from warehouse.errors import RequestError
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for family in (wheel, stages, looking, imports, judging, data):
+for family in (wheel, stages, looking, imports, judging, data, lake):
     family.register(app)
 
 

@@ -27,6 +27,7 @@ from synth.teachers.config import TeacherConfig
 from synth.trajectories.demonstrations import DemonstrationConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
+from warehouse.storage import LOCAL, Storage
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 
@@ -136,6 +137,8 @@ class FlywheelConfig(TurnConfig):
     policy: PolicyConfig = PolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    lake: Storage = LOCAL
+    """Where the lake of a new home keeps its catalogue and its data."""
     later: dict[str, Any] = Field(default_factory=dict)
     """Settings of `synth`, `cpt`, `sft` and `rl` that are other from the second turn on."""
 

@@ -119,6 +119,6 @@ def _kinds(records: Sequence[Record]) -> dict[str, type]:
 
 def _count(lake: Lake, kind: type, records: Sequence[Record]) -> dict[str, int]:
     table = TABLE_OF[kind]
-    keys = {table.key_of(record) for record in records if isinstance(record, kind)}
+    keys = set(table.keys_of([record for record in records if isinstance(record, kind)]))
     plain = [key[0] if len(key) == 1 else key for key in keys]
     return {"read": len(keys), "new": len(keys) - len(lake.existing(kind, plain))}

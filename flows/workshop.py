@@ -16,6 +16,7 @@ from flows.home import Home
 from flows.locking import exclusive
 from warehouse import Document, Lake, Policy
 from warehouse.errors import RequestError
+from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
     from rl.rollout import Rollouts
@@ -89,7 +90,7 @@ def workshop(root: Path) -> Iterator[Workshop]:
     home = Home(root)
     config = home.load()
     with exclusive(root / "lock"):
-        shop = Workshop(home, config, Lake(root))
+        shop = Workshop(home, config, Lake(root, storage=None if config.lake == LOCAL else config.lake))
         _open[root] = shop
         try:
             yield shop

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import duckdb
-
-from warehouse.catalogue import attach_statement, cursor_in_lake, quoted
+from warehouse.catalogue import connect_unlocked, cursor_in_lake
 from warehouse.errors import RequestError
-from warehouse.extensions import connect
 from warehouse.lake import Lake
 from warehouse.schema import TABLES
-from warehouse.views import VIEWS
+from warehouse.storage import quoted
+from warehouse.views import MACROS, VIEWS
 
 _FORMATS = {".parquet": "PARQUET, COMPRESSION zstd", ".jsonl": "JSON", ".json": "JSON, ARRAY true", ".csv": "CSV, HEADER"}
 
@@ -27,24 +25,26 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
     if path.suffix not in _FORMATS:
         raise RequestError(f"{path} names no known format: end it in one of {', '.join(_FORMATS)}.")
     part = _part_of(path)
-    with _unlocked(lake) as connection, cursor_in_lake(connection) as cursor:
+    with connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         rows = cursor.execute(f"COPY (FROM {name}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
     part.rename(path)
     return int(rows[0][0])
 
 
 def export_database(lake: Lake, path: Path) -> None:
-    """Writes all tables and views as they are now to one DuckDB file; raises `RequestError` where `path` exists."""
+    """Writes all tables, views and macros as they are now to one DuckDB file; raises `RequestError` where `path` exists."""
     part = _part_of(path)
-    with _unlocked(lake) as connection, cursor_in_lake(connection) as cursor:
+    with connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         cursor.execute(f"ATTACH {quoted(str(part))} AS exported")
         cursor.begin()
         for table in TABLES:
             cursor.execute(f"CREATE TABLE exported.{table.name} AS FROM {table.name} ORDER BY recorded, rowid")
         cursor.commit()
         cursor.execute("USE exported")
-        for name, definition in VIEWS.items():
-            cursor.execute(f"CREATE VIEW {name} AS {definition}")
+        for view in VIEWS.values():
+            cursor.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        for macro in MACROS.values():
+            cursor.execute(f"CREATE MACRO {macro.signature} AS TABLE {macro.sql}")
         cursor.execute("USE memory")
         cursor.execute("DETACH exported")
     part.rename(path)
@@ -58,10 +58,3 @@ def _part_of(path: Path) -> Path:
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     return part
-
-
-def _unlocked(lake: Lake) -> duckdb.DuckDBPyConnection:
-    """A connection that reads the lake and may write files elsewhere: only our own statements run on it."""
-    connection = connect()
-    connection.execute(attach_statement(lake.place, read_only=True))
-    return connection

@@ -7,42 +7,41 @@ Where all of them fail, the error says what each step answered.
 from __future__ import annotations
 
 import importlib
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import duckdb
 
 EXTENSIONS = ("ducklake", "sqlite_scanner")
-"""What a DuckLake over a SQLite catalogue needs."""
+"""What a DuckLake over a SQLite catalogue with local data needs."""
 
 
 class ExtensionError(RuntimeError):
     """No step could load an extension."""
 
 
-_checked = threading.Event()
-"""Set once this process has loaded the extensions with their signatures checked."""
+_checked: set[str] = set()
+"""The extensions that this process has loaded with their signatures checked."""
 
 
-def connect() -> duckdb.DuckDBPyConnection:
+def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
     """A connection of its own, in memory, with the extensions loaded.
 
     DuckDB checks the signature of an extension by hashing all of it, 0.2 seconds for both. One check a process is enough: later
     connections load the same files, and so may skip it.
     """
-    connection = duckdb.connect(config={"allow_unsigned_extensions": _checked.is_set()})
+    connection = duckdb.connect(config={"allow_unsigned_extensions": _checked.issuperset(names)})
     try:
-        load_extensions(connection)
+        load_extensions(connection, names)
     except BaseException:
         connection.close()
         raise
-    _checked.set()
+    _checked.update(names)
     return connection
 
 
-def load_extensions(connection: duckdb.DuckDBPyConnection) -> None:
-    """Loads `EXTENSIONS` into `connection`; raises `ExtensionError` naming every step that failed and why."""
-    for name in EXTENSIONS:
+def load_extensions(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    """Loads extensions into `connection`; raises `ExtensionError` naming every step that failed and why."""
+    for name in names:
         _load(connection, name)
 
 

@@ -14,9 +14,10 @@ import duckdb
 import pyarrow as pa
 
 from warehouse import rows
-from warehouse.catalogue import NAME, Place, connect_to_read, connect_to_write, cursor_in_lake
+from warehouse.catalogue import NAME, Place, attach_statement, connect_to_files, connect_to_read, cursor_in_lake
 from warehouse.errors import RequestError
-from warehouse.queries import run_query
+from warehouse.migrations import check_readable, migrate
+from warehouse.queries import first_paragraph, run_query
 from warehouse.records import (
     Document,
     Example,
@@ -29,22 +30,26 @@ from warehouse.records import (
     Task,
     Trajectory,
 )
-from warehouse.schema import TABLE_OF, TABLES, Record
-from warehouse.transactions import commit, writers_lock
-from warehouse.views import VIEWS
+from warehouse.schema import TABLE_OF, Record
+from warehouse.storage import Storage, settle
+from warehouse.transactions import commit, writing
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
 class Lake:
-    """The lake in `home`: `home/lake/catalog.sqlite` and `home/lake/data/`. Safe to use from several threads.
+    """The lake of `home`: `home/lake/catalog.sqlite` and `home/lake/data/`, or where its storage says. Safe to use from several threads.
 
-    A lake that may be written is made where it is missing; with `read_only=True` a missing one is a `RequestError`.
+    A lake that may be written is made where it is missing and brought to this program's version where it is older; with
+    `read_only=True` a missing one and an older one are a `RequestError`. A newer one always is.
+
+    Args:
+        storage: where a new lake keeps its catalogue and data; None is the home, and for a lake that is there, where it is.
     """
 
-    def __init__(self, home: Path, read_only: bool = False) -> None:
-        self.place = Place(Path(home))
+    def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
+        self.place = Place(Path(home), settle(Place(Path(home)).folder, storage)) if not read_only else Place.of(home)
         self.read_only = read_only
         self._reading: duckdb.DuckDBPyConnection | None = None
         self._connection = self._open_to_read() if read_only else self._open_to_write()
@@ -96,7 +101,7 @@ class Lake:
         """Runs `work` with a cursor as one transaction; it must bear being run again after a conflict."""
         if self.read_only:
             raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
-        return commit(self._connection, self.place.lock, work)
+        return commit(self._connection, self.place, work)
 
     def existing(self, kind: type, keys: Iterable[Any]) -> set[Any]:
         """Those of `keys` that are stored: plain values where the kind has one key column (`id`, `key`), else tuples."""
@@ -191,29 +196,37 @@ class Lake:
         return self._reading
 
     def _open_to_read(self) -> duckdb.DuckDBPyConnection:
-        if not self.place.catalogue.exists():
+        if self.place.storage.catalogue is None and not self.place.catalogue.exists():
             raise RequestError(f"There is no lake in {self.place.home}: give the --home of a run that has started.")
-        return connect_to_read(self.place)
-
-    def _open_to_write(self) -> duckdb.DuckDBPyConnection:
-        self.place.data.mkdir(parents=True, exist_ok=True)
-        with writers_lock(self.place.lock):
-            connection = connect_to_write(self.place)
-        commit(connection, self.place.lock, _create_missing)
+        try:
+            connection = connect_to_read(self.place)
+        except duckdb.Error as error:
+            raise self._unreachable(error) from error
+        try:
+            with cursor_in_lake(connection) as cursor:
+                check_readable(cursor, str(self.place.home))
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
+    def _open_to_write(self) -> duckdb.DuckDBPyConnection:
+        (self.place.folder if self.place.storage.data else self.place.data).mkdir(parents=True, exist_ok=True)
+        try:
+            connection = connect_to_files(self.place)
+        except duckdb.Error as error:
+            raise self._unreachable(error) from error
+        try:
+            with writing(connection, self.place):
+                connection.execute(attach_statement(self.place, read_only=False))
+            commit(connection, self.place, lambda cursor: migrate(cursor, str(self.place.home)))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
-def _create_missing(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Makes the tables, columns and views that a new lake, or one of an older version, lacks."""
-    listed = "SELECT table_name, column_name FROM information_schema.columns WHERE table_catalog = ?"
-    there = set(cursor.execute(listed, [NAME]).fetchall())
-    for table in TABLES:
-        cursor.execute(table.ddl)
-        for column in table.columns if (table.name, "recorded") in there else ():
-            if (table.name, column.name) not in there:
-                cursor.execute(f'ALTER TABLE {table.name} ADD COLUMN "{column.name}" {column.kind.sql}')
-    for name, definition in VIEWS.items():
-        cursor.execute(f"CREATE VIEW IF NOT EXISTS {name} AS {definition}")
+    def _unreachable(self, error: duckdb.Error) -> RequestError:
+        return RequestError(f"The lake in {self.place.home} cannot be reached: {first_paragraph(error)}")
 
 
 def _equal(column: str, value: str | None) -> tuple[str, list[Any]]:

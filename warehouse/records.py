@@ -20,6 +20,9 @@ Triple = tuple[str, str, str]
 NOT_RUN = "not_run"
 """The `tool_outcome` of a call that a policy wrote behind another in one message, and that was never run."""
 
+ANSWER = "answer"
+"""The tool that ends a trajectory."""
+
 
 class Outcome(StrEnum):
     """What a trajectory came to."""
@@ -167,9 +170,9 @@ class Trajectory:
     def answer(self) -> str | None:
         """The text of the policy's own answer action, or None where it gave none."""
         last = next((turn for turn in reversed(self.turns) if turn.tool_outcome != NOT_RUN), None)
-        if last is None or last.tool == "answer":
+        if last is None or last.tool == ANSWER:
             return None if last is None else last.arguments
-        return next((call.arguments for call in last.calls if call.tool == "answer"), None)
+        return next((call.arguments for call in last.calls if call.tool == ANSWER), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +296,14 @@ class Failure:
     kind: str
     reason: str
     item: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A snapshot kept by name. With a `query` it is a dataset: the rows of that SELECT at that snapshot, their number and digest."""
+
+    name: str
+    snapshot: int
+    query: str | None = None
+    n_rows: int | None = None
+    digest: str | None = None

@@ -16,8 +16,9 @@ import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import NAME
+from warehouse.columns import Table
 from warehouse.records import Call, Trajectory, Turn
-from warehouse.schema import TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, OwnedCall, OwnedTurn, Record, Table
+from warehouse.schema import TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, OwnedCall, OwnedTurn, Record
 
 Cursor = duckdb.DuckDBPyConnection
 Key = tuple[Any, ...]
@@ -28,10 +29,10 @@ _BATCH_ROWS = 20_000
 
 def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
     """Records by kind and by key; of several with one key the last counts."""
-    groups: dict[type, dict[Key, Record]] = defaultdict(dict)
+    kinds: dict[type, list[Record]] = defaultdict(list)
     for record in records:
-        groups[type(record)][TABLE_OF[type(record)].key_of(record)] = record
-    return groups
+        kinds[type(record)].append(record)
+    return {kind: dict(zip(TABLE_OF[kind].keys_of(own), own, strict=True)) for kind, own in kinds.items()}
 
 
 def existing_keys(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> set[Key]:
@@ -46,9 +47,9 @@ def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
     """Appends a row for each record; the turns of trajectories and their calls go with them."""
     if not records:
         return
-    recorded = pa.repeat(pa.scalar(datetime.now(UTC).replace(tzinfo=None), pa.timestamp("us")), len(records))
-    with _registered(cursor, table.encode(records).append_column("recorded", recorded)) as batch:
-        cursor.execute(f"INSERT INTO {NAME}.{table.name} BY NAME SELECT * FROM {batch}")
+    recorded = datetime.now(UTC).replace(tzinfo=None)
+    with _registered(cursor, table.stream(records)) as batch:
+        cursor.execute(f"INSERT INTO {NAME}.{table.name} BY NAME SELECT *, ?::TIMESTAMP AS recorded FROM {batch}", [recorded])
     if table is TRAJECTORIES:
         turns = [OwnedTurn(trajectory.id, turn) for trajectory in records for turn in trajectory.turns]
         insert(cursor, TURNS, turns)
@@ -66,19 +67,38 @@ def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
 
 
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
-    """The records whose rows meet `where`, in the order of their keys."""
+    """The records whose rows meet `where`, in the order of their keys.
+
+    `version` is empty or an AT clause. What the table did not have yet at that snapshot is as the record has it by default.
+    """
+    names = _stored(cursor, table, version)
+    if not names:
+        return []
     order = ", ".join(f'"{name}"' for name in table.key)
-    columns = ", ".join(f'"{name}"' for name in table.stored_fields)
+    columns = ", ".join(f'"{name}"' for name in names)
     sql = f"SELECT {columns} FROM {NAME}.{table.name} {version} WHERE {where} ORDER BY {order}"
-    values = _read(cursor, sql, parameters, table, table.stored_fields)
+    values = _read(cursor, sql, parameters, table, names)
+    rows = zip(*values.values(), strict=True)
     if table is TRAJECTORIES:
         turns = _turns(cursor, values["id"], version)
-        return [_trajectory(row, turns) for row in zip(*values.values(), strict=True)]
-    return [table.record(*row) for row in zip(*values.values(), strict=True)]
+        return [_trajectory(dict(zip(names, row, strict=True)), turns) for row in rows]
+    if names == table.stored_fields:
+        return [table.record(*row) for row in rows]
+    return [table.record(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def _trajectory(row: Sequence[Any], turns: dict[str, list[Turn]]) -> Trajectory:
-    fields: dict[str, Any] = dict(zip(TRAJECTORIES.stored_fields, row, strict=True))
+def _stored(cursor: Cursor, table: Table[Any], version: str) -> tuple[str, ...]:
+    """The record's fields that the table has, or had at an earlier snapshot; none where it was not there yet."""
+    if not version:
+        return table.stored_fields
+    try:
+        present = {row[0] for row in cursor.execute(f"DESCRIBE FROM {NAME}.{table.name} {version}").fetchall()}
+    except duckdb.CatalogException:
+        return ()
+    return tuple(name for name in table.stored_fields if name in present)
+
+
+def _trajectory(fields: dict[str, Any], turns: dict[str, list[Turn]]) -> Trajectory:
     own = sorted(turns.get(fields["id"], ()), key=lambda turn: turn.index)
     return Trajectory(turns=tuple(own), **fields)
 
@@ -87,8 +107,9 @@ def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[T
     """The turns of the trajectories `ids` with their calls, unordered, by trajectory."""
     calls = _calls(cursor, ids, version)
     found: dict[str, list[Turn]] = defaultdict(list)
-    for owner, *values in _belonging(cursor, TURNS, ids, version, ("trajectory_id", *TURNS.stored_fields)):
-        fields: dict[str, Any] = dict(zip(TURNS.stored_fields, values, strict=True))
+    names = _stored(cursor, TURNS, version)
+    for owner, *values in _belonging(cursor, TURNS, ids, version, ("trajectory_id", *names)):
+        fields: dict[str, Any] = dict(zip(names, values, strict=True))
         found[owner].append(Turn(calls=tuple(calls.get((owner, fields["index"]), ())), **fields))
     return found
 
@@ -96,6 +117,8 @@ def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[T
 def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, int], list[Call]]:
     """The calls of the trajectories `ids` in their order, by trajectory and turn."""
     found: dict[tuple[str, int], list[Call]] = defaultdict(list)
+    if not _stored(cursor, TOOL_CALLS, version):
+        return found
     names = ("trajectory_id", "turn_index", "call_index", *TOOL_CALLS.stored_fields)
     for owner, turn, _, *fields in sorted(_belonging(cursor, TOOL_CALLS, ids, version, names), key=itemgetter(0, 1, 2)):
         found[owner, turn].append(Call(*fields))
@@ -120,7 +143,7 @@ def _read(cursor: Cursor, sql: str, parameters: Sequence[Any], table: Table[Any]
 
 
 @contextmanager
-def _registered(cursor: Cursor, batch: pa.Table) -> Iterator[str]:
+def _registered(cursor: Cursor, batch: pa.Table | pa.RecordBatchReader) -> Iterator[str]:
     """Shows `batch` to SQL under the name that this yields."""
     name = "flywheel_batch"
     cursor.register(name, batch)

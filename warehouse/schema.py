@@ -1,17 +1,14 @@
 """The tables of the lake: the one place where columns and the fields of records are matched.
 
-A table has its record's name in the plural and a column for each of its fields. Some columns are derived (digests, counts):
-they are there for SQL and are not read back. Every table also has `recorded`, the UTC time of the commit that wrote the row.
+A table has its record's name in the plural and a column for each of its fields, and says what they mean. Some columns are derived
+(digests, counts): they are there for SQL and are not read back. Every table also has `recorded`, the UTC time of the commit that
+wrote the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
-
-import pyarrow as pa
+from typing import Any, NamedTuple
 
 from warehouse.codec import (
     FLAG,
@@ -29,8 +26,10 @@ from warehouse.codec import (
     enumeration,
     to_json,
 )
+from warehouse.columns import Column, Table
 from warehouse.digests import digest
 from warehouse.records import (
+    ANSWER,
     Call,
     Check,
     Completion,
@@ -40,6 +39,7 @@ from warehouse.records import (
     Failure,
     Metric,
     Outcome,
+    Pin,
     Policy,
     Run,
     Score,
@@ -49,9 +49,8 @@ from warehouse.records import (
     Turn,
 )
 
-Record = Fact | Document | Task | Trajectory | Score | Example | Check | Completion | Policy | Run | Metric | Failure
+Record = Fact | Document | Task | Trajectory | Score | Example | Check | Completion | Policy | Run | Metric | Failure | Pin
 """What a lake takes and gives; turns travel inside their trajectory, and calls inside their turn."""
-R = TypeVar("R")
 
 
 class OwnedTurn(NamedTuple):
@@ -70,70 +69,24 @@ class OwnedCall(NamedTuple):
     call: Call
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name, its kind, and where its value comes from (the record's attribute of that name by default)."""
-
-    name: str
-    kind: Kind
-    derive: Callable[[Any], Any] | None = None
+def _turn_column(name: str, kind: Kind, comment: str) -> Column:
+    return Column(name, kind, comment, attrgetter(f"turn.{name}"))
 
 
-@dataclass(frozen=True, slots=True)
-class Table(Generic[R]):
-    """A table, the record that its rows are, and the columns that tell rows apart."""
-
-    name: str
-    record: type[R]
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-
-    @property
-    def ddl(self) -> str:
-        """The statement that makes the table where it is missing."""
-        columns = ", ".join(f'"{column.name}" {column.kind.sql}' for column in self.columns)
-        return f'CREATE TABLE IF NOT EXISTS {self.name} ({columns}, "recorded" TIMESTAMP)'
-
-    def key_of(self, record: Any) -> tuple[Any, ...]:
-        """The values of the key columns, in their order."""
-        return tuple(self._getter(name)(record) for name in self.key)
-
-    def encode(self, records: Sequence[Any]) -> pa.Table:
-        """One Arrow column for each column of the table but `recorded`."""
-        arrays = {column.name: column.kind.encode([_getter(column)(record) for record in records]) for column in self.columns}
-        return pa.table(arrays)
-
-    def encode_keys(self, keys: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """An Arrow table of the key columns alone."""
-        kinds = {column.name: column.kind for column in self.columns}
-        values = zip(*keys, strict=True) if keys else [()] * len(self.key)
-        return pa.table({name: kinds[name].encode(list(column)) for name, column in zip(self.key, values, strict=True)})
-
-    def decode(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Lists of values for each column that stands in `batch`, by name."""
-        kinds = {column.name: column.kind for column in self.columns}
-        return {name: kinds[name].decode(batch.column(name)) for name in batch.schema.names}
-
-    @property
-    def stored_fields(self) -> tuple[str, ...]:
-        """The record's fields that have a column, in the order of its constructor."""
-        names = {column.name for column in self.columns}
-        return tuple(field.name for field in fields(self.record) if field.name in names)  # type: ignore[arg-type]
-
-    def _getter(self, name: str) -> Callable[[Any], Any]:
-        return _getter(next(column for column in self.columns if column.name == name))
+def _call_column(name: str, kind: Kind, comment: str) -> Column:
+    return Column(name, kind, comment, attrgetter(f"call.{name}"))
 
 
-def _getter(column: Column) -> Callable[[Any], Any]:
-    return column.derive or attrgetter(column.name)
+def _n_calls(trajectory: Trajectory) -> int:
+    return sum(call.tool != ANSWER for turn in trajectory.turns for call in turn.calls)
 
 
-def _turn_column(name: str, kind: Kind) -> Column:
-    return Column(name, kind, attrgetter(f"turn.{name}"))
+def _action_tokens(trajectory: Trajectory) -> int:
+    return sum(len(turn.action_ids) for turn in trajectory.turns)
 
 
-def _call_column(name: str, kind: Kind) -> Column:
-    return Column(name, kind, attrgetter(f"call.{name}"))
+def _observation_tokens(trajectory: Trajectory) -> int:
+    return sum(len(turn.observation_ids) for turn in trajectory.turns)
 
 
 def _failure_id(failure: Failure) -> str:
@@ -142,224 +95,265 @@ def _failure_id(failure: Failure) -> str:
 
 FACTS = Table(
     "facts",
+    "Edges of the knowledge graph; `source` names the world or the file that they came from.",
     Fact,
     ("source", "subject", "relation", "object"),
     (
-        Column("subject", TEXT),
-        Column("relation", TEXT),
-        Column("object", TEXT),
-        Column("documents", TEXTS),
-        Column("source", TEXT),
+        Column("subject", TEXT, "Entity that the fact is about."),
+        Column("relation", TEXT, "Name of the relation."),
+        Column("object", TEXT, "Entity or value that the relation leads to."),
+        Column("documents", TEXTS, "Ids of the documents that state the fact."),
+        Column("source", TEXT, "World or file that the fact came from."),
     ),
 )
 DOCUMENTS = Table(
     "documents",
+    "Texts of the corpus that search tools read.",
     Document,
     ("id",),
-    (Column("id", TEXT), Column("title", TEXT), Column("text", TEXT), Column("source", TEXT)),
+    (
+        Column("id", TEXT, "Identity of the document."),
+        Column("title", TEXT, "Title."),
+        Column("text", TEXT, "Whole text."),
+        Column("source", TEXT, "World or file that the document came from."),
+    ),
 )
 TASKS = Table(
     "tasks",
+    "Questions with the answers that are accepted.",
     Task,
     ("key",),
     (
-        Column("key", TEXT),
-        Column("digest", TEXT),
-        Column("environment", TEXT),
-        Column("question", TEXT),
-        Column("answers", TEXTS),
-        Column("formula", TRIPLES),
-        Column("split", TEXT),
-        Column("hops", INTEGER),
-        Column("constraints", INTEGER),
-        Column("layers", INTEGER),
-        Column("provenance", JSON),
-        Column("proofs", JSON),
+        Column("key", TEXT, "Stable identity."),
+        Column("digest", TEXT, "Digest of what the task asks and accepts."),
+        Column("environment", TEXT, "Environment that it is played in."),
+        Column("question", TEXT, "What the policy is asked."),
+        Column("answers", TEXTS, "Answers that are accepted."),
+        Column("formula", TRIPLES, "Knowledge projections [subject, relation, object] as JSON; the target is ?."),
+        Column("split", TEXT, "train, or the name of a held-out suite."),
+        Column("hops", INTEGER, "Relations between what is named and what is asked."),
+        Column("constraints", INTEGER, "Conditions that the answer meets."),
+        Column("layers", INTEGER, "Expansions that built the question."),
+        Column("provenance", JSON, "JSON: how and from what it was made."),
+        Column("proofs", JSON, "JSON: what was proven of the question when it was built."),
     ),
 )
 TRAJECTORIES = Table(
     "trajectories",
+    "Runs of a policy on a task, one row each; their actions are in turns, their tool calls in tool_calls.",
     Trajectory,
     ("id",),
     (
-        Column("id", TEXT),
-        Column("task_key", TEXT),
-        Column("policy", TEXT),
-        Column("stage", TEXT),
-        Column("outcome", enumeration(Outcome)),
-        Column("stop_reason", enumeration(StopReason)),
-        Column("horizon", INTEGER),
-        Column("n_turns", INTEGER, lambda trajectory: len(trajectory.turns)),
-        Column("reward", REAL),
-        Column("wheel_turn", INTEGER),
-        Column("step", INTEGER),
-        Column("suite", TEXT),
-        Column("sample", INTEGER),
-        Column("prompt_ids", INTEGERS),
-        Column("seed", INTEGER),
-        Column("started", TIME),
-        Column("seconds", REAL),
-        Column("answer", TEXT),
-        Column("error", TEXT),
-        Column("provenance", JSON),
+        Column("id", TEXT, "Identity, given by the caller."),
+        Column("task_key", TEXT, "tasks.key."),
+        Column("policy", TEXT, "policies.id, or the name of a foreign agent."),
+        Column("stage", TEXT, "What made it: demonstration, rl, eval or import."),
+        Column(
+            "outcome",
+            enumeration(Outcome),
+            "success, failure, invalid, or NULL where nothing has judged it.",
+        ),
+        Column("stop_reason", enumeration(StopReason), "answered, fault, or the limit that ended it."),
+        Column("horizon", INTEGER, "Turns that were allowed."),
+        Column("n_turns", INTEGER, "Turns that were taken.", lambda trajectory: len(trajectory.turns)),
+        Column("n_calls", INTEGER, "Tool calls that were made, answers left out.", _n_calls),
+        Column("prompt_tokens", INTEGER, "Tokens of the prompt.", lambda trajectory: len(trajectory.prompt_ids)),
+        Column("action_tokens", INTEGER, "Tokens that the policy wrote.", _action_tokens),
+        Column("observation_tokens", INTEGER, "Tokens that were appended after its actions.", _observation_tokens),
+        Column("reward", REAL, "Reward of the whole; NULL where nothing has judged it or it is invalid."),
+        Column("wheel_turn", INTEGER, "Turn of the wheel, from 1."),
+        Column("step", INTEGER, "RL step, NULL elsewhere."),
+        Column("suite", TEXT, "Evaluation suite, NULL elsewhere."),
+        Column("sample", INTEGER, "Place among the trajectories of one task."),
+        Column("prompt_ids", INTEGERS, "Token ids of the prompt."),
+        Column("seed", INTEGER, "Seed of its sampling."),
+        Column("started", TIME, "When it started, UTC."),
+        Column("seconds", REAL, "Wall time from start to end."),
+        Column("answer", TEXT, "Text of its answer action, NULL where it gave none."),
+        Column("error", TEXT, "What broke it, where it is invalid."),
+        Column("provenance", JSON, "JSON: where a foreign run was read."),
     ),
 )
 TURNS = Table(
     "turns",
+    "Actions of a policy and what came back, in the order of index.",
     Turn,
     ("trajectory_id",),
     (
-        Column("trajectory_id", TEXT),
-        _turn_column("index", INTEGER),
-        _turn_column("action", TEXT),
-        _turn_column("tool", TEXT),
-        _turn_column("arguments", TEXT),
-        _turn_column("observation", TEXT),
-        _turn_column("tool_outcome", TEXT),
-        _turn_column("reward", REAL),
-        _turn_column("latency", REAL),
-        _turn_column("policy_version", INTEGER),
-        _turn_column("policy_versions", INTEGERS),
-        _turn_column("action_ids", INTEGERS),
-        _turn_column("action_logprobs", REALS),
-        _turn_column("observation_ids", INTEGERS),
+        Column("trajectory_id", TEXT, "trajectories.id."),
+        _turn_column("index", INTEGER, "Place in the trajectory, from 0."),
+        _turn_column("action", TEXT, "Text of the action."),
+        _turn_column("tool", TEXT, "Tool of its first call, NULL where it has none."),
+        _turn_column("arguments", TEXT, "Arguments of its first call."),
+        _turn_column("observation", TEXT, "Text of all that came back."),
+        _turn_column("tool_outcome", TEXT, "Outcome of its first call; unparsable where the action is no call."),
+        _turn_column("reward", REAL, "Sum of the rewards of its calls, NULL where none gave any."),
+        _turn_column("latency", REAL, "Seconds from action to observation."),
+        _turn_column("policy_version", INTEGER, "Version of the weights that sampled its first token."),
+        _turn_column("policy_versions", INTEGERS, "Those of all its tokens; empty where they are the same."),
+        _turn_column("action_ids", INTEGERS, "Token ids as sampled."),
+        _turn_column("action_logprobs", REALS, "Natural logarithm of each sampled token's probability."),
+        _turn_column("observation_ids", INTEGERS, "Token ids that were appended after the action."),
     ),
 )
 TOOL_CALLS = Table(
     "tool_calls",
+    "Calls of tools, one row each; a turn may hold several.",
     Call,
     ("trajectory_id",),
     (
-        Column("trajectory_id", TEXT),
-        Column("turn_index", INTEGER),
-        Column("call_index", INTEGER),
-        _call_column("tool", TEXT),
-        _call_column("arguments", TEXT),
-        _call_column("outcome", TEXT),
-        _call_column("observation", TEXT),
-        _call_column("latency_seconds", REAL),
-        _call_column("retries", INTEGER),
-        _call_column("reward", REAL),
-        _call_column("figures", JSON),
+        Column("trajectory_id", TEXT, "trajectories.id."),
+        Column("turn_index", INTEGER, "turns.index."),
+        Column("call_index", INTEGER, "Place in the turn, from 0."),
+        _call_column("tool", TEXT, "Name of the tool; answer ends a trajectory."),
+        _call_column("arguments", TEXT, "What the tool was asked."),
+        _call_column("outcome", TEXT, "ok, or what went wrong; NULL for an answer and for a call that did not come back."),
+        _call_column("observation", TEXT, "What the tool gave, before it was cut to the limits of the context."),
+        _call_column("latency_seconds", REAL, "Seconds that the call took, NULL where not measured."),
+        _call_column("retries", INTEGER, "Tries that failed before."),
+        _call_column("reward", REAL, "Reward that the tool gave, if any."),
+        _call_column("figures", JSON, "JSON: what the tool measured."),
     ),
 )
 SCORES = Table(
     "scores",
+    "Judgements of verifiers; a trajectory keeps those of every verifier and version.",
     Score,
     ("trajectory_id", "verifier", "version"),
     (
-        Column("trajectory_id", TEXT),
-        Column("verifier", TEXT),
-        Column("version", TEXT),
-        Column("value", REAL),
-        Column("verdict", enumeration(Outcome)),
-        Column("error", TEXT),
+        Column("trajectory_id", TEXT, "trajectories.id."),
+        Column("verifier", TEXT, "Name of the verifier."),
+        Column("version", TEXT, "Its version."),
+        Column("value", REAL, "Value, NULL where it could not judge."),
+        Column("verdict", enumeration(Outcome), "success, failure or invalid."),
+        Column("error", TEXT, "Why it could not judge."),
     ),
 )
 EXAMPLES = Table(
     "examples",
+    "Pieces of training text.",
     Example,
     ("id",),
     (
-        Column("id", TEXT),
-        Column("kind", TEXT),
-        Column("segments", SEGMENTS),
-        Column("sources", TEXTS),
-        Column("wheel_turn", INTEGER),
-        Column("token_ids", INTEGERS),
-        Column("loss_mask", INTEGERS),
+        Column("id", TEXT, "Identity, from the content."),
+        Column("kind", TEXT, "document, fas_plan, fas_reason, has or trajectory."),
+        Column("segments", SEGMENTS, "Pieces of text that concatenate to the whole, and whether the loss sees them."),
+        Column("sources", TEXTS, "Ids of the tasks, documents and trajectories that it was made from."),
+        Column("wheel_turn", INTEGER, "Turn of the wheel that it was made for."),
+        Column("token_ids", INTEGERS, "Ids as sampled, where it is a stored trajectory."),
+        Column("loss_mask", INTEGERS, "1 for each id that the loss sees, else 0."),
     ),
 )
 CHECKS = Table(
     "checks",
+    "What checkers said of synthetic samples, kept or not.",
     Check,
     ("sample", "checker", "version"),
     (
-        Column("sample", TEXT),
-        Column("kind", TEXT),
-        Column("checker", TEXT),
-        Column("version", TEXT),
-        Column("accepted", FLAG),
-        Column("reason", TEXT),
+        Column("sample", TEXT, "examples.id, or the id that it would have had."),
+        Column("kind", TEXT, "Kind of the sample."),
+        Column("checker", TEXT, "index, teacher or verifier."),
+        Column("version", TEXT, "Teacher and prompt, or the checker's version."),
+        Column("accepted", FLAG, "Whether the checker accepted the sample."),
+        Column("reason", TEXT, "Why it did not."),
     ),
 )
 COMPLETIONS = Table(
     "completions",
+    "What teachers wrote.",
     Completion,
     ("id",),
     (
-        Column("id", TEXT),
-        Column("teacher", TEXT),
-        Column("request", JSON),
-        Column("text", TEXT),
-        Column("ending", TEXT),
-        Column("prompt_tokens", INTEGER),
-        Column("completion_tokens", INTEGER),
-        Column("attempts", INTEGER),
-        Column("seconds", REAL),
+        Column("id", TEXT, "Digest of the teacher's name and the request."),
+        Column("teacher", TEXT, "Name of the teacher."),
+        Column("request", JSON, "JSON: the request."),
+        Column("text", TEXT, "What it wrote."),
+        Column("ending", TEXT, "stop or length."),
+        Column("prompt_tokens", INTEGER, "Tokens of the request, by the teacher's count."),
+        Column("completion_tokens", INTEGER, "Tokens of the text, by the teacher's count."),
+        Column("attempts", INTEGER, "Requests that it took, failed ones included."),
+        Column("seconds", REAL, "Time of the last request."),
     ),
 )
 POLICIES = Table(
     "policies",
+    "Sets of weights and where they come from.",
     Policy,
     ("id",),
     (
-        Column("id", TEXT),
-        Column("parent", TEXT),
-        Column("stage", TEXT),
-        Column("path", TEXT),
-        Column("weights_digest", TEXT),
-        Column("snapshot", INTEGER),
-        Column("wheel_turn", INTEGER),
-        Column("promoted", FLAG),
+        Column("id", TEXT, "Identity, also the name of its folder."),
+        Column("parent", TEXT, "policies.id that it was trained from, NULL for the first."),
+        Column("stage", TEXT, "init, cpt, sft or rl."),
+        Column("path", TEXT, "Folder of the weights, relative to the home."),
+        Column("weights_digest", TEXT, "Digest of the weights."),
+        Column("snapshot", INTEGER, "Snapshot of the lake that it was trained on."),
+        Column("wheel_turn", INTEGER, "Turn of the wheel that made it."),
+        Column("promoted", FLAG, "Whether it passed the gate."),
     ),
 )
 RUNS = Table(
     "runs",
+    "Executions of stages.",
     Run,
     ("id",),
     (
-        Column("id", TEXT),
-        Column("stage", TEXT),
-        Column("wheel_turn", INTEGER),
-        Column("config", JSON),
-        Column("config_digest", TEXT),
-        Column("snapshot_before", INTEGER),
-        Column("snapshot_after", INTEGER),
-        Column("state", TEXT),
-        Column("started", TIME),
-        Column("finished", TIME),
-        Column("figures", JSON),
+        Column("id", TEXT, "Identity of the run."),
+        Column("stage", TEXT, "Stage that was run."),
+        Column("wheel_turn", INTEGER, "Turn of the wheel."),
+        Column("config", JSON, "JSON: its configuration."),
+        Column("config_digest", TEXT, "Digest of the configuration."),
+        Column("snapshot_before", INTEGER, "Snapshot that it read."),
+        Column("snapshot_after", INTEGER, "Snapshot that it left."),
+        Column("state", TEXT, "running, completed or failed."),
+        Column("started", TIME, "When it started, UTC."),
+        Column("finished", TIME, "When it ended, UTC."),
+        Column("figures", JSON, "JSON: what it measured."),
     ),
 )
 METRICS = Table(
     "metrics",
+    "Figures of stages, step by step: what curves are drawn from.",
     Metric,
     ("run_id", "stage", "name", "step"),
     (
-        Column("run_id", TEXT),
-        Column("stage", TEXT),
-        Column("wheel_turn", INTEGER),
-        Column("step", INTEGER),
-        Column("name", TEXT),
-        Column("value", REAL),
+        Column("run_id", TEXT, "runs.id."),
+        Column("stage", TEXT, "Stage of the run."),
+        Column("wheel_turn", INTEGER, "Turn of the wheel."),
+        Column("step", INTEGER, "Step of the stage."),
+        Column("name", TEXT, "Name of the figure."),
+        Column("value", REAL, "Its value."),
     ),
 )
 FAILURES = Table(
     "failures",
+    "What was dropped, retried or quarantined, and why.",
     Failure,
     ("id",),
     (
-        Column("id", TEXT, _failure_id),
-        Column("stage", TEXT),
-        Column("kind", TEXT),
-        Column("reason", TEXT),
-        Column("item", JSON),
+        Column("id", TEXT, "Digest of the row.", _failure_id),
+        Column("stage", TEXT, "Where it happened."),
+        Column("kind", TEXT, "What kind of fault."),
+        Column("reason", TEXT, "Why, in words."),
+        Column("item", JSON, "JSON: what it was."),
+    ),
+)
+PINS = Table(
+    "pins",
+    "Snapshots kept by name; one with a query is a dataset, its digest that of the rows.",
+    Pin,
+    ("name",),
+    (
+        Column("name", TEXT, "Name of the pin."),
+        Column("snapshot", INTEGER, "Snapshot that it keeps."),
+        Column("query", TEXT, "SELECT that makes the dataset, NULL where the pin keeps a snapshot alone."),
+        Column("n_rows", INTEGER, "Rows of the dataset."),
+        Column("digest", TEXT, "Digest of the dataset's columns and rows."),
     ),
 )
 
 TABLES: tuple[Table[Any], ...] = (
     FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES,
+    PINS,
 )  # fmt: skip
 """Every table of the lake."""
 

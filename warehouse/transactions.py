@@ -2,7 +2,8 @@
 
 DuckLake lets two commits append to one table at the same time, so "insert what is missing" in two processes could insert a
 row twice. The lock closes that gap for every writer that comes through here and spares them conflicts. The tries are for
-everybody else: a plain client that writes, or a checkpoint of the catalogue.
+everybody else: a plain client that writes, or a checkpoint of the catalogue. A catalogue that machines share has a lock of its own,
+beside the one on this machine.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import fcntl
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import duckdb
 
-from warehouse.catalogue import cursor_in_lake
+from warehouse.catalogue import Place, cursor_in_lake, try_shared_lock
 
 T = TypeVar("T")
 
@@ -38,17 +40,33 @@ def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[No
     Raises TimeoutError after `patience_s` seconds of waiting.
     """
     with path.open("a") as file:
-        deadline = time.monotonic() + patience_s
-        while not _try_lock(file.fileno()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"another writer has held {path} for {patience_s:.0f} seconds")
-            time.sleep(_LOCK_POLL_S)
+        _wait(partial(_try_lock, file.fileno()), patience_s, str(path))
         yield
 
 
-def commit(connection: duckdb.DuckDBPyConnection, lock: Path, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+@contextmanager
+def writing(connection: duckdb.DuckDBPyConnection, place: Place, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
+    """Holds every lock of the lake's writers: the one of this machine, and the catalogue's where machines share it."""
+    with writers_lock(place.lock, patience_s), ExitStack() as held:
+        if place.storage.catalogue is not None:
+            held.enter_context(_shared_lock(connection, patience_s))
+        yield
+
+
+@contextmanager
+def _shared_lock(connection: duckdb.DuckDBPyConnection, patience_s: float) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.begin()
+        try:
+            _wait(partial(try_shared_lock, cursor), patience_s, "the lake's catalogue")
+            yield
+        finally:
+            cursor.rollback()
+
+
+def commit(connection: duckdb.DuckDBPyConnection, place: Place, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
     """Runs `work` with a cursor as one transaction: all of it is stored or nothing. `work` may run again after a conflict."""
-    with writers_lock(lock):
+    with writing(connection, place):
         for attempt in range(ATTEMPTS):
             try:
                 return _transaction(connection, work)
@@ -72,6 +90,14 @@ def _transaction(connection: duckdb.DuckDBPyConnection, work: Callable[[duckdb.D
         raise
     finally:
         cursor.close()
+
+
+def _wait(take: Callable[[], bool], patience_s: float, what: str) -> None:
+    deadline = time.monotonic() + patience_s
+    while not take():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"another writer has held {what} for {patience_s:.0f} seconds")
+        time.sleep(_LOCK_POLL_S)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -29,7 +29,8 @@ def sql(
     home: HomeOption,
     query: Annotated[str | None, typer.Argument(help="A SELECT.")] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
-    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read; the present one without it.")] = None,
+    at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; the present one without it.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print every table, view and macro with what it means.")] = False,
     how: Annotated[bool, typer.Option("--how", help="Print the lines by which a plain DuckDB client reads this lake.")] = False,
 ) -> None:
     """Read-only SQL over the lake, also while a run is writing.
@@ -39,6 +40,7 @@ def sql(
     from flows.commands.rows import print_result
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
+    from warehouse.pins import snapshot_of
 
     if how:
         from warehouse.how import how_to_attach
@@ -46,10 +48,17 @@ def sql(
         open_lake(home).close()
         print(how_to_attach(home))
         return
+    if schema:
+        from flows.commands.rows import print_schema
+        from warehouse.describe import describe
+
+        with open_lake(home) as lake:
+            print_schema(describe(lake), format_.value)
+        return
     if query is None:
         raise RequestError('flywheel sql needs a query, for example: flywheel sql "SELECT count(*) FROM trajectories" --home ' + str(home))
     with open_lake(home) as lake:
-        print_result(lake.query(query, at=at), format_.value)
+        print_result(lake.query(query, at=None if at is None else snapshot_of(lake, at)), format_.value)
 
 
 def show(

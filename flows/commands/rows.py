@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.options import print_json
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from warehouse.describe import Described
 
 LONGEST_CELL = 80
 """Characters of a value that a table shows; JSON and CSV hold all of it."""
@@ -22,6 +26,20 @@ def print_result(rows: pyarrow.Table, form: str) -> None:
         _print_csv(rows)
     else:
         _print_table(rows)
+
+
+def print_schema(described: Sequence[Described], form: str) -> None:
+    """Print what the lake holds: as text to read, or its rows as JSON or CSV."""
+    if form != "table":
+        import pyarrow
+
+        print_result(pyarrow.Table.from_pylist([asdict(row) for row in described]), form)
+        return
+    for row in described:
+        if row.column is None:
+            print(f"\n{row.name} ({row.kind}): {row.comment}")
+        else:
+            print(f"    {row.column:20} {row.type:30} {row.comment}".rstrip())
 
 
 def _print_csv(rows: pyarrow.Table) -> None:

@@ -21,6 +21,7 @@ from warehouse import (
     Lake,
     Metric,
     Outcome,
+    Pin,
     Policy,
     Record,
     Run,
@@ -118,4 +119,6 @@ def one_of_each(make_trajectory: MakeTrajectory) -> list[Record]:
         Metric("r1", "rl", 1, 5, "loss", 0.125),
         Failure("corpus", "debris", "no name", {"text": "and", "at": [1, 2]}),
         Failure("corpus", "debris", "nothing known"),
+        Pin("paper", 7),
+        Pin("train", 8, "SELECT * FROM tasks", 2, "0123456789abcdef"),
     ]

@@ -12,17 +12,16 @@ from warehouse import extensions
 
 def test_an_empty_extension_folder_is_filled(tmp_path: Path) -> None:
     with duckdb.connect(config={"extension_directory": str(tmp_path)}) as connection:
-        extensions.load_extensions(connection)
+        extensions.load_extensions(connection, extensions.EXTENSIONS)
         loaded = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE loaded").fetchall()
     assert {(name,) for name in extensions.EXTENSIONS} <= set(loaded)
 
 
-def test_the_error_names_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extensions, "EXTENSIONS", ("no_such_extension",))
+def test_the_error_names_every_step(tmp_path: Path) -> None:
     with (
         duckdb.connect(
             config={"extension_directory": str(tmp_path), "custom_extension_repository": str(tmp_path / "nowhere")}
         ) as connection,
         pytest.raises(extensions.ExtensionError, match=r"installed: .*; package: .*; network: .*duckdb-extension-no-such-extension"),
     ):
-        extensions.load_extensions(connection)
+        extensions.load_extensions(connection, ["no_such_extension"])

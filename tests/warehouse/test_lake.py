@@ -164,17 +164,3 @@ def test_a_home_may_be_moved_and_have_an_awkward_name(tmp_path: Path, make_traje
         lake.add([make_trajectory("t20", 3)])
         assert len(lake.trajectories()) == 21
         assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 63}]
-
-
-def test_a_lake_of_an_older_version_gets_the_columns_that_it_lacks(tmp_path: Path, make_trajectory: Callable[..., Trajectory]) -> None:
-    old, new = make_trajectory("old"), make_trajectory("new")
-    with Lake(tmp_path) as lake:
-        lake.add([old])
-        lake.write(lambda cursor: cursor.execute("ALTER TABLE turns DROP COLUMN policy_versions"))
-    with Lake(tmp_path) as lake:
-        before = lake.snapshot()
-        lake.add([new])
-        assert [[turn.policy_versions for turn in run.turns] for run in lake.trajectories()] == [[(0, 0, 1), (1, 1, 2)], [(), ()]]
-        assert before > 0
-    with Lake(tmp_path) as lake:
-        assert lake.snapshot() == before + 1

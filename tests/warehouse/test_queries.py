@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,3 +81,46 @@ def test_a_query_sees_what_has_just_been_committed(filled: Lake, tmp_path: Path)
             lake.add([Document(f"d{number}", "t", "x", "s")])
             assert reader.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": number + 1}]
             assert lake.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": number + 1}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM sqlite_scan('{other}', 'secrets')",
+        "SELECT * FROM system.main.sqlite_scan('{other}', 'secrets')",
+        "SELECT * FROM SQLITE_SCAN('{other}', 'secrets')",
+        "SELECT (SELECT max(word) FROM sqlite_scan('{other}', 'secrets')) AS word",
+        "WITH a AS (FROM sqlite_scan('{other}', 'secrets')) FROM documents WHERE id IN (SELECT word FROM a)",
+        "DESCRIBE SELECT * FROM sqlite_scan('{other}', 'secrets')",
+        "SELECT * FROM sqlite_query('__ducklake_metadata_lake', 'SELECT 1')",
+        "SELECT * FROM query('SELECT * FROM sqlite_scan(''{other}'', ''secrets'')')",
+        "SELECT * FROM query_table('documents')",
+        "SELECT * FROM sqlite_attach('{other}')",
+        "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM sqlite_scan(''{other}'', ''secrets'')'))",
+        "SELECT * FROM postgres_scan('dbname=x', 'public', 'x')",
+        "SELECT * FROM read_blob('{other}')",
+        "SELECT * FROM duckdb_secrets()",
+    ],
+)
+def test_other_databases_cannot_be_read(filled: Lake, tmp_path: Path, sql: str) -> None:
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE secrets AS SELECT 'swordfish' AS word")
+    with pytest.raises(RequestError, match="may not call"):
+        filled.query(sql.replace("{other}", str(other)))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT range AS n FROM range(3)",
+        "SELECT unnest(answers) AS answer FROM tasks",
+        "FROM trained_on('nobody')",
+        "SELECT snapshot_id FROM ducklake_snapshots('lake')",
+        "PIVOT documents ON source IN ('s') USING count(*)",
+        "SUMMARIZE documents",
+        "SELECT table_name, comment FROM duckdb_tables()",
+    ],
+)
+def test_functions_that_read_the_lake_alone_may_be_called(filled: Lake, sql: str) -> None:
+    filled.query(sql)

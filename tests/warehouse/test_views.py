@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warehouse import Lake, Metric, Outcome, Policy, Record, Score, StopReason, Task, Trajectory
+from warehouse import Completion, Example, Fact, Lake, Metric, Outcome, Policy, Record, Score, StopReason, Task, Trajectory
 
 MakeTrajectory = Callable[..., Trajectory]
 S, F, I = Outcome.SUCCESS, Outcome.FAILURE, Outcome.INVALID  # noqa: E741
@@ -128,3 +128,99 @@ def test_lineage(filled: Lake) -> None:
         ("p2", "p1", "rl", 2, 2, ["p2", "p1", "p0"], True),
         ("q", None, "init", 1, 0, ["q"], False),
     ]
+
+
+def test_pass_rate_by_horizon(filled: Lake) -> None:
+    sql = "SELECT hops, horizon, trajectories, invalid, success, low FROM pass_rate_by_horizon WHERE stage = 'rl' ORDER BY horizon"
+    assert [tuple(row.values()) for row in _rows(filled, sql)] == [
+        (1, 2, 3, 1, 0.5, pytest.approx(0.094531, abs=1e-5)),
+        (1, 4, 1, 0, 1.0, pytest.approx(0.206549, abs=1e-5)),
+    ]
+
+
+def test_intervals_end_at_0_and_1_exactly(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    tasks = [Task(f"t{number}", "search", "?", ("a",), hops=1 + number % 2) for number in range(40)]
+    made = [make_trajectory(task.key, task_key=task.key, stage="eval", suite="s", outcome=S if task.hops == 1 else F) for task in tasks]
+    lake.add([*tasks, *made])
+    rows = _rows(lake, "SELECT success, low, high FROM evaluations WHERE hops IS NOT NULL ORDER BY hops")
+    assert (rows[0]["success"], rows[0]["high"]) == (1.0, 1.0) and (rows[1]["success"], rows[1]["low"]) == (0.0, 0.0)
+
+
+def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    """t1: two of four; t2: one of two and two faults, too few; t3: four of four."""
+    outcomes = {"t1": (S, F, S, F), "t2": (S, F, I, I), "t3": (S, S, S, S)}
+    lake.add([Task(key, "search", "?", ("a",)) for key in outcomes])
+    lake.add(
+        make_trajectory(f"{key}-{number}", task_key=key, outcome=outcome, step=1, sample=number)
+        for key, made in outcomes.items()
+        for number, outcome in enumerate(made)
+    )
+    assert _rows(lake, "SELECT task_key, attempts, successes, rate FROM frontier") == [
+        {"task_key": "t1", "attempts": 4, "successes": 2, "rate": 0.5}
+    ]
+    assert _rows(lake, "SELECT task_key, successes, failures, success, failure FROM contrasts ORDER BY task_key") == [
+        {"task_key": "t1", "successes": 2, "failures": 2, "success": "t1-0", "failure": "t1-1"},
+        {"task_key": "t2", "successes": 1, "failures": 1, "success": "t2-0", "failure": "t2-1"},
+    ]
+
+
+def test_invalid_by_kind(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    errors = ["EngineDied: worker 3 lost", "EngineDied: worker 4 lost", None, None]
+    lake.add(make_trajectory(f"{n}", outcome=I if n < 3 else S, error=error, reward=None) for n, error in enumerate(errors))
+    sql = "SELECT kind, trajectories, share FROM invalid_by_kind ORDER BY trajectories DESC"
+    assert [tuple(row.values()) for row in _rows(lake, sql)] == [("EngineDied", 2, 0.5), ("judged invalid", 1, 0.25)]
+
+
+def test_loss_curve(lake: Lake) -> None:
+    lake.add(Metric("r", "sft", 1, step, name, float(step)) for step in range(1, 13) for name in ("loss", "entropy"))
+    rows = _rows(lake, "SELECT step, loss, smooth FROM loss_curve ORDER BY step")
+    assert [row["loss"] for row in rows] == [float(step) for step in range(1, 13)]
+    assert rows[1]["smooth"] == 1.5 and rows[11]["smooth"] == 7.5
+
+
+def test_reward_parts(filled: Lake) -> None:
+    rows = _rows(filled, "SELECT part, trajectories, mean, lowest, highest FROM reward_parts WHERE stage = 'rl' ORDER BY part")
+    assert [tuple(row.values()) for row in rows] == [
+        ("qa_em 1", 1, 1.0, 1.0, 1.0),
+        ("total", 3, 0.5, 0.0, 1.0),
+        ("turns", 4, 0.5, 0.5, 0.5),
+    ]
+
+
+def test_cost(filled: Lake) -> None:
+    filled.add([Completion("c1", "someone", {}, "text", "stop", 30, 10, 2, 0.5), Completion("c2", "someone", {}, "text", "stop", 5, 1)])
+    rows = _rows(filled, "SELECT * EXCLUDE (turn, seconds) FROM cost WHERE stage IN ('rl', 'teacher') ORDER BY stage")
+    assert [tuple(row.values()) for row in rows] == [
+        ("rl", "p2", 4, 10, 10, 8, 30, 12),
+        ("teacher", "someone", 2, None, 3, 35, 11, None),
+    ]
+
+
+def test_tool_latency_and_failures(filled: Lake) -> None:
+    rows = _rows(filled, "SELECT tool, calls, mean, p50, longest FROM tool_latency ORDER BY tool")
+    assert [tuple(row.values()) for row in rows] == [
+        ("answer", 8, 0.25, 0.25, 0.25),
+        ("lookup", 8, 0.75, 0.75, 0.75),
+        ("search", 10, 0.25, 0.25, 0.25),
+    ]
+    rows = _rows(filled, "SELECT tool, outcome, calls, share, retries FROM tool_failures WHERE tool = 'lookup'")
+    assert [tuple(row.values()) for row in rows] == [("lookup", "miss", 8, 1.0, 16)]
+
+
+def test_what_a_policy_was_trained_on_back_to_facts_and_forward_to_scores(filled: Lake, make_trajectory: MakeTrajectory) -> None:
+    filled.add(
+        [
+            Fact("A", "knows", "B", ("d1",), "w"), Fact("B", "knows", "C", (), "w"),
+            Fact("C", "knows", "D", (), "w"), Fact("X", "is", "Y", ("d9",), "w"),
+            Task("lt", "search", "?", ("C",), hops=2, provenance={"source": "w", "path": ["A", "B", "C"]}),
+            make_trajectory("parent-run", task_key="lt", policy="elsewhere", stage="import"),
+            Example("ex-doc", "document", (), ("d1",), 1), Example("ex-sft", "trajectory", (), ("parent-run",), 1),
+            Example("ex-2", "has", (), (), 2),
+        ]
+    )  # fmt: skip
+    on = _rows(filled, "SELECT policy, kind, items FROM trained_on('p2') ORDER BY policy")
+    assert [tuple(row.values()) for row in on] == [("p1", "trajectory", 1), ("p2", "rollout", 4)]
+    behind = _rows(filled, "SELECT subject, object FROM facts_behind('p1') ORDER BY subject")
+    assert [tuple(row.values()) for row in behind] == [("A", "B"), ("B", "C")]
+    after = _rows(filled, "SELECT depth, policy, suite, tasks FROM scores_after('p1')")
+    assert [tuple(row.values()) for row in after] == [(2, "p2", "held_out", 4)]

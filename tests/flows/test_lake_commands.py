@@ -1,0 +1,71 @@
+"""`flywheel lake` and what `flywheel sql` says of a lake: versions, meanings, pins, upkeep."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from tests.warehouse.old_lakes import VERSION_1, make_old_lake
+from warehouse import Lake, Pin, RequestError, Task
+
+QUERY = "SELECT key FROM tasks"
+
+
+def flywheel(*arguments: str, status: int = 0) -> str:
+    """What a command prints; wrong requests are raised, as `main` catches them."""
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_every_lake_command_has_an_example() -> None:
+    for command in ("migrate", "pin", "unpin", "pins", "compact", "retain"):
+        assert f"Example: flywheel lake {command}" in flywheel("lake", command, "--help")
+
+
+def test_an_old_lake_says_what_to_do_and_that_helps(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path))
+    make_old_lake(tmp_path, VERSION_1)
+    with pytest.raises(RequestError, match=f"flywheel lake migrate --home {tmp_path}"):
+        flywheel("sql", QUERY, *home)
+    assert "is of version" in flywheel("lake", "migrate", *home)
+    assert json.loads(flywheel("sql", QUERY, *home, "--format", "json")) == [{"key": "t1"}]
+
+
+def test_pins_are_kept_listed_read_and_let_go(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path))
+    with Lake(tmp_path) as lake:
+        lake.add([Task("t1", "search", "?", ("a",))])
+    made = json.loads(flywheel("lake", "pin", "first", "--query", QUERY, *home, "--json"))
+    assert made["n_rows"] == 1
+    with Lake(tmp_path) as lake:
+        lake.add([Task("t2", "search", "?", ("a",))])
+    assert json.loads(flywheel("sql", QUERY, "--at", "first", *home, "--format", "json")) == [{"key": "t1"}]
+    assert "snapshots forgotten" in flywheel("lake", "retain", "0", *home) and "files" in flywheel("lake", "compact", *home)
+    assert json.loads(flywheel("lake", "pins", *home, "--json")) == [made | {"same": True}]
+    with Lake(tmp_path) as lake:
+        lake.replace([replace(pin, digest="another") for pin in lake.read(Pin)])
+    assert "OTHER ROWS" in flywheel("lake", "pins", *home, status=1)
+    flywheel("lake", "unpin", "first", *home)
+    with pytest.raises(RequestError, match="no pin 'first'"):
+        flywheel("sql", QUERY, "--at", "first", *home)
+
+
+def test_the_schema_is_text_to_read_or_rows(tmp_path: Path) -> None:
+    with Lake(tmp_path):
+        pass
+    told = flywheel("sql", "--schema", "--home", str(tmp_path))
+    assert "tasks (table): Questions" in told and "pass_rate (view): How often" in told and "trained_on(wanted) (macro)" in told
+    rows = json.loads(flywheel("sql", "--schema", "--home", str(tmp_path), "--format", "json"))
+    assert {"name": "turns", "kind": "table", "column": "action_ids", "type": "INTEGER[]", "comment": "Token ids as sampled."} in rows
+
+
+def test_upkeep_makes_no_lake(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="holds no lake"):
+        flywheel("lake", "compact", "--home", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,69 @@
+"""Lakes as earlier versions of this program left them: their tables as they were then, each with a row or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from warehouse.catalogue import Place, attach_statement, connect_to_files, cursor_in_lake
+
+BEFORE_VERSIONS = (
+    "CREATE TABLE facts (subject VARCHAR, relation VARCHAR, object VARCHAR, documents VARCHAR[], source VARCHAR, recorded TIMESTAMP)",
+    "CREATE TABLE documents (id VARCHAR, title VARCHAR, text VARCHAR, source VARCHAR, recorded TIMESTAMP)",
+    "CREATE TABLE tasks (key VARCHAR, digest VARCHAR, environment VARCHAR, question VARCHAR, answers VARCHAR[], formula JSON, "
+    "split VARCHAR, hops BIGINT, constraints BIGINT, layers BIGINT, provenance JSON, recorded TIMESTAMP)",
+    "CREATE TABLE trajectories (id VARCHAR, task_key VARCHAR, policy VARCHAR, stage VARCHAR, outcome VARCHAR, stop_reason VARCHAR, "
+    "horizon BIGINT, n_turns BIGINT, reward DOUBLE, wheel_turn BIGINT, step BIGINT, suite VARCHAR, sample BIGINT, prompt_ids INTEGER[], "
+    "seed BIGINT, started TIMESTAMP, seconds DOUBLE, answer VARCHAR, error VARCHAR, recorded TIMESTAMP)",
+    'CREATE TABLE turns (trajectory_id VARCHAR, "index" BIGINT, action VARCHAR, tool VARCHAR, arguments VARCHAR, observation VARCHAR, '
+    "tool_outcome VARCHAR, reward DOUBLE, latency DOUBLE, policy_version BIGINT, action_ids INTEGER[], action_logprobs DOUBLE[], "
+    "observation_ids INTEGER[], recorded TIMESTAMP)",
+    "CREATE TABLE scores (trajectory_id VARCHAR, verifier VARCHAR, version VARCHAR, value DOUBLE, verdict VARCHAR, error VARCHAR, "
+    "recorded TIMESTAMP)",
+    "CREATE TABLE examples (id VARCHAR, kind VARCHAR, segments STRUCT(text VARCHAR, trained BOOLEAN)[], sources VARCHAR[], "
+    "wheel_turn BIGINT, token_ids INTEGER[], loss_mask INTEGER[], recorded TIMESTAMP)",
+    "CREATE TABLE policies (id VARCHAR, parent VARCHAR, stage VARCHAR, path VARCHAR, weights_digest VARCHAR, snapshot BIGINT, "
+    "wheel_turn BIGINT, promoted BOOLEAN, recorded TIMESTAMP)",
+    "CREATE TABLE runs (id VARCHAR, stage VARCHAR, wheel_turn BIGINT, config JSON, config_digest VARCHAR, snapshot_before BIGINT, "
+    "snapshot_after BIGINT, state VARCHAR, started TIMESTAMP, finished TIMESTAMP, figures JSON, recorded TIMESTAMP)",
+    "CREATE TABLE metrics (run_id VARCHAR, stage VARCHAR, wheel_turn BIGINT, step BIGINT, name VARCHAR, value DOUBLE, recorded TIMESTAMP)",
+    "CREATE TABLE failures (id VARCHAR, stage VARCHAR, kind VARCHAR, reason VARCHAR, item JSON, recorded TIMESTAMP)",
+    "CREATE VIEW tool_use AS SELECT tool, count(*) AS calls FROM turns GROUP BY tool",
+)
+"""The first lakes: no checks, no calls, and a view that has other columns today."""
+
+VERSION_1 = (
+    *BEFORE_VERSIONS,
+    "CREATE TABLE checks (sample VARCHAR, kind VARCHAR, checker VARCHAR, version VARCHAR, accepted BOOLEAN, reason VARCHAR, "
+    "recorded TIMESTAMP)",
+    "CREATE TABLE completions (id VARCHAR, teacher VARCHAR, request JSON, text VARCHAR, ending VARCHAR, prompt_tokens BIGINT, "
+    "completion_tokens BIGINT, attempts BIGINT, seconds DOUBLE, recorded TIMESTAMP)",
+    "ALTER TABLE tasks ADD COLUMN proofs JSON",
+    "ALTER TABLE trajectories ADD COLUMN provenance JSON",
+)
+"""The lakes from before calls had rows; no table told the version either."""
+
+ROWS = (
+    "INSERT INTO tasks (key, digest, environment, question, answers, formula, split, hops, constraints, layers, provenance) "
+    "VALUES ('t1', 'd', 'search', 'Who?', ['one'], '[]', 'train', 1, 1, 1, '{}')",
+    "INSERT INTO trajectories (id, task_key, policy, stage, outcome, stop_reason, horizon, n_turns, reward, wheel_turn, sample, "
+    "prompt_ids, seed, started, seconds, answer) VALUES ('a', 't1', 'p', 'rl', 'success', 'answered', 3, 3, 1.0, 1, 0, [9, 8], 7, "
+    "TIMESTAMP '2026-01-01', 0.5, 'one')",
+    "INSERT INTO turns VALUES "
+    "('a', 0, '<search>x</search>', 'search', 'x', 'found', 'ok', NULL, 0.25, 1, [1, 2], [-0.5, -0.25], [3, 4, 5], "
+    "TIMESTAMP '2026-01-01'), "
+    "('a', 1, 'hm', NULL, NULL, '', 'unparsable', NULL, 0.25, 1, [1], [-0.5], [3], TIMESTAMP '2026-01-01'), "
+    "('a', 2, '<answer>one</answer>', 'answer', 'one', '', NULL, NULL, 0.25, 1, [6], [-0.5], [], TIMESTAMP '2026-01-01')",
+)
+
+
+def make_old_lake(home: Path, statements: Sequence[str]) -> int:
+    """Makes the lake of `home` with plain statements, fills it, and returns its latest snapshot."""
+    place = Place(home)
+    place.data.mkdir(parents=True)
+    with connect_to_files(place) as connection:
+        connection.execute(attach_statement(place, read_only=False))
+        with cursor_in_lake(connection) as cursor:
+            for statement in (*statements, *ROWS):
+                cursor.execute(statement)
+            return int(cursor.execute("SELECT id FROM ducklake_current_snapshot('lake')").fetchall()[0][0])

@@ -1,0 +1,221 @@
+"""A catalogue in PostgreSQL and data in S3: the same lake elsewhere. Real servers, or a skip that says what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from pydantic import ValidationError
+
+from warehouse import Lake, Record, RequestError, Trajectory
+from warehouse.extensions import ExtensionError, connect
+from warehouse.storage import FILE, Storage
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITERS, BATCHES, ROWS = 3, 6, 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"catalogue": "mysql:x"}, "postgres:"),
+        ({"catalogue": "postgres:dbname=lake password=secret"}, "PGPASSWORD"),
+        ({"data": "/somewhere/else"}, "s3://bucket/prefix"),
+        ({"s3_endpoint": "localhost:9000"}, "data names none"),
+        ({"bucket": "x"}, "bucket"),
+    ],
+)
+def test_impossible_storage_is_refused(fields: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Storage(**fields)
+
+
+def test_a_secret_takes_its_keys_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "it's")
+    statement = Storage(data="s3://bucket/lake", s3_endpoint="localhost:9000", s3_path_style=True, s3_tls=False).secret() or ""
+    assert "KEY_ID 'it''s'" in statement and "SCOPE 's3://bucket/lake'" in statement and "USE_SSL false" in statement
+    assert Storage().secret() is None
+
+
+def test_a_lake_stays_where_it_was_made(tmp_path: Path) -> None:
+    with Lake(tmp_path):
+        pass
+    with pytest.raises(RequestError, match="elsewhere already"):
+        Lake(tmp_path, storage=Storage(catalogue="postgres:dbname=lake"))
+    with Lake(tmp_path, storage=Storage()):
+        pass
+
+
+def _need_extension(name: str) -> None:
+    try:
+        connect((name,)).close()
+    except (ExtensionError, duckdb.Error) as error:
+        pytest.skip(f"DuckDB's extension {name} is not here: {str(error).splitlines()[0][:200]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The connection string of an empty database on a server of our own, which no other account may reach."""
+    programs = [shutil.which(name) for name in ("initdb", "postgres", "setpriv")]
+    if not all(programs):
+        pytest.skip("initdb, postgres and setpriv are needed for a PostgreSQL server")
+    _need_extension("postgres_scanner")
+    initdb, server, setpriv = map(str, programs)
+    # PostgreSQL refuses to run as root, and pytest's folders are closed to others.
+    user = "postgres" if os.geteuid() == 0 else None
+    folder = Path(tmp_path_factory.mktemp("postgres"))
+    place = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()) if user else folder
+    run = [setpriv, f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
+    if user:
+        try:
+            shutil.chown(place, user, user)
+        except LookupError:
+            pytest.skip("a server cannot run as root, and there is no account postgres to run it")
+    port = _free_port()
+    try:
+        subprocess.run([*run, initdb, "-D", str(place / "data"), "-A", "trust", "-U", "flywheel"], check=True, capture_output=True, cwd="/")
+        command = [*run, server, "-D", str(place / "data"), "-p", str(port), "-k", str(place), "-c", "listen_addresses=", "-c", "fsync=off"]
+        with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd="/") as process:
+            yield from _served(process, f"dbname=postgres host={place} port={port} user=flywheel")
+    finally:
+        if user:
+            shutil.rmtree(place)
+
+
+def _served(process: subprocess.Popen[bytes], address: str) -> Iterator[str]:
+    """Waits for the server, yields its address, and stops it."""
+    try:
+        with connect(("postgres_scanner",)) as client:
+            for _ in range(200):
+                try:
+                    client.execute(f"ATTACH '{address}' AS server (TYPE postgres)")
+                    break
+                except duckdb.Error:
+                    time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def remote(postgres: str) -> Storage:
+    """A catalogue in an empty database."""
+    with connect(("postgres_scanner",)) as client:
+        client.execute(f"ATTACH '{postgres}' AS server (TYPE postgres)")
+        client.execute("CALL postgres_execute('server', 'DROP SCHEMA public CASCADE; CREATE SCHEMA public')")
+    return Storage(catalogue=f"postgres:{postgres}")
+
+
+@pytest.mark.slow
+def test_every_record_comes_back_from_a_postgresql_catalogue(tmp_path: Path, remote: Storage, one_of_each: list[Record]) -> None:
+    with Lake(tmp_path, storage=remote) as lake:
+        lake.add(one_of_each)
+        before = lake.snapshot()
+        lake.add(one_of_each)
+        assert lake.snapshot() == before and not lake.place.catalogue.exists()
+        trajectories = lake.trajectories()
+    with Lake(tmp_path, read_only=True) as reader:
+        assert reader.trajectories() == trajectories and len(trajectories) == 3
+        assert reader.query("SELECT count(*) AS n FROM turns", at=before).to_pylist() == [{"n": 3}]
+        assert {row["tool"] for row in reader.query("FROM tool_use").to_pylist()} == {"search", "lookup", "answer"}
+        for sql in (
+            "SELECT * FROM postgres_query('lake_locks', 'SELECT 1')",
+            "DELETE FROM turns",
+            "SELECT * FROM read_text('/etc/hostname')",
+        ):
+            with pytest.raises(RequestError):
+                reader.query(sql)
+
+
+@pytest.mark.slow
+def test_writers_of_other_homes_share_one_catalogue(tmp_path: Path, remote: Storage) -> None:
+    """The homes lie apart, as on several machines: no file of one locks the other."""
+    data = tmp_path / "shared"
+    for number in range(WRITERS):
+        (tmp_path / f"home{number}" / "lake").mkdir(parents=True)
+        (tmp_path / f"home{number}" / "lake" / FILE).write_text(remote.model_dump_json())
+        (tmp_path / f"home{number}" / "lake" / "data").symlink_to(data, target_is_directory=True)
+    data.mkdir()
+    script = str(ROOT / "tests" / "warehouse" / "writer_process.py")
+    writers = [
+        subprocess.Popen(
+            [sys.executable, script, str(tmp_path / f"home{number}"), f"w{number}", str(BATCHES), str(ROWS)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for number in range(WRITERS)
+    ]
+    assert [writer.wait() for writer in writers] == [0] * WRITERS
+    expected = (WRITERS + 1) * (BATCHES // 2) * ROWS
+    with Lake(tmp_path / "home0", read_only=True) as lake:
+        counts = "SELECT count(*) AS n, count(DISTINCT id) AS ids, (SELECT count(*) FROM turns) AS turns FROM trajectories"
+        assert lake.query(counts).to_pylist() == [{"n": expected, "ids": expected, "turns": expected}]
+
+
+@pytest.mark.slow
+def test_a_catalogue_that_does_not_answer_is_told_in_one_sentence(tmp_path: Path) -> None:
+    _need_extension("postgres_scanner")
+    with pytest.raises(RequestError, match=r"cannot be reached: .*") as raised:
+        Lake(tmp_path, storage=Storage(catalogue=f"postgres:dbname=lake host={tmp_path} port=1"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """A bucket on a MinIO server of our own."""
+    minio = shutil.which("minio")
+    if minio is None:
+        pytest.skip("the S3-compatible server minio is not installed")
+    _need_extension("httpfs")
+    folder, port = tmp_path_factory.mktemp("s3"), _free_port()
+    (folder / "lakes").mkdir()  # MinIO serves a folder as a bucket
+    keys = {"AWS_ACCESS_KEY_ID": "flywheel", "AWS_SECRET_ACCESS_KEY": "flywheel-secret"}
+    environment = os.environ | {"MINIO_ROOT_USER": "flywheel", "MINIO_ROOT_PASSWORD": "flywheel-secret"}
+    command = [minio, "server", str(folder), "--address", f"127.0.0.1:{port}", "--quiet"]
+    with pytest.MonkeyPatch.context() as patch, subprocess.Popen(command, env=environment) as process:
+        for name, value in keys.items():
+            patch.setenv(name, value)
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/minio/health/live")
+            yield Storage(data="s3://lakes/one", s3_endpoint=f"127.0.0.1:{port}", s3_region="us-east-1", s3_path_style=True, s3_tls=False)
+        finally:
+            process.terminate()
+
+
+def _wait_for(address: str) -> None:
+    for _ in range(200):
+        try:
+            urllib.request.urlopen(address, timeout=1).close()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise TimeoutError(f"{address} does not answer")
+
+
+@pytest.mark.slow
+def test_every_record_comes_back_from_s3(tmp_path: Path, s3: Storage, one_of_each: list[Record]) -> None:
+    with Lake(tmp_path, storage=s3) as lake:
+        lake.add(one_of_each)
+        trajectories: list[Trajectory] = lake.trajectories()
+        assert not lake.place.data.exists()
+    with Lake(tmp_path, read_only=True) as reader:
+        assert reader.trajectories() == trajectories and len(trajectories) == 3
+        assert reader.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
+        with pytest.raises(RequestError):
+            reader.query("SELECT * FROM 's3://another/bucket.parquet'")

@@ -1,0 +1,98 @@
+"""Where a lake keeps its catalogue and its data: beside the home by default, else in PostgreSQL and in S3-compatible storage.
+
+The choice is made once and written into the home, so that every later command finds the lake. Secrets are never written: PostgreSQL
+reads its own (`PGPASSWORD`, `~/.pgpass`), S3 the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from warehouse.errors import RequestError
+
+FILE = "storage.json"
+"""The file in the lake's folder that holds the choice; there is none where all is local."""
+_KEYS = {"AWS_ACCESS_KEY_ID": "KEY_ID", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_SESSION_TOKEN": "SESSION_TOKEN"}
+
+
+class Storage(BaseModel):
+    """Catalogue and data of a lake; what is None lies in the home."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    catalogue: str | None = None
+    """`postgres:` and libpq's connection string without a password, e.g. `postgres:dbname=lake host=db.example.org user=flywheel`."""
+    data: str | None = None
+    """`s3://bucket/prefix`."""
+    s3_endpoint: str | None = None
+    """Host and port of an S3-compatible server; None is Amazon's."""
+    s3_region: str | None = None
+    s3_path_style: bool = False
+    """The bucket stands in the path and not in the host's name, as most servers other than Amazon's want it."""
+    s3_tls: bool = True
+
+    @field_validator("catalogue")
+    @classmethod
+    def _check_catalogue(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("postgres:") or "password" in value):
+            raise ValueError("is postgres: and a connection string without a password; give that in PGPASSWORD or ~/.pgpass")
+        return value
+
+    @model_validator(mode="after")
+    def _check_data(self) -> Self:
+        if self.data is not None and not self.data.startswith("s3://"):
+            raise ValueError("data is s3://bucket/prefix; without it the data lies in the home")
+        if self.data is None and (self.s3_endpoint or self.s3_region or self.s3_path_style or not self.s3_tls):
+            raise ValueError("s3_endpoint, s3_region, s3_path_style and s3_tls belong to data in s3://, and data names none")
+        return self
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The DuckDB extensions that a lake here needs."""
+        catalogue = "sqlite_scanner" if self.catalogue is None else "postgres_scanner"
+        return ("ducklake", catalogue, *(() if self.data is None else ("httpfs",)))
+
+    def secret(self) -> str | None:
+        """The statement that lets DuckDB reach the data; None where it is local."""
+        if self.data is None:
+            return None
+        options = {option: os.environ[key] for key, option in _KEYS.items() if key in os.environ}
+        options |= {"SCOPE": self.data, "URL_STYLE": "path" if self.s3_path_style else "vhost"}
+        options |= {} if self.s3_endpoint is None else {"ENDPOINT": self.s3_endpoint}
+        options |= {} if self.s3_region is None else {"REGION": self.s3_region}
+        listed = ", ".join(f"{name} {quoted(value)}" for name, value in options.items())
+        return f"CREATE SECRET lake_data (TYPE s3, USE_SSL {str(self.s3_tls).lower()}, {listed})"
+
+
+LOCAL = Storage()
+"""Catalogue and data in the home."""
+
+
+def settle(folder: Path, wanted: Storage | None) -> Storage:
+    """The storage of the lake in `folder`: as it was chosen, or `wanted`, which is then written down.
+
+    Raises `RequestError` where the lake is elsewhere already.
+    """
+    stored = chosen(folder)
+    if wanted is None or wanted == stored:
+        return stored
+    if any(folder.glob("*")):
+        raise RequestError(f"The lake in {folder.parent} has its catalogue and data elsewhere already ({stored}); choose another --home.")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).write_text(wanted.model_dump_json(indent=2) + "\n")
+    return wanted
+
+
+def chosen(folder: Path) -> Storage:
+    """What `settle` has written down in `folder`; all local where there is nothing."""
+    path = folder / FILE
+    return Storage.model_validate_json(path.read_text()) if path.is_file() else LOCAL
+
+
+def quoted(text: str) -> str:
+    """`text` as a string literal of SQL, for the places where SQL takes no parameter."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,12 @@
+"""Views and macros over the lake, stored in its catalogue so that every DuckDB client sees them."""
+
+from __future__ import annotations
+
+from warehouse.views import lineage, success, synthesis, tools, training
+from warehouse.views.definitions import Macro, View
+
+VIEWS: dict[str, View] = {view.name: view for view in (*success.VIEWS, *training.VIEWS, *tools.VIEWS, *lineage.VIEWS, *synthesis.VIEWS)}
+"""Every view by name, each after those it is built on."""
+
+MACROS: dict[str, Macro] = {macro.name: macro for macro in lineage.MACROS}
+"""Every macro by name; they are built on views."""

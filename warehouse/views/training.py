@@ -1,0 +1,70 @@
+"""Views on training: curves over steps, rewards and their parts, what it cost."""
+
+from __future__ import annotations
+
+from warehouse.views.definitions import View
+
+LEARNING_CURVE = View(
+    "learning_curve",
+    "What did each stage measure, step by step?",
+    "SELECT wheel_turn AS turn, stage, run_id AS run, step, name AS metric, value FROM metrics",
+)
+
+LOSS_CURVE = View(
+    "loss_curve",
+    "How did the loss fall? smooth is its mean over the last ten steps that were recorded.",
+    """
+SELECT wheel_turn AS turn, stage, run_id AS run, step, value AS loss,
+    avg(value) OVER (PARTITION BY run_id, stage ORDER BY step ROWS 9 PRECEDING) AS smooth
+FROM metrics WHERE name = 'loss'
+""",
+)
+
+HORIZON_CURVE = View(
+    "horizon_curve",
+    "How do horizon, turns used, tool calls and success move over the steps of RL?",
+    """
+SELECT t.wheel_turn AS turn, t.policy, t.step, t.horizon, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid,
+    avg(t.n_turns) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS mean_turns,
+    avg(CASE o.outcome WHEN 'success' THEN 1 WHEN 'failure' THEN 0 END) AS success, avg(o.reward) AS reward,
+    avg(t.n_calls) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS tool_calls
+FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
+WHERE t.stage = 'rl' GROUP BY t.wheel_turn, t.policy, t.step, t.horizon
+""",
+)
+
+REWARD_PARTS = View(
+    "reward_parts",
+    "What were rewards made of? A part is a verifier with its version, turns (rewards of single turns), or total.",
+    """
+WITH parts AS (
+    SELECT trajectory_id, verifier || ' ' || version AS part, value FROM scores WHERE value IS NOT NULL
+    UNION ALL
+    SELECT trajectory_id, 'turns', sum(reward) FROM turns WHERE reward IS NOT NULL GROUP BY trajectory_id
+    UNION ALL
+    SELECT id, 'total', reward FROM trajectories WHERE reward IS NOT NULL
+)
+SELECT t.wheel_turn AS turn, t.policy, t.stage, p.part, count(*) AS trajectories, avg(p.value) AS mean,
+    stddev_samp(p.value) AS deviation, min(p.value) AS lowest, max(p.value) AS highest
+FROM parts p JOIN trajectories t ON t.id = p.trajectory_id
+GROUP BY t.wheel_turn, t.policy, t.stage, p.part
+""",
+)
+
+COST = View(
+    "cost",
+    "What did rollouts and teachers cost in tokens, calls and seconds? For a teacher, policy is its name and a trajectory a completion.",
+    """
+SELECT wheel_turn AS turn, stage, policy, count(*) AS trajectories, sum(n_turns)::BIGINT AS turns, sum(n_calls)::BIGINT AS calls,
+    sum(prompt_tokens)::BIGINT AS prompt_tokens, sum(action_tokens)::BIGINT AS action_tokens,
+    sum(observation_tokens)::BIGINT AS observation_tokens,
+    sum(seconds) AS seconds
+FROM trajectories GROUP BY wheel_turn, stage, policy
+UNION ALL
+SELECT NULL, 'teacher', teacher, count(*), NULL, sum(attempts)::BIGINT, sum(prompt_tokens)::BIGINT, sum(completion_tokens)::BIGINT, NULL,
+    sum(seconds)
+FROM completions GROUP BY teacher
+""",
+)
+
+VIEWS = (LEARNING_CURVE, LOSS_CURVE, HORIZON_CURVE, REWARD_PARTS, COST)
