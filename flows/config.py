@@ -15,8 +15,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 
 from eval.kinds import KINDS
 from flows.overrides import apply_overrides
-from rl.config import CptConfig, PolicyConfig, ReinforceConfig, RolloutConfig, Section, SftConfig
+from rl.config import CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
 from rl.curriculum import CurriculumConfig
+from rl.learning_config import ReinforceConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
 from synth.open_corpora.config import ExpanderConfig, ExtractionConfig
@@ -93,7 +94,7 @@ class SynthConfig(Section):
 
 
 class ReinforceSection(ReinforceConfig):
-    """GRPO and the curriculum over it."""
+    """Policy optimisation and the curriculum over it."""
 
     horizon: CurriculumConfig = CurriculumConfig()
 

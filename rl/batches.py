@@ -7,16 +7,16 @@ nothing. All functions are pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from statistics import fmean, pstdev
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from rl.estimators import Estimator, has_signal
+from rl.estimators import Estimator, Groups
 from warehouse.records import Outcome, Trajectory, Turn
 
 Number = TypeVar("Number", int, float)
@@ -24,21 +24,29 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trajectory to learn from; `completion_ids`, `action_mask` and `logprobs` have the same length.
+    """One trajectory to learn from; all but `prompt_ids` and `turn_rewards` have the same length, one value a token.
 
-    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` are 0.
+    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `turn_ends` is 1
+    on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's reward.
     """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     action_mask: tuple[int, ...]
     logprobs: tuple[float, ...]
-    advantage: float
+    advantages: tuple[float, ...]
+    turn_ends: tuple[int, ...]
+    turn_rewards: tuple[float, ...]
 
     @property
     def action_tokens(self) -> int:
         """How many tokens the policy sampled."""
         return sum(self.action_mask)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any token has an advantage."""
+        return any(self.advantages)
 
 
 def is_valid(trajectory: Trajectory) -> bool:
@@ -47,10 +55,20 @@ def is_valid(trajectory: Trajectory) -> bool:
     return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
 
 
-def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator) -> list[Row]:
-    """The rows of the valid ones of `trajectories`, with advantages within the group of each task."""
+def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, environments: Mapping[str, str] | None = None) -> list[Row]:
+    """The rows of the valid ones of `trajectories`, with advantages within the group of each task.
+
+    Args:
+        estimator: None leaves all advantages 0: a critic gives them later.
+        environments: the environment of each task, for estimators that tell environments apart; by default all are of one.
+    """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
-    return [_row(trajectory, advantage) for trajectory, advantage in zip(kept, _advantages(kept, estimator), strict=True)]
+    if estimator is None:
+        return [_row(trajectory, [0.0] * len(_acting(trajectory))) for trajectory in kept]
+    places, groups = group(kept, environments or {})
+    advantages = estimator(groups)
+    by_turn = advantages if advantages.dim() == 3 else advantages.unsqueeze(2).expand_as(groups.turn_rewards)
+    return [_row(trajectory, by_turn[place][: len(_acting(trajectory))].tolist()) for trajectory, place in zip(kept, places, strict=True)]
 
 
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
@@ -63,7 +81,7 @@ def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
 def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
     """The tensors that TRL's GRPO loss takes: prompts padded on the left (B, P), completions on the right (B, C).
 
-    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B,).
+    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C).
     """
     prompt_width = max(len(row.prompt_ids) for row in rows)
     width = max(len(row.completion_ids) for row in rows)
@@ -74,40 +92,59 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
         "completion_mask": torch.tensor([_pad_right([1] * len(row.completion_ids), width, 0) for row in rows]),
         "tool_mask": torch.tensor([_pad_right(row.action_mask, width, 0) for row in rows]),
         "old_per_token_logps": torch.tensor([_pad_right(row.logprobs, width, 0.0) for row in rows]),
-        "advantages": torch.tensor([row.advantage for row in rows]),
+        "advantages": torch.tensor([_pad_right(row.advantages, width, 0.0) for row in rows]),
     }
 
 
-def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Figures of a step's trajectories: all but `valid` are over the valid ones, and absent where there is none.
+def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -> tuple[list[tuple[int, int]], Groups]:
+    """The place (group, sample) of each of `trajectories`, all of them valid, and the groups that they make."""
+    places = _places(trajectories)
+    tasks = list(dict.fromkeys(trajectory.task_key for trajectory in trajectories))
+    shape = len(tasks), max((sample + 1 for _, sample in places), default=1)
+    turns = max((len(_acting(trajectory)) for trajectory in trajectories), default=1)
+    rewards, tokens = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    turn_rewards = torch.full((*shape, turns), math.nan, dtype=torch.float64)
+    for trajectory, place in zip(trajectories, places, strict=True):
+        earned = _turn_rewards(trajectory)
+        rewards[place] = trajectory.reward or 0.0
+        tokens[place] = sum(len(turn.action_ids) for turn in trajectory.turns)
+        turn_rewards[place][: len(earned)] = torch.tensor(earned, dtype=torch.float64)
+    there = ~turn_rewards.isnan()
+    names = sorted(set(environments.values()))
+    numbers = torch.tensor([names.index(environments[task]) if task in environments else -1 for task in tasks])
+    return places, Groups(rewards, there.any(dim=2), tokens, numbers, turn_rewards.nan_to_num(0.0), there)
 
-    `zero_variance` is the share of groups that have nothing to compare, among groups with a valid trajectory.
+
+def _places(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
+    """The number of each one's task, in the order in which tasks come, and its own number among those of its task."""
+    tasks: dict[str, int] = {}
+    samples: Counter[str] = Counter()
+    places = []
+    for trajectory in trajectories:
+        places.append((tasks.setdefault(trajectory.task_key, len(tasks)), samples[trajectory.task_key]))
+        samples[trajectory.task_key] += 1
+    return places
+
+
+def _acting(trajectory: Trajectory) -> list[Turn]:
+    """The turns in which the policy wrote anything."""
+    return [turn for turn in trajectory.turns if turn.action_ids]
+
+
+def _turn_rewards(trajectory: Trajectory) -> list[float]:
+    """What each turn with an action earned: its own reward, and with the last one all that the trajectory earned beyond those."""
+    earned = [turn.reward or 0.0 for turn in _acting(trajectory)]
+    earned[-1] += (trajectory.reward or 0.0) - sum(earned)
+    return earned
+
+
+def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
+    """One trajectory with actions and observations in turn; what follows the last action is of no use to the loss and left out.
+
+    `advantages` holds one for each turn with an action.
     """
-    kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
-    figures = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
-    if not kept:
-        return figures
-    rewards, valid = _grouped(kept)[1:]
-    observed = [trajectory.reward or 0.0 for trajectory in kept]
-    return {
-        **figures,
-        "reward": fmean(observed),
-        "reward_std": pstdev(observed),
-        "success": fmean(trajectory.outcome is Outcome.SUCCESS for trajectory in kept),
-        "turns": fmean(len(trajectory.turns) for trajectory in kept),
-        "tool_calls": fmean(_tool_calls(trajectory) for trajectory in kept),
-        "action_tokens": fmean(sum(len(turn.action_ids) for turn in trajectory.turns) for trajectory in kept),
-        "zero_variance": 1 - has_signal(rewards, valid).float().mean().item(),
-    }
-
-
-def _tool_calls(trajectory: Trajectory) -> int:
-    return sum(call.tool != "answer" for turn in trajectory.turns for call in turn.calls)
-
-
-def _row(trajectory: Trajectory, advantage: float) -> Row:
-    """One trajectory with actions and observations in turn; what follows the last action is of no use to the loss and left out."""
-    pieces = [piece for turn in trajectory.turns for piece in _pieces(turn)]
+    by_turn = iter(advantages)
+    pieces = [piece for turn in trajectory.turns for piece in _pieces(turn, by_turn)]
     while not pieces[-1].is_action:
         pieces.pop()
     return Row(
@@ -115,7 +152,9 @@ def _row(trajectory: Trajectory, advantage: float) -> Row:
         completion_ids=tuple(chain.from_iterable(piece.ids for piece in pieces)),
         action_mask=tuple(chain.from_iterable([int(piece.is_action)] * len(piece.ids) for piece in pieces)),
         logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
-        advantage=advantage,
+        advantages=tuple(chain.from_iterable([piece.advantage] * len(piece.ids) for piece in pieces)),
+        turn_ends=tuple(chain.from_iterable([*[0] * (len(piece.ids) - 1), int(piece.is_action)] for piece in pieces)),
+        turn_rewards=tuple(_turn_rewards(trajectory)),
     )
 
 
@@ -124,36 +163,16 @@ class _Piece:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     is_action: bool
+    advantage: float = 0.0
 
 
-def _pieces(turn: Turn) -> list[_Piece]:
-    """The action and the observation of a turn, without empty ones."""
+def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
+    """The action and the observation of a turn, without empty ones; an action takes the next of `advantages`."""
     if len(turn.action_ids) != len(turn.action_logprobs):
         raise ValueError(f"turn {turn.index} has {len(turn.action_ids)} action ids but {len(turn.action_logprobs)} log-probabilities")
-    action = _Piece(turn.action_ids, turn.action_logprobs, is_action=True)
-    observation = _Piece(turn.observation_ids, (0.0,) * len(turn.observation_ids), is_action=False)
-    return [piece for piece in (action, observation) if piece.ids]
-
-
-def _advantages(trajectories: Sequence[Trajectory], estimator: Estimator) -> list[float]:
-    """One advantage for each of `trajectories`, in their order."""
-    places, rewards, valid = _grouped(trajectories)
-    values = estimator(rewards, valid).tolist()
-    return [values[group][sample] for group, sample in places]
-
-
-def _grouped(trajectories: Iterable[Trajectory]) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-    """The place (group, sample) of each trajectory, and rewards and validity of shape (groups, samples), padded."""
-    groups: dict[str, list[float]] = {}
-    numbers: dict[str, int] = {}
-    places = []
-    for trajectory in trajectories:
-        group = groups.setdefault(trajectory.task_key, [])
-        places.append((numbers.setdefault(trajectory.task_key, len(numbers)), len(group)))
-        group.append(float(trajectory.reward or 0.0))
-    width = max((len(group) for group in groups.values()), default=1)
-    padded = torch.tensor([_pad_right(group, width, math.nan) for group in groups.values()]).reshape(len(groups), width)
-    return places, padded.nan_to_num(0.0), ~padded.isnan()
+    action = [_Piece(turn.action_ids, turn.action_logprobs, is_action=True, advantage=next(advantages))] if turn.action_ids else []
+    observation = [_Piece(turn.observation_ids, (0.0,) * len(turn.observation_ids), is_action=False)] if turn.observation_ids else []
+    return action + observation
 
 
 def _pad_left(values: Sequence[Number], width: int, padding: Number) -> list[Number]:

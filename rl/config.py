@@ -6,7 +6,6 @@ before any of them is loaded.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import date
 from typing import Any, Literal, TypeVar
@@ -129,48 +128,6 @@ class SftConfig(SupervisedConfig):
     """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
 
     learning_rate: PositiveFloat = 5e-4
-
-
-class ReinforceConfig(OptimizerConfig):
-    """Group-based policy optimisation."""
-
-    steps: PositiveInt = 100
-    tasks_per_step: PositiveInt = 12
-    samples_per_task: int = Field(default=8, ge=2)
-    """Trajectories of one task: the group that advantages are taken within."""
-    learning_rate: PositiveFloat = 3e-4
-    warmup_steps: NonNegativeInt = 0
-    """With any, the rate of the first step is 0 and its trajectories are wasted."""
-    decay_share: float = Field(default=0.0, ge=0, le=1)
-    save_every: PositiveInt = 10
-    estimator: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"] = "dapo"
-    importance_sampling_level: Literal["token", "sequence"] = "token"
-    """`sequence` with the loss `grpo` is GSPO."""
-    clip_low: PositiveFloat = 0.2
-    clip_high: PositiveFloat = 0.28
-    """How far a probability may rise against that of the sampler before its gradient stops; in `cispo` the highest ratio itself."""
-    beta: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from the policy that training began with."""
-    epochs: PositiveInt = 1
-    """Optimiser steps on the trajectories of one step."""
-    temperature: PositiveFloat = 1.0
-    """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
-    trajectories_per_pass: PositiveInt = 16
-    """Trajectories that go through the model at once."""
-    max_completion_tokens: PositiveInt = 512
-    """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
-
-    @model_validator(mode="after")
-    def _check_clip(self) -> ReinforceConfig:
-        if self.loss_type == "cispo" and self.clip_high < 1:
-            raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
-        return self
-
-    @property
-    def passes(self) -> int:
-        """Forward and backward passes of an optimiser step."""
-        return math.ceil(self.tasks_per_step * self.samples_per_task / self.trajectories_per_pass)
 
 
 class EngineConfig(Section):

@@ -1,38 +1,73 @@
-"""The curriculum: how long a trajectory may be, how deep its tasks are, and which tasks a step trains on.
+"""The curriculum: how long a trajectory may be, which tasks may be drawn, and which of them a step trains on.
 
-Everything is a pure function of the step (counted from 1) and the seed. There is no counter to save, so a run that was stopped
-and resumed trains on what it would have trained on. ScalingInter-RL's own scheduler keeps one and skips a stage on resume.
+    horizon     how many turns        by the step (ScalingInter), or by evidence: longer once success or truncation says so (`gate`)
+    admission   which tasks           depth by the step, environments from a step on, difficulty pools that are given a share
+    choice      which of those        every depth alike, environments and pools by their shares, more often at the frontier
+
+All of it but the evidence is a pure function of step (counted from 1) and seed: there is no counter to save, so that a run that was stopped
+and resumed trains on what it would have trained on. (ScalingInter-RL's own scheduler keeps one and skips a stage on resume.) What is
+learnt on the way, `Curriculum.state_dict`, stands in the trainer's checkpoints.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from rl.config import Section
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Task
+from warehouse.records import Outcome, StopReason, Task, Trajectory
 
 
-class CurriculumConfig(BaseModel):
-    """Stages of the horizon (ScalingInter-RL, arXiv 2509.08755) and of the depth of tasks."""
+class Pool(StrEnum):
+    """How hard a task is, by the measured share of successes: none, some, all, or not measured."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    UNKNOWN = "unknown"
+    UNSOLVED = "unsolved"
+    FRONTIER = "frontier"
+    MASTERED = "mastered"
+
+
+class GateConfig(Section):
+    """When the horizon grows by evidence: what the last `steps` steps at the present one must show."""
+
+    steps: PositiveInt = 5
+    success: float = Field(default=0.7, gt=0, le=1)
+    """Share of the valid trajectories that succeeded: from here on the present horizon has been learnt."""
+    truncated: float = Field(default=0.5, gt=0, le=1)
+    """Share of them that the horizon ended: from here on it is the horizon that holds them back."""
+
+
+class CurriculumConfig(Section):
+    """Stages of the horizon (ScalingInter-RL, arXiv 2509.08755) and of the depth of tasks, and how tasks are drawn."""
 
     rounds: tuple[PositiveInt, ...] = Field(default=(3, 5, 7), min_length=1)
     """The most turns of a trajectory, stage by stage. One value is a fixed horizon."""
     every: PositiveInt = 40
-    """Steps that a stage of the horizon lasts; the last one has no end."""
+    """Steps that a stage of the horizon lasts; the last one has no end. Without effect where there is a `gate`."""
+    gate: GateConfig | None = None
+    """Lengthen the horizon by evidence in the place of every so many steps."""
     hops: tuple[PositiveInt, ...] = Field(default=(2, 3, 4), min_length=1)
     """The most hops of a task, stage by stage."""
     hops_every: PositiveInt = 40
     """Steps that a stage of the depth lasts; the last one has no end."""
+    mixture: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Shares of environments in what is drawn; those that are not named are not drawn. Empty: environments make no difference."""
+    enters: dict[str, PositiveInt] = Field(default_factory=dict)
+    """The step from which on tasks of an environment are drawn; by default the first."""
+    pools: dict[Pool, NonNegativeFloat] = Field(default_factory=dict)
+    """Shares of difficulty pools within each depth; a pool that is not named is not drawn from. Empty: pools make no difference."""
     frontier: float = Field(default=0.9, ge=0, le=1)
     """How much the choice of tasks follows what the policy sometimes solves and sometimes not; 0 ignores pass rates."""
+    measure: bool = False
+    """Let the success of this run's own trajectories on a task take the place of what earlier ones had on it."""
 
 
 def horizon(step: int, rounds: Sequence[int], every: int) -> int:
@@ -47,6 +82,13 @@ def max_hops(step: int, config: CurriculumConfig) -> int:
     return horizon(step, config.hops, config.hops_every)
 
 
+def pool_of(pass_rate: float | None) -> Pool:
+    """The difficulty pool of a task with that share of successes; None is not measured."""
+    if pass_rate is None:
+        return Pool.UNKNOWN
+    return Pool.UNSOLVED if pass_rate <= 0 else Pool.MASTERED if pass_rate >= 1 else Pool.FRONTIER
+
+
 def frontier_weight(pass_rate: float | None, frontier: float) -> float:
     """Weight of a task in the choice, in [1 - `frontier`, 1]: 1 where it is solved half of the time, or nothing is known of it.
 
@@ -56,6 +98,22 @@ def frontier_weight(pass_rate: float | None, frontier: float) -> float:
     return 1 - frontier + frontier * spread
 
 
+def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[Task]:
+    """The tasks that `step` may draw, by key. Where the pools with a share are empty, their gate stands open.
+
+    Raises:
+        RequestError: where depth and environments admit no task.
+    """
+    limit = max_hops(step, config)
+    shallow = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
+    if not shallow:
+        raise RequestError(f"There is no task to train on at step {step}: curriculum.hops admits {limit} hops, and all tasks have more.")
+    there = [task for task in shallow if config.enters.get(task.environment, 1) <= step and _share(task.environment, config.mixture) > 0]
+    if not there:
+        raise RequestError(f"There is no task to train on at step {step}: curriculum.mixture and curriculum.enters admit no environment.")
+    return [task for task in there if _share(pool_of(pass_rates.get(task.key)), config.pools) > 0] or there
+
+
 def sample_tasks(
     tasks: Sequence[Task],
     step: int,
@@ -63,8 +121,9 @@ def sample_tasks(
     count: int,
     config: CurriculumConfig,
     pass_rates: Mapping[str, float] | None = None,
+    without: Collection[str] = (),
 ) -> list[Task]:
-    """The tasks that `step` trains on: `count` different ones, or all that are shallow enough where they are fewer.
+    """The tasks that `step` trains on: `count` different ones, or all that are admitted where they are fewer.
 
     Every depth that the stage admits is as likely as the others, however many tasks it has; within it, tasks follow their
     `frontier_weight`. The choice does not depend on the order of `tasks`, only on the arguments' content.
@@ -72,20 +131,117 @@ def sample_tasks(
     Args:
         tasks: of different keys.
         pass_rates: share of successes by task key, of an earlier policy; tasks that are not in it count as unknown.
+        without: keys of tasks that the step has drawn already, where it draws again.
 
     Raises:
-        RequestError: where no task is shallow enough.
+        RequestError: where no task is admitted.
     """
-    limit = max_hops(step, config)
-    admitted = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
-    if not admitted:
-        raise RequestError(f"There is no task to train on at step {step}: curriculum.hops admits {limit} hops, and all tasks have more.")
-    depths = Counter(task.hops for task in admitted)
-    weights = [frontier_weight((pass_rates or {}).get(task.key), config.frontier) / depths[task.hops] for task in admitted]
-    return _choose(admitted, weights, count, random.Random(seed_from("tasks", seed, step)))
+    rates = pass_rates or {}
+    left = [task for task in admitted(tasks, step, config, rates) if task.key not in without]
+    shares = _shares(left, config, rates)
+    weights = [frontier_weight(rates.get(task.key), config.frontier) * share for task, share in zip(left, shares, strict=True)]
+    seeds = ("tasks", seed, step, *sorted(without))
+    return _choose(left, weights, count, random.Random(seed_from(*seeds)))
+
+
+def _shares(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[float]:
+    """Each task's part of the share of its stratum: the tasks of one environment, depth and pool, as far as these are told apart."""
+    strata = [(_environment(task, config), task.hops, _pool(task, config, pass_rates)) for task in tasks]
+    sizes = Counter(strata)
+    totals: dict[str, float] = defaultdict(float)
+    for environment, _, pool in sizes:
+        totals[environment] += _share(pool, config.pools)
+    return [
+        _share(environment, config.mixture) * _share(pool, config.pools) / sizes[environment, hops, pool] / totals[environment]
+        for environment, hops, pool in strata
+    ]
+
+
+def _environment(task: Task, config: CurriculumConfig) -> str:
+    return task.environment if config.mixture else ""
+
+
+def _pool(task: Task, config: CurriculumConfig, pass_rates: Mapping[str, float]) -> Pool | None:
+    """The pool that a task counts to; None where pools make no difference, or where their gate stands open."""
+    pool = pool_of(pass_rates.get(task.key))
+    return pool if config.pools.get(pool) else None
+
+
+def _share(name: Any, shares: Mapping[Any, float]) -> float:
+    return shares.get(name, 0.0) if shares and name is not None else 1.0
 
 
 def _choose(tasks: Sequence[Task], weights: Sequence[float], count: int, generator: random.Random) -> list[Task]:
     """Weighted choice without replacement: the smallest of -log(u) / weight. Efraimidis and Spirakis, 2006."""
     keys = [generator.expovariate(1.0) / weight if weight > 0 else float("inf") for weight in weights]
     return [tasks[index] for index in heapq.nsmallest(count, range(len(tasks)), key=keys.__getitem__)]
+
+
+class Curriculum:
+    """The curriculum of one run: what a step is to sample, and what was learnt from what it brought."""
+
+    def __init__(self, config: CurriculumConfig, tasks: Sequence[Task], seed: int, pass_rates: Mapping[str, float] | None = None) -> None:
+        """`pass_rates` are those of earlier runs, by task key."""
+        self._config = config
+        self._tasks = tasks
+        self._seed = seed
+        self._before = dict(pass_rates or {})
+        self._stage = 0
+        self._window: list[list[int]] = []
+        self._tallies: dict[str, list[int]] = {}
+        self._last: dict[str, float] = {}
+
+    def horizon(self, step: int) -> int:
+        """The most turns of a trajectory of `step`, which must be the one after the last that was observed."""
+        if self._config.gate is not None:
+            return self._config.rounds[self._stage]
+        return horizon(step, self._config.rounds, self._config.every)
+
+    @property
+    def pass_rates(self) -> dict[str, float]:
+        """Share of successes by task key, as far as known: of this run where it measures, else of earlier ones."""
+        return self._before | {key: successes / tries for key, (successes, tries) in self._tallies.items()}
+
+    def draw(self, step: int, count: int, without: Collection[str] = ()) -> list[Task]:
+        """`count` tasks for `step` but for those `without`. Raises as `sample_tasks` does."""
+        rates = self.pass_rates
+        self._last = {
+            "horizon": float(self.horizon(step)),
+            "hops": float(max_hops(step, self._config)),
+            "admitted": float(len(admitted(self._tasks, step, self._config, rates))),
+        }
+        return sample_tasks(self._tasks, step, self._seed, count, self._config, rates, without)
+
+    def observe(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Take up what the trajectories of `step` say, invalid ones nothing; each step once, in order."""
+        valid = [trajectory for trajectory in trajectories if trajectory.outcome in (Outcome.SUCCESS, Outcome.FAILURE)]
+        if self._config.measure:
+            for trajectory in valid:
+                tally = self._tallies.setdefault(trajectory.task_key, [0, 0])
+                tally[0] += trajectory.outcome is Outcome.SUCCESS
+                tally[1] += 1
+        if self._config.gate is not None and valid:
+            successes = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in valid)
+            truncated = sum(trajectory.stop_reason is StopReason.MAX_TURNS for trajectory in valid)
+            self._gate(self._config.gate, [successes, truncated, len(valid)])
+
+    def _gate(self, gate: GateConfig, counts: list[int]) -> None:
+        self._window = [*self._window, counts][-gate.steps :]
+        successes, truncated, tries = (sum(column) for column in zip(*self._window, strict=True))
+        ripe = successes >= gate.success * tries or truncated >= gate.truncated * tries
+        if len(self._window) == gate.steps and ripe and self._stage + 1 < len(self._config.rounds):
+            self._stage, self._window = self._stage + 1, []
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the last draw: horizon, depth, and how many tasks were admitted."""
+        return dict(self._last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learnt on the way, as JSON can hold it."""
+        return {"stage": self._stage, "window": self._window, "tallies": self._tallies}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of a checkpoint. Raises KeyError where it is that of something else."""
+        self._stage = int(state["stage"])
+        self._window = [list(counts) for counts in state["window"]]
+        self._tallies = {key: list(tally) for key, tally in state["tallies"].items()}

@@ -1,33 +1,43 @@
 """Reinforcement learning: TRL's `GRPOTrainer`, fed with trajectories that rollouts made elsewhere.
 
 Each step publishes the weights to the engines, asks `collect` for the step's trajectories and makes one optimiser step on them (or several,
-`epochs`). Losses, clipping, KL, optimiser, checkpoints and logging are TRL's; advantages, curriculum and rollouts are ours.
+`epochs`). Losses, clipping, KL, optimiser, checkpoints and logging are TRL's; advantages, curriculum, rollouts and signs of health ours.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rl.batches import Row, collate_rows, describe, rows_of, split_rows
-from rl.config import ReinforceConfig
+from rl.batches import Row, collate_rows, rows_of, split_rows
+from rl.checkpointing import Stateful, load_parts, save_parts
+from rl.curriculum import Curriculum
+from rl.describing import describe
 from rl.estimators import ESTIMATORS
+from rl.filters import Collected
+from rl.learning_config import ReinforceConfig
+from rl.likelihoods import crossed, prompt_information, ratio_figures
 from rl.policy import load_policy, save_policy
+from rl.signs import Breach, SignMonitor, Unhealthy
 from rl.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
 from warehouse.records import Trajectory
 
-Collect = Callable[[int], Sequence[Trajectory]]
+Collect = Callable[[int], Collected]
 """Gives the trajectories of a step (from 1), with their rewards; a group is the trajectories of one task."""
+
+OnBreach = Callable[[Breach], None]
+"""Told of every sign of health that comes to be broken, also of those that only warn."""
 
 Publish = Callable[[Path, int], None]
 """Loads the weights in a folder into the engines, as the version that trajectories of the next step are sampled from."""
@@ -47,24 +57,61 @@ def train_reinforce(
     publish: Publish,
     on_metric: OnMetric,
     seed: int,
+    curriculum: Curriculum | None = None,
+    on_breach: OnBreach = lambda breach: None,
 ) -> TrainResult:
     """Train the policy in `policy_path` by `config.steps` steps and write the result into `output`.
 
-    The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint and collects the step after
-    it. `publish` is called before each `collect`, with the number of steps done as the version, and once at the end.
+    The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint, gives `curriculum` the state
+    that stands there, and collects the step after it. `publish` is called before each `collect`, with the number of steps done as the
+    version, and once at the end.
 
-    Figures of each step: loss, grad_norm, entropy, clip_ratio/*, reward, reward_std, success, valid, turns, tool_calls,
-    action_tokens, zero_variance, seconds of collecting, publishing and learning, and `logprob_difference`: the largest difference
-    between the engine's log-probability of an action token and the learner's before it changes.
+    Figures of each step: those of `describe`, of `Collected` and of the curriculum; loss, grad_norm, entropy, clip_ratio/*; seconds of
+    collecting, publishing and learning; importance_ratio and effective_samples; prompt_information; and `logprob_difference`: the largest
+    difference between the engine's log-probability of an action token and the learner's before it changes.
+
+    Raises:
+        Unhealthy: where a sign of health paused or stopped the training.
     """
     model, tokenizer = load_policy(policy_path)
-    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish)
+    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, curriculum)
+    trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
     started = time.monotonic()
     run_trainer(trainer, on_metric, config.epochs)
+    if trainer.signs.fatal is not None:
+        raise Unhealthy(trainer.signs.fatal)
     trainer.publish_weights(config.steps)
     save_policy(model, tokenizer, output)
     figures = {"steps": config.steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
     return TrainResult(output, figures)
+
+
+class SignsCallback(TrainerCallback):
+    """Holds each step's figures against the limits, and ends the training where one says so, behind a checkpoint where it is a pause."""
+
+    def __init__(self, signs: SignMonitor, on_breach: OnBreach, steps_per_figure: int) -> None:
+        """`steps_per_figure`: optimiser steps that make one step of what is reported."""
+        self._signs = signs
+        self._on_breach = on_breach
+        self._steps_per_figure = steps_per_figure
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Called by the trainer whenever it logs, before it saves."""
+        if not logs or "train_runtime" in logs:
+            return
+        numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+        for breach in self._signs.check(state.global_step // self._steps_per_figure, numbers):
+            self._on_breach(breach)
+        if self._signs.fatal is not None:
+            control.should_training_stop = True
+            control.should_save = self._signs.fatal.limit.then == "pause"
 
 
 class ReinforceTrainer(GRPOTrainer):
@@ -83,6 +130,7 @@ class ReinforceTrainer(GRPOTrainer):
         seed: int,
         collect: Collect,
         publish: Publish,
+        curriculum: Curriculum | None = None,
     ) -> None:
         """Prepare training `model` by `config`, with checkpoints and published weights below `output`."""
         super().__init__(
@@ -96,8 +144,11 @@ class ReinforceTrainer(GRPOTrainer):
         self._output = output
         self._collect = collect
         self._publish = publish
+        self._curriculum = curriculum
+        self.signs = SignMonitor(config.health.limits)
         self._step_inputs: list[dict[str, Any]] = []
         self._differences: list[float] = []
+        self._log_ratios: list[Tensor] = []
 
     def publish_weights(self, version: int) -> None:
         """Write the weights into a folder of their own and have the engines load them."""
@@ -109,11 +160,29 @@ class ReinforceTrainer(GRPOTrainer):
             shutil.rmtree(old)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the largest difference of log-probabilities, which is no mean, to TRL's figures."""
+        """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios."""
         if self._differences:
             logs["logprob_difference"] = max(self._differences)
-            self._differences.clear()
+        if self._log_ratios:
+            logs.update(ratio_figures(torch.cat(self._log_ratios)))
+        self._differences.clear()
+        self._log_ratios.clear()
         super().log(logs, start_time)
+
+    @property
+    def _parts(self) -> dict[str, Stateful]:
+        """What goes into a checkpoint beside what TRL puts there."""
+        return {"signs": self.signs, **({"curriculum": self._curriculum} if self._curriculum else {})}
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.signs.fatal is not None:
+            self.signs.acknowledge()
+        save_parts(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self._parts)
+        super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_parts(Path(resume_from_checkpoint), self._parts)
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """The next pass of the step's batch, which is collected where all passes of the one before are done.
@@ -130,29 +199,43 @@ class ReinforceTrainer(GRPOTrainer):
         times = [time.monotonic()]
         self.publish_weights(step - 1)
         times.append(time.monotonic())
-        trajectories = self._collect(step)
+        collected = self._collect(step)
         times.append(time.monotonic())
-        seconds = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
-        for name, value in {**describe(trajectories), **seconds}.items():
+        figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
+        figures |= describe(collected.trajectories) | collected.figures() | self._information(collected.kept)
+        figures |= self._curriculum.metrics() if self._curriculum else {}
+        for name, value in figures.items():
             self._metrics["train"][name].append(value)
-        return self._passes(rows_of(trajectories, ESTIMATORS[self._config.estimator]))
+        return self._passes(rows_of(collected.kept, ESTIMATORS[self._config.estimator], collected.environments))
+
+    @torch.no_grad()
+    def _information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """How much the first actions of the step say of their prompts; nothing where there are fewer than two tasks."""
+        rows = crossed(trajectories, self._config.health.information_tasks)
+        if not rows:
+            return {}
+        tensors = self._tensors(rows)
+        scores = (super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))[0] * tensors["tool_mask"]).sum(dim=1)
+        return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
 
     def _passes(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The tensors of each pass, empty where there is nothing to learn.
 
-        Rows without an advantage have no gradient unless there is a KL term, so they are left out here, but not of the means.
+        Rows without an advantage have no gradient unless the loss holds another term, so they are left out here, but not of the means.
         """
-        useful = rows if self.beta else [row for row in rows if row.advantage]
+        useful = rows if self.beta or self._config.entropy_bonus else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
         return [self._pass(part, len(rows), tokens) if part else {} for part in split_rows(useful, self._config.passes)]
 
     def _pass(self, part: Sequence[Row], rows: int, tokens: int) -> dict[str, Any]:
-        tensors = {**collate_rows(part, self._tokenizer.pad_token_id), "num_items_in_batch": torch.tensor(tokens)}
-        inputs: dict[str, Any] = {name: value.to(self.accelerator.device) for name, value in tensors.items()}
+        inputs: dict[str, Any] = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
         inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
         if self.beta:
             inputs["ref_per_token_logps"] = self._reference_logprobs(inputs)
         return inputs
+
+    def _tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        return {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
 
     def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
         """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
@@ -164,14 +247,12 @@ class ReinforceTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _reference_logprobs(self, inputs: dict[str, Tensor]) -> Tensor:
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        logprobs: Tensor = super()._get_per_token_logps_and_entropies(self.ref_model, ids, mask, inputs["completion_ids"].size(1))[0]
+        logprobs: Tensor = super()._get_per_token_logps_and_entropies(self.ref_model, *_whole(inputs))[0]
         return logprobs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._logprobs = result[0].detach()
+        self._logprobs, self._entropies = result[0].detach(), result[1]
         return result
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -182,10 +263,21 @@ class ReinforceTrainer(GRPOTrainer):
         if not inputs:
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         loss: Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
+        mask = inputs["tool_mask"].bool()
+        log_ratios = (self._logprobs - inputs["old_per_token_logps"])[mask]
+        self._log_ratios.append(log_ratios)
         if self.state.global_step % self._config.epochs == 0:
-            difference = (self._logprobs - inputs["old_per_token_logps"]).abs() * inputs["tool_mask"]
-            self._differences.append(difference.max().item())
+            self._differences.append(log_ratios.abs().max().item())
+        if self._config.entropy_bonus:
+            loss = loss - self._config.entropy_bonus * self._entropies[mask].sum() / inputs["num_items_in_batch"]
         return loss
+
+
+def _whole(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
+    """Prompts and completions as one, their mask, and how many of the last tokens are the completions'."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    return ids, mask, inputs["completion_ids"].size(1)
 
 
 def _arguments(config: ReinforceConfig, output: Path, seed: int) -> GRPOConfig:
@@ -206,6 +298,7 @@ def _arguments(config: ReinforceConfig, output: Path, seed: int) -> GRPOConfig:
         beta=config.beta,
         temperature=config.temperature,
         max_completion_length=config.max_completion_tokens,
+        logging_nan_inf_filter=False,  # a loss that is no number must be seen
     )
 
 

@@ -84,6 +84,13 @@ MIGRATIONS: tuple[Migration, ...] = (
             """,
         ),
     ),
+    Migration(
+        "the parts of rewards",
+        (
+            "CREATE TABLE IF NOT EXISTS reward_parts (trajectory_id VARCHAR, name VARCHAR, weight DOUBLE, value DOUBLE, turns DOUBLE[], "
+            "error VARCHAR, recorded TIMESTAMP)",
+        ),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 

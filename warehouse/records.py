@@ -116,7 +116,8 @@ class Turn:
     what was appended to the context after the action (empty where the trajectory ended). `latency` is in seconds, None where
     a foreign run did not record it; such a run has no token ids either. `policy_version` is that of the first token;
     `policy_versions` those of all of them, and empty where they are the same. An action may hold several calls: `tool`, `arguments`
-    and `tool_outcome` are those of the first, `observation` is the text of all that came back, `reward` their sum.
+    and `tool_outcome` are those of the first, `observation` is the text of all that came back. `reward` is what the turn earned: the sum
+    of its calls' rewards as it was sampled, and in RL what the composed reward gives it, None where no part of that falls on turns.
     """
 
     index: int
@@ -141,9 +142,9 @@ class Trajectory:
 
     `stage` is what made it: `demonstration`, `rl`, `eval` or `import`. `suite` names the evaluation suite, `step` the RL step,
     `wheel_turn` the turn of the wheel (from 1), `sample` the place within the group of trajectories of one task.
-    `started` is UTC, `seconds` a duration. `reward` is None where no verifier has spoken or the outcome is invalid. A foreign
-    run (`import`) has no token ids, None for times that it did not record and 0 for horizon and seed; `provenance` says where
-    it was read and holds what its format has beyond a trajectory (a system prompt, the tools on offer).
+    `started` is UTC, `seconds` a duration. `reward` is the verifier's value, and in RL the composed reward; None where no verifier has
+    spoken or the outcome is invalid. A foreign run (`import`) has no token ids, None for times that it did not record and 0 for horizon
+    and seed; `provenance` says where it was read and holds what its format has beyond a trajectory (a system prompt, the tools on offer).
     """
 
     id: str
@@ -184,6 +185,22 @@ class Score:
     version: str
     value: float | None
     verdict: Outcome
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardPart:
+    """One part of the reward that a trajectory was trained on: it counts `weight` times `value`.
+
+    It is no `Score`: it judges nothing, and what a trajectory came to does not follow from it. `turns` holds its value turn by turn where
+    it falls on turns, and then sums up to `value`. Where it could not be computed there is an error and no value.
+    """
+
+    trajectory_id: str
+    name: str
+    weight: float
+    value: float | None
+    turns: tuple[float, ...] = ()
     error: str | None = None
 
 

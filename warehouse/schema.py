@@ -41,6 +41,7 @@ from warehouse.records import (
     Outcome,
     Pin,
     Policy,
+    RewardPart,
     Run,
     Score,
     StopReason,
@@ -49,7 +50,7 @@ from warehouse.records import (
     Turn,
 )
 
-Record = Fact | Document | Task | Trajectory | Score | Example | Check | Completion | Policy | Run | Metric | Failure | Pin
+Record = Fact | Document | Task | Trajectory | Score | RewardPart | Example | Check | Completion | Policy | Run | Metric | Failure | Pin
 """What a lake takes and gives; turns travel inside their trajectory, and calls inside their turn."""
 
 
@@ -229,6 +230,20 @@ SCORES = Table(
         Column("error", TEXT, "Why it could not judge."),
     ),
 )
+REWARD_PARTS = Table(
+    "reward_parts",
+    "What a reward is made of, part by part.",
+    RewardPart,
+    ("trajectory_id", "name"),
+    (
+        Column("trajectory_id", TEXT, "trajectories.id."),
+        Column("name", TEXT, "Name of the part."),
+        Column("weight", REAL, "Its weight in the sum."),
+        Column("value", REAL, "Its value before the weight, NULL where it could not be had."),
+        Column("turns", REALS, "Its value turn by turn, where it has one for each."),
+        Column("error", TEXT, "Why it could not be had."),
+    ),
+)
 EXAMPLES = Table(
     "examples",
     "Pieces of training text.",
@@ -352,8 +367,8 @@ PINS = Table(
 )
 
 TABLES: tuple[Table[Any], ...] = (
-    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES,
-    PINS,
+    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, REWARD_PARTS, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS,
+    METRICS, FAILURES, PINS,
 )  # fmt: skip
 """Every table of the lake."""
 

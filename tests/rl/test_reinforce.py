@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,17 @@ import torch
 from pydantic import ValidationError
 from transformers import PreTrainedModel
 
-from rl.batches import Row, collate_rows, describe, rows_of, split_rows
-from rl.config import PolicyConfig, ReinforceConfig
+from rl.batches import Row, collate_rows, rows_of, split_rows
+from rl.describing import describe
 from rl.estimators import dr_grpo
-from rl.policy import create_policy, load_policy
-from rl.reinforce import ReinforceTrainer, train_reinforce
-from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
+from rl.filters import Collected
+from rl.learning_config import HealthConfig, ReinforceConfig
+from rl.policy import load_policy
+from rl.reinforce import Collect, ReinforceTrainer, train_reinforce
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
+from warehouse.records import Outcome, Trajectory
 
-SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)
 CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
-FIRST_GOOD = 200
-"""Tokens from this one on are rewarded: about a third of them."""
-OBSERVATION = (50, 51, 52)
 
 
 @pytest.fixture(autouse=True)
@@ -43,79 +41,21 @@ def unpublished(path: Path, version: int) -> None:
     """Takes weights and does nothing with them."""
 
 
-def trajectory(task: str, sample: int, turns: Sequence[Turn], reward: float | None) -> Trajectory:
-    """A trajectory of the given turns; without a reward it is invalid."""
-    outcome = Outcome.INVALID if reward is None else Outcome.SUCCESS if reward > 0.5 else Outcome.FAILURE
-    started = datetime(2026, 1, 1, tzinfo=UTC)
-    return Trajectory(
-        f"{task}-{sample}", task, "p", "rl", 4, (2, 30, 3), tuple(turns), StopReason.ANSWERED, outcome, reward, 1, started, 0.1
-    )
-
-
-def turn(index: int, ids: Sequence[int], logprobs: Sequence[float], observation: Sequence[int] = (), tool: str = "search") -> Turn:
-    """A turn of the given tokens."""
-    calls = () if tool is None else (Call(tool, None, "ok"),)
-    return Turn(index, tuple(ids), tuple(logprobs), "", tool, None, tuple(observation), "", None, None, 0.0, 0, calls=calls)
-
-
-class Sampler:
-    """Collects trajectories of two turns from the published weights, the reward being the share of good tokens."""
-
-    def __init__(self, samples: int = 8) -> None:
-        self.samples = samples
-        self.versions: list[int] = []
-        self.model: PreTrainedModel
-
-    def publish(self, path: Path, version: int) -> None:
-        self.model = load_policy(path)[0].eval()
-        self.versions.append(version)
-
-    def collect(self, step: int) -> list[Trajectory]:
-        torch.manual_seed(step)
-        contexts = [[2, 30, 3] for _ in range(2 * self.samples)]
-        first = self.generate(contexts, 3)
-        contexts = [[*context, *ids, *OBSERVATION] for context, (ids, _) in zip(contexts, first, strict=True)]
-        second = self.generate(contexts, 3)
-        return [self.trajectory(number, *actions) for number, actions in enumerate(zip(first, second, strict=True))]
-
-    def trajectory(self, number: int, first: tuple[list[int], list[float]], second: tuple[list[int], list[float]]) -> Trajectory:
-        turns = [turn(0, *first, OBSERVATION), turn(1, *second, tool="answer")]
-        actions = first[0] + second[0]
-        return trajectory(
-            f"task-{number // self.samples}", number % self.samples, turns, sum(token >= FIRST_GOOD for token in actions) / len(actions)
-        )
-
-    @torch.no_grad()
-    def generate(self, contexts: list[list[int]], tokens: int) -> list[tuple[list[int], list[float]]]:
-        """Sampled ids and their log-probabilities for contexts of equal length."""
-        inputs = torch.tensor(contexts)
-        output = self.model.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=tokens,
-            min_new_tokens=tokens,
-            do_sample=True,
-            top_k=0,
-            return_dict_in_generate=True,
-            output_logits=True,
-            eos_token_id=None,
-        )
-        ids = output.sequences[:, inputs.size(1) :]
-        logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(2, ids.unsqueeze(2)).squeeze(2)
-        return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
+def row_of(ids: Iterable[int], mask: Sequence[int]) -> Row:
+    """A row of one turn whose actions have log-probability -1 and advantage 0.5."""
+    own = [float(value) for value in mask]
+    return Row((1,), tuple(ids), tuple(mask), tuple(-x for x in own), tuple(x / 2 for x in own), (*[0] * (len(own) - 1), 1), (1.0,))
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create_policy(SIZES, ["Amber Stone"], [], tmp_path_factory.mktemp("policy"), 1)
+    return make_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")
 def sampled(policy: Path) -> list[Trajectory]:
     """Trajectories of the initial policy with rewards that differ."""
-    sampler = Sampler(4)
-    sampler.publish(policy, 0)
-    return [replace(each, reward=float(number % 2)) for number, each in enumerate(sampler.collect(1))]
+    return sample_pairs(policy)
 
 
 def weights_differ(first: Path, second: Path) -> float:
@@ -139,7 +79,7 @@ def test_groups_are_tasks_in_any_order_and_invalid_ones_take_no_part() -> None:
     turns = [turn(0, [5], [-1.0])]
     rewards = [("a", 1.0), ("b", 0.0), ("a", 0.0), ("b", None), ("b", 0.5), ("a", None)]
     rows = rows_of([trajectory(task, number, turns, reward) for number, (task, reward) in enumerate(rewards)], dr_grpo)
-    assert [row.advantage for row in rows] == [0.5, -0.25, -0.5, 0.25]
+    assert [row.advantages[0] for row in rows] == [0.5, -0.25, -0.5, 0.25]
 
 
 def test_missing_log_probabilities_are_an_error() -> None:
@@ -148,20 +88,21 @@ def test_missing_log_probabilities_are_an_error() -> None:
 
 
 def test_passes_are_even_and_of_similar_length() -> None:
-    rows = [Row((1,), tuple(range(size)), (1,) * size, (0.0,) * size, 1.0) for size in (9, 1, 8, 2, 7, 3, 6)]
+    rows = [row_of(range(size), (1,) * size) for size in (9, 1, 8, 2, 7, 3, 6)]
     parts = split_rows(rows, 3)
     assert [[len(row.completion_ids) for row in part] for part in parts] == [[1, 2], [3, 6], [7, 8, 9]]
     assert [len(part) for part in split_rows(rows[:1], 3)] == [0, 0, 1]
 
 
 def test_padding_is_on_the_outer_sides_and_masked() -> None:
-    batch = collate_rows([Row((1,), (5, 6, 7), (1, 0, 1), (-1.0, 0.0, -2.0), 0.5), Row((1, 2), (8,), (1,), (-3.0,), -0.5)], 9)
+    batch = collate_rows([row_of((5, 6, 7), (1, 0, 1)), replace(row_of((8,), (1,)), prompt_ids=(1, 2))], 9)
     assert batch["prompt_ids"].tolist() == [[9, 1], [1, 2]]
     assert batch["prompt_mask"].tolist() == [[0, 1], [1, 1]]
     assert batch["completion_ids"].tolist() == [[5, 6, 7], [8, 9, 9]]
     assert batch["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["tool_mask"].tolist() == [[1, 0, 1], [1, 0, 0]]
-    assert batch["old_per_token_logps"].tolist() == [[-1, 0, -2], [-3, 0, 0]]
+    assert batch["old_per_token_logps"].tolist() == [[-1, 0, -1], [-1, 0, 0]]
+    assert batch["advantages"].tolist() == [[0.5, 0, 0.5], [0.5, 0, 0]]
 
 
 def test_figures_of_a_step_leave_invalid_ones_out() -> None:
@@ -184,7 +125,7 @@ def test_a_clip_that_cispo_cannot_mean_is_refused() -> None:
 def gradient(policy: Path, output: Path, config: ReinforceConfig, trajectories: Sequence[Trajectory]) -> torch.Tensor:
     """The gradient that one optimiser step on `trajectories` would use, as one vector."""
     model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(model, tokenizer, config, output, 1, lambda step: trajectories, unpublished)
+    trainer = ReinforceTrainer(model, tokenizer, config, output, 1, lambda step: Collected(tuple(trajectories)), unpublished)
     trainer.current_gradient_accumulation_steps = config.passes
     model.train()
     for inputs in trainer._next_batch(1):
@@ -210,7 +151,7 @@ def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
 @pytest.mark.engine
 def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
     model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(model, tokenizer, CONFIG, tmp_path, 1, lambda step: sampled, unpublished)
+    trainer = ReinforceTrainer(model, tokenizer, CONFIG, tmp_path, 1, lambda step: Collected(tuple(sampled)), unpublished)
     inputs = next(each for each in trainer._next_batch(1) if each)
     trainer.current_gradient_accumulation_steps = CONFIG.passes
     masked = inputs["tool_mask"] == 0
@@ -271,10 +212,10 @@ def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one
     assert weights_differ(expected.path, policy) > 1e-3
 
 
-def stopping(collect: Callable[[int], list[Trajectory]], last: int) -> Callable[[int], list[Trajectory]]:
+def stopping(collect: Collect, last: int) -> Collect:
     """`collect`, killed at step `last`."""
 
-    def collect_until(step: int) -> list[Trajectory]:
+    def collect_until(step: int) -> Collected:
         if step == last:
             raise KeyboardInterrupt
         return collect(step)
@@ -291,8 +232,8 @@ def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, 
     train_reinforce(
         policy,
         tmp_path,
-        CONFIG.model_copy(update={"steps": 4, "weight_decay": 0.1}),
-        steps.__getitem__,
+        CONFIG.model_copy(update={"steps": 4, "weight_decay": 0.1, "health": HealthConfig(limits=())}),
+        lambda step: Collected(tuple(steps[step])),
         lambda path, version: published.update({version: load_policy(path)[0].state_dict()}),
         lambda step, new: figures.update({step: new}),
         1,

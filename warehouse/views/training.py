@@ -33,11 +33,13 @@ WHERE t.stage = 'rl' GROUP BY t.wheel_turn, t.policy, t.step, t.horizon
 """,
 )
 
-REWARD_PARTS = View(
-    "reward_parts",
-    "What were rewards made of? A part is a verifier with its version, turns (rewards of single turns), or total.",
+REWARD_SUMMARY = View(
+    "reward_summary",
+    "What were rewards made of? A row is a part of the reward, a verifier with its version, turns (an environment's own), or the total.",
     """
 WITH parts AS (
+    SELECT trajectory_id, name AS part, value FROM reward_parts WHERE value IS NOT NULL
+    UNION ALL
     SELECT trajectory_id, verifier || ' ' || version AS part, value FROM scores WHERE value IS NOT NULL
     UNION ALL
     SELECT trajectory_id, 'turns', sum(reward) FROM turns WHERE reward IS NOT NULL GROUP BY trajectory_id
@@ -67,4 +69,4 @@ FROM completions GROUP BY teacher
 """,
 )
 
-VIEWS = (LEARNING_CURVE, LOSS_CURVE, HORIZON_CURVE, REWARD_PARTS, COST)
+VIEWS = (LEARNING_CURVE, LOSS_CURVE, HORIZON_CURVE, REWARD_SUMMARY, COST)

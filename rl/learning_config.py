@@ -1,0 +1,134 @@
+"""The configuration of reinforcement learning: estimator, loss, filters, rewards and the signs of health."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from rl.config import OptimizerConfig, Section
+
+EstimatorName = Literal[
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "task_normalized",
+    "environment_deviation",
+    "process",
+]
+
+
+class FilterConfig(Section):
+    """What is sampled and not trained on. It stays in the lake, and each drop is a row of `failures`."""
+
+    overlong: bool = False
+    """Leave out trajectories that a limit of tokens, turns or time ended before they answered. DAPO, arXiv 2503.14476, §3.4."""
+    void_turns: bool = False
+    """Leave out trajectories with a turn that holds neither a call nor an answer. SimpleTIR, arXiv 2509.02479."""
+    variance: bool = False
+    """Leave out groups whose rewards are all equal: they have no gradient, and now no part in the means of the loss either."""
+    uncertain_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the tasks, those with the largest deviation of rewards, that is trained on. StarPO-S (RAGEN, arXiv 2504.20073, §4)."""
+    refills: NonNegativeInt = 0
+    """How many times at most further tasks are sampled until a step has all its groups with variance. DAPO's dynamic sampling, §3.2."""
+
+
+class RewardConfig(Section):
+    """What a trajectory earns: the sum of its parts, each times its weight."""
+
+    preset: Literal["outcome", "retool", "search_r1", "search_r1_format"] = "outcome"
+    """`outcome` and `search_r1` are the verifier's value, `retool` is +1 or -1, `search_r1_format` the ladder over answer and format."""
+    parts: dict[str, float] = Field(default_factory=dict)
+    """Weights of further parts by name, or by `module:attribute`; laid over the preset's, and 0 takes a part out."""
+    length_tokens: PositiveInt = 512
+    """The number of action tokens at which the part `length` comes to -1."""
+
+
+class SignLimit(Section):
+    """How far a sign may go. Without a bound it must only be a finite number, as every sign must."""
+
+    sign: str
+    """Name of a figure of the step, such as `grad_norm` or `clip_ratio/region_mean`."""
+    below: float | None = None
+    above: float | None = None
+    falls: PositiveFloat | None = None
+    """It may not fall by more than this below the highest value that it has had."""
+    steps: PositiveInt = 1
+    """Steps in a row that it must be so."""
+    then: Literal["warn", "pause", "stop"] = "warn"
+    """`pause` ends the run behind a checkpoint from which the same command goes on; `stop` ends it as failed."""
+
+
+DEFAULT_LIMITS = (
+    SignLimit(sign="loss", then="stop"),
+    SignLimit(sign="grad_norm", above=1e4, steps=3, then="stop"),
+    SignLimit(sign="valid", below=0.5, steps=3, then="pause"),
+    SignLimit(sign="logprob_difference", above=0.5, steps=3),
+    SignLimit(sign="effective_samples", below=0.3, steps=3),
+    SignLimit(sign="correct_logprob", falls=1.0, steps=3),
+    SignLimit(sign="entropy", below=0.01, steps=5),
+    SignLimit(sign="zero_variance", above=0.95, steps=5),
+    SignLimit(sign="format", below=0.5, steps=5),
+    SignLimit(sign="tool_success", below=0.05, steps=5),
+    SignLimit(sign="prompt_information", below=0.05, steps=5),
+    SignLimit(sign="staleness", above=8),
+)
+
+
+class HealthConfig(Section):
+    """The signs that are watched while a policy learns."""
+
+    limits: tuple[SignLimit, ...] = DEFAULT_LIMITS
+    information_tasks: NonNegativeInt = 4
+    """Tasks of a step whose first actions are scored under each other's prompts, the square of it in forward passes; 0 is none."""
+
+
+class ReinforceConfig(OptimizerConfig):
+    """Policy optimisation on groups of trajectories."""
+
+    steps: PositiveInt = 100
+    tasks_per_step: PositiveInt = 12
+    samples_per_task: int = Field(default=8, ge=2)
+    """Trajectories of one task: the group that advantages are taken within."""
+    learning_rate: PositiveFloat = 3e-4
+    warmup_steps: NonNegativeInt = 0
+    """With any, the rate of the first step is 0 and its trajectories are wasted."""
+    decay_share: float = Field(default=0.0, ge=0, le=1)
+    save_every: PositiveInt = 10
+    estimator: EstimatorName = "grpo"
+    """How rewards become advantages: docs/learning.md has the table."""
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"] = "dapo"
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """`sequence` with the loss `grpo` is GSPO."""
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.28
+    """How far a probability may rise against that of the sampler before its gradient stops; in `cispo` the highest ratio itself."""
+    beta: NonNegativeFloat = 0.0
+    """Weight of the KL divergence from the policy that training began with."""
+    entropy_bonus: NonNegativeFloat = 0.0
+    """Weight of the mean entropy over the step's action tokens, in nats, which is taken from the loss."""
+    epochs: PositiveInt = 1
+    """Optimiser steps on the trajectories of one step."""
+    temperature: PositiveFloat = 1.0
+    """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
+    trajectories_per_pass: PositiveInt = 16
+    """Trajectories that go through the model at once."""
+    max_completion_tokens: PositiveInt = 512
+    """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
+    filters: FilterConfig = FilterConfig()
+    rewards: RewardConfig = RewardConfig()
+    health: HealthConfig = HealthConfig()
+
+    @model_validator(mode="after")
+    def _check_clip(self) -> ReinforceConfig:
+        if self.loss_type == "cispo" and self.clip_high < 1:
+            raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
+        return self
+
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes of an optimiser step."""
+        return math.ceil(self.tasks_per_step * self.samples_per_task / self.trajectories_per_pass)

@@ -1,0 +1,1 @@
+"""Rewards: parts that are computed apart, stored apart, and summed up by their weights."""

@@ -1,0 +1,108 @@
+"""The toy that tests of learning share: a tiny real policy that samples for itself, and trajectories made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from rl.config import PolicyConfig
+from rl.filters import Collected
+from rl.policy import create_policy, load_policy
+from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
+
+SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)
+FIRST_GOOD = 200
+"""Tokens from this one on are rewarded: about a third of them."""
+OBSERVATION = (50, 51, 52)
+
+
+def make_policy(folder: Path) -> Path:
+    """A policy of 2 layers in `folder`."""
+    return create_policy(SIZES, ["Amber Stone"], [], folder, 1)
+
+
+def sample_pairs(policy: Path, samples: int = 4) -> list[Trajectory]:
+    """Trajectories of `policy` on two tasks, rewarded by turns with 0 and 1."""
+    sampler = Sampler(samples)
+    sampler.publish(policy, 0)
+    return [replace(each, reward=float(number % 2)) for number, each in enumerate(sampler.collect(1).trajectories)]
+
+
+def trajectory(task: str, sample: int, turns: Sequence[Turn], reward: float | None) -> Trajectory:
+    """A trajectory of the given turns; without a reward it is invalid."""
+    outcome = Outcome.INVALID if reward is None else Outcome.SUCCESS if reward > 0.5 else Outcome.FAILURE
+    started = datetime(2026, 1, 1, tzinfo=UTC)
+    return Trajectory(
+        f"{task}-{sample}",
+        task,
+        "p",
+        "rl",
+        4,
+        (2, 30, 3),
+        tuple(turns),
+        StopReason.ANSWERED,
+        outcome,
+        reward,
+        1,
+        started,
+        0.1,
+        sample=sample,
+    )
+
+
+def turn(index: int, ids: Sequence[int], logprobs: Sequence[float], observation: Sequence[int] = (), tool: str = "search") -> Turn:
+    """A turn of the given tokens."""
+    calls = () if tool is None else (Call(tool, None, "ok"),)
+    return Turn(index, tuple(ids), tuple(logprobs), "", tool, None, tuple(observation), "", None, None, 0.0, 0, calls=calls)
+
+
+class Sampler:
+    """Collects trajectories of two turns from the published weights, the reward being the share of good tokens."""
+
+    def __init__(self, samples: int = 8) -> None:
+        self.samples = samples
+        self.versions: list[int] = []
+        self.model: PreTrainedModel
+
+    def publish(self, path: Path, version: int) -> None:
+        self.model = load_policy(path)[0].eval()
+        self.versions.append(version)
+
+    def collect(self, step: int) -> Collected:
+        torch.manual_seed(step)
+        contexts = [[2, 30, 3] for _ in range(2 * self.samples)]
+        first = self.generate(contexts, 3)
+        contexts = [[*context, *ids, *OBSERVATION] for context, (ids, _) in zip(contexts, first, strict=True)]
+        second = self.generate(contexts, 3)
+        return Collected(tuple(self.trajectory(number, *actions) for number, actions in enumerate(zip(first, second, strict=True))))
+
+    def trajectory(self, number: int, first: tuple[list[int], list[float]], second: tuple[list[int], list[float]]) -> Trajectory:
+        turns = [turn(0, *first, OBSERVATION), turn(1, *second, tool="answer")]
+        actions = first[0] + second[0]
+        return trajectory(
+            f"task-{number // self.samples}", number % self.samples, turns, sum(token >= FIRST_GOOD for token in actions) / len(actions)
+        )
+
+    @torch.no_grad()
+    def generate(self, contexts: list[list[int]], tokens: int) -> list[tuple[list[int], list[float]]]:
+        """Sampled ids and their log-probabilities for contexts of equal length."""
+        inputs = torch.tensor(contexts)
+        output = self.model.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=True,
+            top_k=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+            eos_token_id=None,
+        )
+        ids = output.sequences[:, inputs.size(1) :]
+        logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(2, ids.unsqueeze(2)).squeeze(2)
+        return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
