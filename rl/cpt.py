@@ -16,7 +16,7 @@ def train_cpt(
 ) -> TrainResult:
     """Train the policy in `policy_path` on all tokens of `examples`; the same call goes on where an earlier one was stopped.
 
-    The result lies in `output`, its checkpoints below that. Figures: examples, examples left out because too long,
-    tokens, trained tokens, rows, steps, seconds (of this call) and the last loss in nats a token.
+    The result lies in `output`, its checkpoints below that. Figures: examples, examples left out because too long, tokens, trained tokens,
+    rows, the share of their room that is used (`packed`), steps, seconds (of this call) and the last loss in nats a token.
     """
     return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False)

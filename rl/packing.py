@@ -7,7 +7,7 @@ TRL's own collator would join all rows of a batch into one, whose dense mask cos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,12 @@ def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: b
         alone = _dataset(long, masked).add_column("seq_lengths", [[len(example.token_ids)] for example in long])
         parts.append(alone.cast(parts[0].features) if parts else alone)
     return concatenate_datasets(parts)
+
+
+def packed_share(lengths: Iterable[Sequence[int]], row_tokens: int) -> float:
+    """Share of the rows' room that tokens fill, of the lengths of the examples in each row; a row that is longer has no more room."""
+    filled = [sum(row) for row in lengths]
+    return sum(filled) / sum(max(size, row_tokens) for size in filled)
 
 
 def _dataset(examples: Sequence[EncodedExample], masked: bool) -> Dataset:

@@ -16,7 +16,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from rl.config import SupervisedConfig
 from rl.examples import EncodedExample, encode_examples
 from rl.optimizers import optimizer_factory
-from rl.packing import PackingCollator, pack_examples
+from rl.packing import PackingCollator, pack_examples, packed_share
 from rl.policy import load_policy, save_policy
 from rl.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
 from warehouse.errors import RequestError
@@ -57,7 +57,7 @@ def train_on_examples(
     run_trainer(trainer, on_metric)
     seconds = time.monotonic() - started
     save_policy(model, tokenizer, output)
-    figures = _data_figures(kept, len(encoded), len(rows), masked)
+    figures = _data_figures(kept, len(encoded), rows, config.row_tokens, masked)
     return TrainResult(output, {**figures, "steps": steps, "seconds": seconds, "loss": last_figures(trainer).get("loss")})
 
 
@@ -93,12 +93,13 @@ def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
 
-def _data_figures(kept: Sequence[EncodedExample], given: int, rows: int, masked: bool) -> dict[str, Any]:
+def _data_figures(kept: Sequence[EncodedExample], given: int, rows: Dataset, row_tokens: int, masked: bool) -> dict[str, Any]:
     tokens = sum(len(example.token_ids) for example in kept)
     return {
         "examples": len(kept),
         "examples_left_out": given - len(kept),
         "tokens": tokens,
         "trained_tokens": sum(sum(example.trained) for example in kept) if masked else tokens,
-        "rows": rows,
+        "rows": len(rows),
+        "packed": packed_share(rows["seq_lengths"], row_tokens),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from rl.config import CptConfig, PolicyConfig
 from rl.cpt import train_cpt
 from rl.examples import IGNORED_LABEL, EncodedExample
 from rl.optimizers import split_parameters
-from rl.packing import PackingCollator, pack_examples, row_positions
+from rl.packing import PackingCollator, pack_examples, packed_share, row_positions
 from rl.policy import create_policy, load_policy
 from rl.supervised import optimizer_steps
 from rl.training import last_checkpoint
@@ -60,6 +61,16 @@ def test_rows_hold_all_tokens_and_no_example_is_cut() -> None:
         pieces += [tuple(row["input_ids"][end - size : end]) for end, size in zip(ends, row["seq_lengths"], strict=True)]
     assert sorted(pieces) == sorted(example.token_ids for example in examples)
     assert len(rows) == 3
+
+
+def test_at_least_95_percent_of_the_room_in_rows_is_used() -> None:
+    chance = random.Random(5)
+    examples = encoded(*[min(160, 24 + int(chance.expovariate(1 / 40))) for _ in range(600)])
+    rows = pack_examples(examples, 256, masked=False)
+    share = packed_share(rows["seq_lengths"], 256)
+    assert share == pytest.approx(sum(len(example.token_ids) for example in examples) / (256 * len(rows)))
+    assert share >= 0.95
+    assert packed_share([[100, 28], [300]], 256) == pytest.approx(428 / 556)
 
 
 def test_no_label_crosses_the_border_between_examples() -> None:

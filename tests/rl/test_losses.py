@@ -204,7 +204,8 @@ def test_no_token_of_an_observation_has_a_gradient(policy: Path, stale: list[Tra
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_no_invalid_trajectory_moves_a_weight(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
     config = config_of("dapo", estimator=estimator, beta=0.1, entropy_bonus=0.1)
-    invalid = [replace(each, id=f"{each.id}-faulty", outcome=Outcome.INVALID, reward=reward) for each, reward in zip(stale, [None, 9.0])]
+    faulty = zip(stale[:2], (None, 9.0), strict=True)
+    invalid = [replace(each, id=f"{each.id}-faulty", outcome=Outcome.INVALID, reward=reward) for each, reward in faulty]
     lonely = [replace(stale[0], id="lonely", task_key="lonely", outcome=Outcome.INVALID, reward=1.0)]
     loss, gradient = ours(policy, tmp_path, config, stale)
     with_them = ours(policy, tmp_path, config, [*invalid, *stale, *lonely])
