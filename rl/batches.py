@@ -28,6 +28,7 @@ class Row:
 
     `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `turn_ends` is 1
     on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's reward.
+    `returns` and `values` are the critic's targets and what it said when the step was collected; empty where there is no critic.
     """
 
     prompt_ids: tuple[int, ...]
@@ -37,6 +38,8 @@ class Row:
     advantages: tuple[float, ...]
     turn_ends: tuple[int, ...]
     turn_rewards: tuple[float, ...]
+    returns: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
 
     @property
     def action_tokens(self) -> int:
@@ -81,7 +84,8 @@ def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
 def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
     """The tensors that TRL's GRPO loss takes: prompts padded on the left (B, P), completions on the right (B, C).
 
-    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C).
+    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C). `returns` and
+    `old_values` of the same shape are the critic's, 0 where there is none.
     """
     prompt_width = max(len(row.prompt_ids) for row in rows)
     width = max(len(row.completion_ids) for row in rows)
@@ -93,6 +97,8 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
         "tool_mask": torch.tensor([_pad_right(row.action_mask, width, 0) for row in rows]),
         "old_per_token_logps": torch.tensor([_pad_right(row.logprobs, width, 0.0) for row in rows]),
         "advantages": torch.tensor([_pad_right(row.advantages, width, 0.0) for row in rows]),
+        "returns": torch.tensor([_pad_right(row.returns, width, 0.0) for row in rows]),
+        "old_values": torch.tensor([_pad_right(row.values, width, 0.0) for row in rows]),
     }
 
 

@@ -23,7 +23,8 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Figures of a step.
 
     `reward_deviation` is the mean over groups of the deviation within each, `zero_variance` the share of groups with nothing to compare,
-    `truncated` the share that the horizon ended. `correct_logprob` is the mean log-probability of the action tokens of successful
+    `truncated` the share that the horizon ended. `sampled_entropy` is the mean of -log π of the action tokens as they were sampled, in nats:
+    an estimate of the entropy that is there also where nothing is learnt from a step. `correct_logprob` is the mean log-probability of the action tokens of successful
     trajectories as they were sampled, in nats: its decay comes before collapse (LLD, arXiv 2512.04220). `staleness` is how many versions
     of the weights a token is behind the newest of the step, on average. `format/turn_k` and `tokens/turn_k` are the share of readable
     actions and the mean number of tokens of turn k, from 1.
@@ -67,6 +68,7 @@ def _actions(kept: Sequence[Trajectory]) -> dict[str, float]:
         "truncated": fmean(trajectory.stop_reason is StopReason.MAX_TURNS for trajectory in kept),
         "tool_calls": len(calls) / len(kept),
         "action_tokens": fmean(sum(len(turn.action_ids) for turn in trajectory.turns) for trajectory in kept),
+        "sampled_entropy": -fmean(value for trajectory in kept for value in _logprobs(trajectory)),
         "staleness": max(versions) - fmean(versions),
         **({"tool_success": fmean(call.outcome == OK for call in calls)} if calls else {}),
         **({"correct_logprob": fmean(correct)} if correct else {}),

@@ -18,7 +18,11 @@ EstimatorName = Literal[
     "task_normalized",
     "environment_deviation",
     "process",
+    "gae",
+    "bilevel_gae",
 ]
+CRITICS = frozenset({"gae", "bilevel_gae"})
+"""Estimators that need a critic."""
 
 
 class FilterConfig(Section):
@@ -47,6 +51,22 @@ class RewardConfig(Section):
     """The number of action tokens at which the part `length` comes to -1."""
 
 
+class CriticConfig(Section):
+    """The critic, where `rl.estimator` is `gae` or `bilevel_gae`: PPO."""
+
+    learning_rate: PositiveFloat = 1e-3
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """γ, from one token of the policy to its next."""
+    decay: float = Field(default=1.0, ge=0, le=1)
+    """λ of generalised advantage estimation."""
+    turn_discount: float = Field(default=0.95, gt=0, le=1)
+    """Γ of `bilevel_gae`, from turn to turn."""
+    clip: PositiveFloat = 0.2
+    """How far a value may move from what it was when the step was collected before its gradient stops."""
+    warmup_steps: NonNegativeInt = 5
+    """Steps at the start in which the critic learns and the policy does not."""
+
+
 class SignLimit(Section):
     """How far a sign may go. Without a bound it must only be a finite number, as every sign must."""
 
@@ -69,7 +89,7 @@ DEFAULT_LIMITS = (
     SignLimit(sign="logprob_difference", above=0.5, steps=3),
     SignLimit(sign="effective_samples", below=0.3, steps=3),
     SignLimit(sign="correct_logprob", falls=1.0, steps=3),
-    SignLimit(sign="entropy", below=0.01, steps=5),
+    SignLimit(sign="sampled_entropy", below=0.01, steps=5),
     SignLimit(sign="zero_variance", above=0.95, steps=5),
     SignLimit(sign="format", below=0.5, steps=5),
     SignLimit(sign="tool_success", below=0.05, steps=5),
@@ -120,6 +140,7 @@ class ReinforceConfig(OptimizerConfig):
     """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
     filters: FilterConfig = FilterConfig()
     rewards: RewardConfig = RewardConfig()
+    critic: CriticConfig = CriticConfig()
     health: HealthConfig = HealthConfig()
 
     @model_validator(mode="after")

@@ -22,11 +22,12 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.batches import Row, collate_rows, rows_of, split_rows
 from rl.checkpointing import Stateful, load_parts, save_parts
+from rl.critic import Critic, estimate, value_loss, without_head
 from rl.curriculum import Curriculum
 from rl.describing import describe
 from rl.estimators import ESTIMATORS
 from rl.filters import Collected
-from rl.learning_config import ReinforceConfig
+from rl.learning_config import CRITICS, ReinforceConfig
 from rl.likelihoods import crossed, prompt_information, ratio_figures
 from rl.policy import load_policy, save_policy
 from rl.signs import Breach, SignMonitor, Unhealthy
@@ -67,8 +68,9 @@ def train_reinforce(
     version, and once at the end.
 
     Figures of each step: those of `describe`, of `Collected` and of the curriculum; loss, grad_norm, entropy, clip_ratio/*; seconds of
-    collecting, publishing and learning; importance_ratio and effective_samples; prompt_information; and `logprob_difference`: the largest
-    difference between the engine's log-probability of an action token and the learner's before it changes.
+    collecting, publishing and learning; importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
+    and `logprob_difference`: the largest difference between the engine's log-probability of an action token and the learner's before it
+    changes.
 
     Raises:
         Unhealthy: where a sign of health paused or stopped the training.
@@ -81,7 +83,8 @@ def train_reinforce(
     if trainer.signs.fatal is not None:
         raise Unhealthy(trainer.signs.fatal)
     trainer.publish_weights(config.steps)
-    save_policy(model, tokenizer, output)
+    with without_head(model):
+        save_policy(model, tokenizer, output)
     figures = {"steps": config.steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
     return TrainResult(output, figures)
 
@@ -133,6 +136,7 @@ class ReinforceTrainer(GRPOTrainer):
         curriculum: Curriculum | None = None,
     ) -> None:
         """Prepare training `model` by `config`, with checkpoints and published weights below `output`."""
+        self._critic = Critic(model, seed) if config.estimator in CRITICS else None
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -149,12 +153,14 @@ class ReinforceTrainer(GRPOTrainer):
         self._step_inputs: list[dict[str, Any]] = []
         self._differences: list[float] = []
         self._log_ratios: list[Tensor] = []
+        self._value_errors: list[float] = []
 
     def publish_weights(self, version: int) -> None:
         """Write the weights into a folder of their own and have the engines load them."""
         folder = self._output / "weights" / f"{version:06d}"
         model = self.accelerator.unwrap_model(self.model)
-        save_policy(model, self._tokenizer, folder)
+        with without_head(model):
+            save_policy(model, self._tokenizer, folder)
         self._publish(folder, version)
         for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
             shutil.rmtree(old)
@@ -165,8 +171,10 @@ class ReinforceTrainer(GRPOTrainer):
             logs["logprob_difference"] = max(self._differences)
         if self._log_ratios:
             logs.update(ratio_figures(torch.cat(self._log_ratios)))
-        self._differences.clear()
-        self._log_ratios.clear()
+        if self._value_errors:
+            logs["value_loss"] = sum(self._value_errors) / self._config.epochs
+        for collected in (self._differences, self._log_ratios, self._value_errors):
+            collected.clear()
         super().log(logs, start_time)
 
     @property
@@ -206,7 +214,19 @@ class ReinforceTrainer(GRPOTrainer):
         figures |= self._curriculum.metrics() if self._curriculum else {}
         for name, value in figures.items():
             self._metrics["train"][name].append(value)
-        return self._passes(rows_of(collected.kept, ESTIMATORS[self._config.estimator], collected.environments))
+        rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
+        return self._passes(self._criticised(rows, self._critic) if self._critic else rows)
+
+    @torch.no_grad()
+    def _criticised(self, rows: Sequence[Row], critic: Critic) -> list[Row]:
+        """The rows with advantages against what the critic says now."""
+        said: dict[int, list[float]] = {}
+        for part in filter(None, split_rows(rows, self._config.passes)):
+            tensors = self._tensors(part)
+            super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))
+            for row, values in zip(part, critic.values(tensors["completion_ids"].size(1)).tolist(), strict=True):
+                said[id(row)] = values[: len(row.completion_ids)]
+        return estimate(rows, [said[id(row)] for row in rows], self._config.estimator, self._config.critic)
 
     @torch.no_grad()
     def _information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -223,7 +243,7 @@ class ReinforceTrainer(GRPOTrainer):
 
         Rows without an advantage have no gradient unless the loss holds another term, so they are left out here, but not of the means.
         """
-        useful = rows if self.beta or self._config.entropy_bonus else [row for row in rows if row.teaches]
+        useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
         return [self._pass(part, len(rows), tokens) if part else {} for part in split_rows(useful, self._config.passes)]
 
@@ -270,7 +290,27 @@ class ReinforceTrainer(GRPOTrainer):
             self._differences.append(log_ratios.abs().max().item())
         if self._config.entropy_bonus:
             loss = loss - self._config.entropy_bonus * self._entropies[mask].sum() / inputs["num_items_in_batch"]
-        return loss
+        return self._with_critic(self._critic, loss, inputs) if self._critic else loss
+
+    def _with_critic(self, critic: Critic, loss: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """The policy's loss and the critic's, or the critic's alone while it warms up: the policy then has no gradient at all."""
+        mask = inputs["tool_mask"].bool()
+        values = critic.values(mask.size(1))
+        errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
+        self._value_errors.append(errors.item())
+        warming_up = self.state.global_step < self._config.critic.warmup_steps * self._config.epochs
+        return errors if warming_up else loss + errors
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's, where the critic's head has a rate of its own and no decay."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self._critic is not None:
+            own = list(self._critic.head.parameters())
+            ids = {id(parameter) for parameter in own}
+            for group in optimizer.param_groups:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+            optimizer.add_param_group({**optimizer.defaults, "params": own, "lr": self._config.critic.learning_rate, "weight_decay": 0.0})
+        return optimizer
 
 
 def _whole(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:

@@ -104,6 +104,32 @@ def test_what_was_sampled_is_what_is_trained_on(undisturbed: Path) -> None:
     assert max_logprob_difference(model, sampled) < 1e-3
 
 
+def test_every_reward_is_the_sum_of_its_parts_and_what_filters_left_out_is_told(undisturbed: Path) -> None:
+    composed = rows(
+        undisturbed,
+        """
+        SELECT count(*) AS n, max(abs(t.reward - p.points)) AS off, list_sort(any_value(p.names)) AS names
+        FROM trajectories t JOIN (
+            SELECT trajectory_id, sum(weight * value) AS points, list(name) AS names FROM reward_parts GROUP BY trajectory_id
+        ) p ON p.trajectory_id = t.id WHERE t.stage = 'rl' AND t.outcome <> 'invalid'
+        """,
+    )[0]
+    assert composed["n"] > 0 and composed["off"] < 1e-9
+    assert composed["names"] == ["evidence", "outcome", "tool_success"]
+    told = rows(
+        undisturbed,
+        """
+        WITH left_out AS (SELECT item ->> 'run' AS run, (item ->> 'step')::INT AS step, count(*) AS n FROM failures
+            WHERE kind = 'filter_no_variance' GROUP BY ALL),
+        counted AS (SELECT run_id AS run, step, name, value FROM metrics WHERE stage = 'rl')
+        SELECT s.value AS share, coalesce(l.n, 0) / t.value AS told FROM counted s JOIN counted t ON (s.run, s.step) = (t.run, t.step)
+        LEFT JOIN left_out l ON (s.run, s.step) = (l.run, l.step) WHERE s.name = 'filtered/no_variance' AND t.name = 'trajectories'
+        """,
+    )
+    assert len(told) == 8
+    assert all(row["share"] == pytest.approx(row["told"]) for row in told)
+
+
 def test_held_out_names_answers_and_documents_are_not_in_training_text(undisturbed: Path) -> None:
     leaks = rows(
         undisturbed,

@@ -113,6 +113,7 @@ def test_figures_of_a_step_tell_format_tools_length_staleness_and_the_likelihood
     assert (figures["tool_calls"], figures["tool_success"], figures["truncated"]) == (2.0, 0.5, 0.5)
     assert figures["staleness"] == pytest.approx(4 - (6 * 3 + 4) / 7)
     assert figures["reward_deviation"] == 0.5
+    assert figures["sampled_entropy"] == pytest.approx((2 + 2 + 2 + 9) / 7)
     assert "correct_logprob" not in describe([wrong])
 
 
@@ -142,11 +143,11 @@ def train(policy: Path, output: Path, limits: tuple[SignLimit, ...], learning_ra
 
 @pytest.mark.engine
 def test_an_absurd_learning_rate_stops_the_run_by_the_sign_that_shows_it(policy: Path, tmp_path: Path) -> None:
-    with pytest.raises(Unhealthy, match="entropy") as stopped:
-        train(policy, tmp_path / "out", (SignLimit(sign="entropy", below=0.5, steps=2, then="stop"),), 30.0)
+    with pytest.raises(Unhealthy, match="sampled_entropy") as stopped:
+        train(policy, tmp_path / "out", (SignLimit(sign="sampled_entropy", below=0.5, steps=2, then="stop"),), 30.0)
     breach = stopped.value.breach
-    assert breach.limit.then == "stop" and breach.value < 0.5
-    assert breach.since == breach.step - 1
+    assert (breach.limit.then, breach.since, breach.step) == ("stop", 2, 3)
+    assert breach.value < 0.5
     assert not (tmp_path / "out" / "config.json").exists()
 
 
