@@ -23,11 +23,11 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Figures of a step.
 
     `reward_deviation` is the mean over groups of the deviation within each, `zero_variance` the share of groups with nothing to compare,
-    `truncated` the share that the horizon ended. `sampled_entropy` is the mean of -log π of the action tokens as they were sampled, in nats:
-    an estimate of the entropy that is there also where nothing is learnt from a step. `correct_logprob` is the mean log-probability of the action tokens of successful
-    trajectories as they were sampled, in nats: its decay comes before collapse (LLD, arXiv 2512.04220). `staleness` is how many versions
-    of the weights a token is behind the newest of the step, on average. `format/turn_k` and `tokens/turn_k` are the share of readable
-    actions and the mean number of tokens of turn k, from 1.
+    `truncated` the share that the horizon ended. `sampled_entropy` is the mean of -log π of the action tokens as they were sampled, in
+    nats: an estimate of the entropy that is there also where nothing is learnt from a step. `correct_logprob` is the mean log-probability
+    of the action tokens of successful trajectories: its decay comes before collapse (LLD, arXiv 2512.04220). `staleness` is how many
+    versions of the weights a token is behind the newest of the step, on average. `format/turn_k` and `tokens/turn_k` are the share of
+    readable actions and the mean number of tokens of turn k, from 1.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     figures = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
