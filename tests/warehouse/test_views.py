@@ -178,8 +178,8 @@ def test_loss_curve(lake: Lake) -> None:
     assert rows[1]["smooth"] == 1.5 and rows[11]["smooth"] == 7.5
 
 
-def test_reward_parts(filled: Lake) -> None:
-    rows = _rows(filled, "SELECT part, trajectories, mean, lowest, highest FROM reward_parts WHERE stage = 'rl' ORDER BY part")
+def test_reward_summary(filled: Lake) -> None:
+    rows = _rows(filled, "SELECT part, trajectories, mean, lowest, highest FROM reward_summary WHERE stage = 'rl' ORDER BY part")
     assert [tuple(row.values()) for row in rows] == [
         ("qa_em 1", 1, 1.0, 1.0, 1.0),
         ("total", 3, 0.5, 0.0, 1.0),
