@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from rl.batches import rows_of
 from rl.critic import NAME, estimate, value_loss
+from rl.learner import ReinforceTrainer
 from rl.learning_config import CriticConfig, ReinforceConfig
 from rl.policy import load_policy
-from rl.reinforce import ReinforceTrainer, train_reinforce
+from rl.reinforce import train_reinforce
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
 
 

@@ -18,9 +18,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from rl.batches import Row, collate_rows, rows_of
 from rl.estimators import ESTIMATORS
 from rl.filters import Collected
+from rl.learner import ReinforceTrainer
 from rl.learning_config import ReinforceConfig
 from rl.policy import load_policy
-from rl.reinforce import ReinforceTrainer
 from tests.rl.toy import make_policy, sample_pairs
 from warehouse.records import Outcome, Trajectory
 

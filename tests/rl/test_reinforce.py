@@ -15,9 +15,10 @@ from rl.batches import Row, collate_rows, rows_of, split_rows
 from rl.describing import describe
 from rl.estimators import dr_grpo
 from rl.filters import Collected
+from rl.learner import Collect, ReinforceTrainer
 from rl.learning_config import HealthConfig, ReinforceConfig
 from rl.policy import load_policy
-from rl.reinforce import Collect, ReinforceTrainer, train_reinforce
+from rl.reinforce import train_reinforce
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
 from warehouse.records import Outcome, Trajectory
 
