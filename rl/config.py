@@ -112,6 +112,10 @@ class SupervisedConfig(OptimizerConfig):
     """Training ends after about this many tokens, padding of rows included, where the epochs have more."""
     log_every: PositiveInt = 10
     """Steps between figures."""
+    held_out_share: float = Field(default=0.0, ge=0, lt=0.5)
+    """Share of the examples that is not trained on; their loss is measured at each checkpoint. 0: none, and no early stop."""
+    patience: PositiveInt = 3
+    """Checkpoints in a row without a lower held-out loss that end the training; the policy is then that of the lowest."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For policies from scratch."""
     muon_learning_rate: PositiveFloat = 0.02

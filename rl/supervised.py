@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -19,6 +19,7 @@ from rl.optimizers import optimizer_factory
 from rl.packing import PackingCollator, pack_examples, packed_share
 from rl.policy import load_policy, save_policy
 from rl.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
+from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Example
 
@@ -43,12 +44,15 @@ def train_on_examples(
     model, tokenizer = load_policy(policy_path)
     encoded = encode_examples(examples, tokenizer)
     kept = [example for example in encoded if 0 < len(example.token_ids) <= config.max_example_tokens]
-    rows = _rows(kept, config, masked)
+    trained, held_out = split_examples(kept, config.held_out_share)
+    rows = _rows(trained, config, masked)
     steps = optimizer_steps(len(rows), config)
     trainer = SFTTrainer(
         model=model,
-        args=_arguments(config, output, seed, steps),
+        args=_arguments(config, output, seed, steps, bool(held_out)),
+        callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
         train_dataset=rows,
+        eval_dataset=_rows(held_out, config, masked) if held_out else None,
         data_collator=PackingCollator(_pad_token_id(tokenizer)),
         processing_class=tokenizer,
         optimizer_cls_and_kwargs=optimizer_factory(config),
@@ -57,8 +61,19 @@ def train_on_examples(
     run_trainer(trainer, on_metric)
     seconds = time.monotonic() - started
     save_policy(model, tokenizer, output)
-    figures = _data_figures(kept, len(encoded), rows, config.row_tokens, masked)
-    return TrainResult(output, {**figures, "steps": steps, "seconds": seconds, "loss": last_figures(trainer).get("loss")})
+    figures = _data_figures(trained, len(encoded) - len(held_out), rows, config.row_tokens, masked)
+    if held_out:
+        figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
+    return TrainResult(
+        output, {**figures, "steps": min(steps, trainer.state.global_step), "seconds": seconds, "loss": last_figures(trainer).get("loss")}
+    )
+
+
+def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[list[EncodedExample], list[EncodedExample]]:
+    """What is trained on and what is held out, about `share` of all; the same text is always on the same side."""
+    held_out = {example.token_ids for example in examples if seed_from("held out", example.token_ids) < share * 2**31}
+    trained = [example for example in examples if example.token_ids not in held_out]
+    return trained, [example for example in examples if example.token_ids in held_out]
 
 
 def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
@@ -75,18 +90,30 @@ def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool
     return pack_examples(kept, config.row_tokens, masked)
 
 
-def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int) -> SFTConfig:
+def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
     if config.rows_per_step % config.rows_per_pass:
         raise RequestError(f"rows_per_pass = {config.rows_per_pass} does not divide rows_per_step = {config.rows_per_step}.")
     return SFTConfig(
+        **(_evaluation(config) if evaluated else {}),
         **trainer_arguments(config, output, seed, steps),
         save_steps=config.save_every,
         logging_steps=min(config.log_every, steps),
         per_device_train_batch_size=config.rows_per_pass,
+        per_device_eval_batch_size=config.rows_per_pass,
         gradient_accumulation_steps=config.rows_per_step // config.rows_per_pass,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
     )
+
+
+def _evaluation(config: SupervisedConfig) -> dict[str, Any]:
+    """The held-out loss at each checkpoint; the last two checkpoints and the best are kept."""
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": config.save_every,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+    }
 
 
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -120,8 +120,9 @@ def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
-    trainer._load_from_checkpoint(str(checkpoint))
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
+    trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
 
 
 def last_figures(trainer: Trainer) -> dict[str, float]:

@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 
 from rl.config import CptConfig, PolicyConfig
 from rl.cpt import train_cpt
-from rl.examples import IGNORED_LABEL, EncodedExample
+from rl.examples import IGNORED_LABEL, EncodedExample, encode_examples
 from rl.optimizers import split_parameters
 from rl.packing import PackingCollator, pack_examples, packed_share, row_positions
 from rl.policy import create_policy, load_policy
-from rl.supervised import optimizer_steps
+from rl.supervised import optimizer_steps, split_examples
 from rl.training import last_checkpoint
 from warehouse.errors import RequestError
 from warehouse.records import Example
@@ -121,6 +121,43 @@ def test_muon_changes_the_hidden_matrices_and_nothing_else(model: PreTrainedMode
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
     }  # fmt: skip
     assert len(hidden) + len(others) == len(names)
+
+
+def test_held_out_examples_are_the_same_whatever_their_order_and_no_text_is_on_both_sides() -> None:
+    examples = [EncodedExample((number % 150, 7), (True, True)) for number in range(300)]
+    trained, held_out = split_examples(examples, 0.2)
+    assert not {example.token_ids for example in trained} & {example.token_ids for example in held_out}
+    assert 30 < len(held_out) < 100 and len(trained) + len(held_out) == 300
+    assert {example.token_ids for example in split_examples(examples[::-1], 0.2)[1]} == {example.token_ids for example in held_out}
+    assert split_examples(examples, 0.0) == (examples, [])
+
+
+@pytest.mark.engine
+def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_the_lowest(policy: Path, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    noise = [" ".join(f"Amber {chance.randrange(10**6)}" for _ in range(4)) for _ in range(30)]
+    examples = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(noise)]
+    config = CONFIG.model_copy(update={"held_out_share": 0.3, "patience": 2, "save_every": 5, "epochs": 40, "learning_rate": 5e-3})
+    losses: dict[int, float] = {}
+
+    def keep(step: int, figures: dict[str, float]) -> None:
+        if "eval_loss" in figures:
+            losses[step] = figures["eval_loss"]
+
+    result = train_cpt(policy, examples, tmp_path, config, 1, keep)
+    lowest = min(losses, key=losses.__getitem__)
+    assert max(losses) == lowest + 10 == result.figures["steps"]
+    assert result.figures["held_out_loss"] == pytest.approx(losses[lowest])
+    held_out = split_examples(encode_examples(examples, load_policy(policy)[1]), 0.3)[1]
+    assert result.figures["held_out"] == len(held_out) > 2
+    assert mean_loss(load_policy(result.path)[0], held_out) == pytest.approx(losses[lowest], abs=1e-3)
+
+
+@torch.no_grad()
+def mean_loss(model: PreTrainedModel, examples: list[EncodedExample]) -> float:
+    """Mean over packed rows of the mean over their tokens, as the trainer takes it."""
+    batches = [PackingCollator(0)([row]) for row in pack_examples(examples, CONFIG.row_tokens, masked=False)]
+    return torch.stack([model(**batch, use_cache=False).loss for batch in batches]).mean().item()
 
 
 class Stopped(Exception):
