@@ -19,7 +19,7 @@ from rl.batches import Row, collate_rows, rows_of
 from rl.estimators import ESTIMATORS
 from rl.filters import Collected
 from rl.learner import ReinforceTrainer
-from rl.learning_config import ReinforceConfig
+from rl.learning_config import CRITICS, ReinforceConfig
 from rl.policy import load_policy
 from tests.rl.toy import make_policy, sample_pairs
 from warehouse.records import Outcome, Trajectory
@@ -201,9 +201,9 @@ def test_no_token_of_an_observation_has_a_gradient(policy: Path, stale: list[Tra
         assert leaf.grad[~observed].abs().max() > 0
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, *sorted(CRITICS)])
 def test_no_invalid_trajectory_moves_a_weight(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
-    config = config_of("dapo", estimator=estimator, beta=0.1, entropy_bonus=0.1)
+    config = config_of("dapo", estimator=estimator, beta=0.1, entropy_bonus=0.1, critic={"warmup_steps": 0})
     faulty = zip(stale[:2], (None, 9.0), strict=True)
     invalid = [replace(each, id=f"{each.id}-faulty", outcome=Outcome.INVALID, reward=reward) for each, reward in faulty]
     lonely = [replace(stale[0], id="lonely", task_key="lonely", outcome=Outcome.INVALID, reward=1.0)]
