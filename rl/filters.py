@@ -65,21 +65,21 @@ class Collected:
         return {"rounds": float(self.rounds), **shares}
 
 
-Sample = Callable[[int, int], Sequence[Trajectory]]
-"""(round from 0, number of tasks) -> trajectories of that many further tasks; the same arguments give the same trajectories."""
+Sample = Callable[[int], Sequence[Trajectory]]
+"""The groups of so many further tasks, fewer where there are no more; asked in the same way, it gives the same."""
 
 
-def collect_groups(sample: Sample, wanted: int, config: FilterConfig, environments: Mapping[str, str] | None = None) -> Collected:
+def collect_groups(sample: Sample, wanted: int, config: FilterConfig) -> Collected:
     """Sample `wanted` groups, and further ones while some have no variance, up to `config.refills` times; then filter."""
-    trajectories = list(sample(0, wanted))
+    trajectories = list(sample(wanted))
     rounds = 1
     while rounds <= config.refills and (missing := wanted - _with_variance(trajectories, config)) > 0:
-        more = sample(rounds, missing)
+        more = sample(missing)
         if not more:
             break
         trajectories += more
         rounds += 1
-    return Collected(tuple(trajectories), tuple(filtered(trajectories, config)), environments or {}, rounds)
+    return Collected(tuple(trajectories), tuple(filtered(trajectories, config)), rounds=rounds)
 
 
 def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[Drop]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from flows.config import ReinforceSection
@@ -45,11 +45,10 @@ class Sampling:
     def collect(self, step: int) -> Collected:
         """The trajectories of `step`, from as many rounds of sampling as the filters ask for; the curriculum is told of all of them."""
         self._drawn = []
-        collected = collect_groups(lambda again, count: self._sample(step, count), self.config.tasks_per_step, self.config.filters)
-        environments = {task.key: task.environment for task in self._drawn}
+        collected = collect_groups(lambda count: self._sample(step, count), self.config.tasks_per_step, self.config.filters)
         self.shop.lake.add([self._failure(step, drop) for drop in collected.drops])
         self.curriculum.observe(step, collected.trajectories)
-        return Collected(collected.trajectories, collected.drops, environments, collected.rounds)
+        return replace(collected, environments={task.key: task.environment for task in self._drawn})
 
     def record_breach(self, breach: Breach) -> None:
         """Keep that a sign of health was broken, and say so."""

@@ -58,11 +58,11 @@ class Rounds:
     """Gives a group for each task asked for, with variance only for every `useful`-th."""
 
     def __init__(self, useful: int, tasks: int = 100) -> None:
-        self.useful, self.left, self.asked = useful, tasks, list[tuple[int, int]]()
+        self.useful, self.left, self.asked = useful, tasks, list[int]()
 
-    def __call__(self, again: int, count: int) -> list[Trajectory]:
-        self.asked.append((again, count))
-        first = sum(number for _, number in self.asked[:-1])
+    def __call__(self, count: int) -> list[Trajectory]:
+        self.asked.append(count)
+        first = sum(self.asked[:-1])
         count = min(count, self.left)
         self.left -= count
         return [each for task in range(first, first + count) for each in group(f"t{task}", 1, 1.0 if task % self.useful else 0.0)]
@@ -71,7 +71,7 @@ class Rounds:
 def test_a_step_is_refilled_until_enough_groups_have_variance() -> None:
     rounds = Rounds(useful=2)
     collected = collect_groups(rounds, 4, FilterConfig(variance=True, refills=5))
-    assert rounds.asked == [(0, 4), (1, 2), (2, 1)]
+    assert rounds.asked == [4, 2, 1]
     assert len({each.task_key for each in collected.kept}) == 4
     assert len(collected.trajectories) == 14 and len(collected.drops) == 6
     assert collected.figures()["rounds"] == 3
@@ -81,10 +81,10 @@ def test_a_step_is_refilled_until_enough_groups_have_variance() -> None:
 def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:
     rounds = Rounds(useful=100)
     assert len(collect_groups(rounds, 4, FilterConfig(variance=True, refills=2)).trajectories) == 2 * (4 + 3 + 3)
-    assert [again for again, _ in rounds.asked] == [0, 1, 2]
+    assert rounds.asked == [4, 3, 3]
     scarce = Rounds(useful=100, tasks=5)
     collect_groups(scarce, 4, FilterConfig(variance=True, refills=9))
-    assert scarce.asked == [(0, 4), (1, 3), (2, 3)]
+    assert scarce.asked == [4, 3, 3]
 
 
 def test_the_same_sampling_gives_the_same_step() -> None:
