@@ -29,10 +29,11 @@ from flows.stages.evaluation import score
 from flows.stages.sources import read_sources
 from rl.agent_loop import RolloutRequest
 from rl.curriculum import CurriculumConfig, sample_tasks
+from rl.filters import Collected
 from rl.reinforce import train_reinforce
 from rl.rollout import Rollouts
 from rl.search import SearchIndex
-from warehouse import Document, Lake, Task, Trajectory
+from warehouse import Document, Lake, Task
 from warehouse.digests import seed_from
 
 GOAL, WINDOW = 0.8, 5
@@ -100,9 +101,9 @@ def run_ours(setting: Setting) -> Outcome:
     with Rollouts.start(setting.config.rollout, setting.policy, setting.documents) as rollouts, tempfile.TemporaryDirectory() as folder:
         watch = Watch("ours", setting, begun)
 
-        def collect(step: int) -> list[Trajectory]:
+        def collect(step: int) -> Collected:
             requests = list(requests_of(setting, step))
-            return score([request.task for request in requests], rollouts.rollout(requests))[0]
+            return Collected(tuple(score([request.task for request in requests], rollouts.rollout(requests))[0]))
 
         def see(step: int, figures: Mapping[str, float]) -> None:
             if "success" in figures:
