@@ -96,6 +96,12 @@ def test_the_second_turn_learns_from_the_first_ones_trajectories(undisturbed: Pa
     assert sources["found"] == sources["n"]
 
 
+def test_the_champions_own_engines_propose_alternatives(undisturbed: Path) -> None:
+    proposed = rows(undisturbed, "SELECT count(*) AS n FROM failures WHERE kind = 'proposal_unreadable'")[0]["n"]
+    written = rows(undisturbed, "SELECT count(*) AS n FROM examples WHERE kind = 'has' AND wheel_turn = 2")[0]["n"]
+    assert proposed > 0 and written > 0, "what the policy said was kept, and what it could not say the oracle made up for"
+
+
 def test_what_was_sampled_is_what_is_trained_on(undisturbed: Path) -> None:
     with Lake(undisturbed, read_only=True) as lake:
         sampled = lake.trajectories("stage = 'rl' AND wheel_turn = 1 AND step = 1")

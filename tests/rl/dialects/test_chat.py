@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.fuzz_dialects import dialects, fuzz
 from eval.outcome import ExactMatch
