@@ -22,8 +22,8 @@ import psutil
 
 from rl.config import EnvironmentPoolConfig, RayConfig
 from rl.dialect import Action
-from rl.environment_pool import EnvironmentClient, EnvironmentPool
-from rl.ray_runtime import RayRuntime
+from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
+from rl.hosting.ray_runtime import RayRuntime
 from synth.tool_worlds.generate import generate_tasks
 from warehouse.records import Task
 

@@ -27,12 +27,12 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.stages.evaluation import score
 from flows.stages.sources import read_sources
-from rl.agent_loop import RolloutRequest
-from rl.curriculum import CurriculumConfig, sample_tasks
-from rl.filters import Collected
-from rl.reinforce import train_reinforce
-from rl.rollout import Rollouts
-from rl.search import SearchIndex
+from rl.learning.curriculum import CurriculumConfig, sample_tasks
+from rl.learning.filters import Collected
+from rl.learning.reinforce import train_reinforce
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from warehouse import Document, Lake, Task
 from warehouse.digests import seed_from
 

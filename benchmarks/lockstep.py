@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rl.agent_loop import AgentLoop, Generator, RolloutRequest, Surroundings
 from rl.config import Limits
 from rl.dialect import Dialect
 from rl.engine import Generation, Sampling
+from rl.rollouts.agent_loop import AgentLoop, Generator, RolloutRequest, Surroundings
 from warehouse import Trajectory
 
 

@@ -30,13 +30,13 @@ from benchmarks.slow_search import latency
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
 from flows.stages.sources import read_sources
-from rl.agent_loop import RolloutRequest
 from rl.config import EnvironmentKindConfig, RolloutConfig
 from rl.engine import Sampling
-from rl.logprob_check import logprob_differences
-from rl.policy import load_policy
-from rl.rollout import Rollouts
-from rl.search import SearchIndex
+from rl.policies.logprob_check import logprob_differences
+from rl.policies.policy import load_policy
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from warehouse import Document, Lake, Task, Trajectory
 from warehouse.digests import seed_from
 

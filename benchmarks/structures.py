@@ -24,7 +24,7 @@ from eval.outcome import ExactMatch
 from eval.statistics import wilson
 from flows.home import Home
 from flows.stages.sources import read_sources
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
 from synth.formulas.proofs import prove
 from synth.formulas.triples import formula_digest
 from synth.knowledge.graph import KnowledgeGraph
@@ -38,7 +38,7 @@ from warehouse.corpora.films import read_films
 from warehouse.digests import seed_from
 
 if TYPE_CHECKING:
-    from rl.rollout import Rollouts
+    from rl.rollouts.rollout import Rollouts
 
 SEARCH_ONCE = 2
 """Turns of a policy that may search once: the search and the answer."""
@@ -97,7 +97,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def judge_of(rollouts: Rollouts, horizon: int) -> Judge:
     """The policy's greedy tries within a horizon."""
-    from rl.rollout import RolloutRequest
+    from rl.rollouts.rollout import RolloutRequest
 
     def judge(tasks: Sequence[Task]) -> list[Outcome]:
         requests = [
@@ -137,7 +137,7 @@ def compare(name: str, corpus: Corpus, arguments: argparse.Namespace, judge: Jud
 
 def compare_home(root: Path, policy: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of the graph that a home's policy knows."""
-    from rl.rollout import Rollouts
+    from rl.rollouts.rollout import Rollouts
 
     config = Home(root).load()
     corpus = read_sources(config.corpus, config.seed).held_out

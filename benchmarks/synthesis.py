@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
 from warehouse.corpora.films import read_films

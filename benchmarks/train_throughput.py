@@ -21,11 +21,11 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from rl.config import CptConfig, PolicyConfig, SftConfig, SupervisedConfig
-from rl.cpt import train_cpt
-from rl.examples import encode_examples
-from rl.packing import PackingCollator, pack_examples, packed_share
-from rl.policy import create_policy, load_policy
-from rl.sft import train_sft
+from rl.learning.cpt import train_cpt
+from rl.learning.packing import PackingCollator, pack_examples, packed_share
+from rl.learning.sft import train_sft
+from rl.policies.examples import encode_examples
+from rl.policies.policy import create_policy, load_policy
 from warehouse import Example
 
 LENGTHS = (24, 160)

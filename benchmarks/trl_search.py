@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.answers import exact_match
-from rl.search import SearchIndex, passages
+from rl.retrieval.search import SearchIndex, passages
 from warehouse import Task
 
 if TYPE_CHECKING:

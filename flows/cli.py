@@ -13,7 +13,7 @@ import warnings
 import typer
 
 from flows.commands import data, imports, judging, lake, looking, stages, wheel
-from rl.environment_health import UnhealthyError
+from rl.hosting.health import UnhealthyError
 from warehouse.errors import RequestError
 
 app = typer.Typer(

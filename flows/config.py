@@ -16,8 +16,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from eval.kinds import KINDS
 from flows.overrides import apply_overrides
 from rl.config import CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
-from rl.curriculum import CurriculumConfig
-from rl.learning_config import ReinforceConfig
+from rl.learning.config import ReinforceConfig
+from rl.learning.curriculum import CurriculumConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
 from synth.open_corpora.config import ExpanderConfig, ExtractionConfig

@@ -19,7 +19,7 @@ from warehouse.errors import RequestError
 from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
-    from rl.rollout import Rollouts
+    from rl.rollouts.rollout import Rollouts
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Workshop:
 
     def rollouts(self, policy_path: Path) -> Rollouts:
         """The engines and environments, with the policy in `policy_path` loaded."""
-        from rl.rollout import Rollouts  # Ray and transformers: not before engines are wanted
+        from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
 
         if self._rollouts is None:
             documents: list[Document] = self.lake.documents()

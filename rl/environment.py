@@ -16,7 +16,7 @@ from rl import plugins
 from rl.config import Read, read_options
 from rl.content import ContentPart
 from rl.dialect import Action, Schema
-from rl.search import Index
+from rl.retrieval.search import Index
 from warehouse.records import Task
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 from eval.outcome import verifier_of
 from flows.runs import StageRun
 from flows.workshop import Workshop
-from rl.rollout import RolloutRequest
+from rl.rollouts.rollout import RolloutRequest
 from warehouse import Policy, Score, Task, Trajectory
 from warehouse.digests import seed_from
 

@@ -13,7 +13,7 @@ from warehouse import Policy
 from warehouse.digests import digest_files
 
 if TYPE_CHECKING:
-    from rl.training import TrainResult
+    from rl.learning.training import TrainResult
 
 
 def finish(shop: Workshop, run: StageRun, turn: int, stage: str, parent: str, result: TrainResult, variant: str = "") -> dict[str, Any]:

@@ -10,8 +10,8 @@ from flows.runs import StageRun
 from flows.stages.policies import finish
 from flows.stages.steps import Sampling, grounds_of
 from flows.workshop import Workshop
-from rl.curriculum import Curriculum, CurriculumConfig
-from rl.reinforce import train_reinforce
+from rl.learning.curriculum import Curriculum, CurriculumConfig
+from rl.learning.reinforce import train_reinforce
 from warehouse.digests import seed_from
 
 

@@ -16,8 +16,8 @@ import duckdb
 from flows.runs import StageRun
 from flows.stages.evaluation import score
 from flows.workshop import Workshop
-from rl.engine_figures import PoolFigures
-from rl.rollout import RolloutRequest, Rollouts
+from rl.engines.figures import PoolFigures
+from rl.rollouts.rollout import RolloutRequest, Rollouts
 from warehouse import Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError

@@ -14,13 +14,13 @@ from flows.config import ReinforceSection
 from flows.runs import StageRun
 from flows.stages.evaluation import score
 from flows.workshop import Workshop
-from rl.curriculum import Curriculum
-from rl.filters import Collected, Drop, collect_groups
-from rl.learning_config import RewardConfig
+from rl.learning.config import RewardConfig
+from rl.learning.curriculum import Curriculum
+from rl.learning.filters import Collected, Drop, collect_groups
+from rl.learning.signs import Breach
 from rl.rewards.composing import compose, find_parts, weights_of
 from rl.rewards.part import Grounds
-from rl.rollout import RolloutRequest
-from rl.signs import Breach
+from rl.rollouts.rollout import RolloutRequest
 from warehouse import Failure, Lake, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError

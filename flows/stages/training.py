@@ -9,9 +9,9 @@ from flows.plan import policy_id
 from flows.runs import StageRun
 from flows.stages.policies import finish, register
 from flows.workshop import Workshop
-from rl.cpt import train_cpt
-from rl.policy import create_policy
-from rl.sft import train_sft
+from rl.learning.cpt import train_cpt
+from rl.learning.sft import train_sft
+from rl.policies.policy import create_policy
 from synth.worlds.world import world_words
 from warehouse import Example
 from warehouse.digests import seed_from

@@ -1,7 +1,7 @@
 """Search by a server of Search-R1's form: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}`.
 
 The answer holds a list for each query, of `{"document": {"contents": "\"Title\"\ntext"}, "score": s}`; without scores of the documents
-themselves. Search-R1's own servers, and `rl/retrieval_server.py`, speak it. A document is shown as Search-R1 shows it:
+themselves. Search-R1's own servers, and `rl/retrieval/server.py`, speak it. A document is shown as Search-R1 shows it:
 `Doc 1(Title: ...) text`.
 """
 
@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from rl.config import Section
 from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
-from rl.service import Service
+from rl.retrieval.service import Service
 from rl.tools import ToolMiss, tool
 
 

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from rl.config import Section
 from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
-from rl.search import Index, passages
+from rl.retrieval.search import Index, passages
 from rl.tools import ToolMiss, tool
 from warehouse.errors import RequestError
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
-from rl.learning_config import RewardConfig
+from rl.learning.config import RewardConfig
 from rl.rewards.outcomes import format_ladder, outcome, signed_outcome, well_formed
 from rl.rewards.part import Attempt, Grounds, Part, Value
 from rl.rewards.processes import environment, evidence, length, tool_success, void_turns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl.describing import is_readable
+from rl.learning.describing import is_readable
 from rl.rewards.part import Attempt, Grounds, Value
 from warehouse.records import Outcome, Trajectory
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rl.learning_config import RewardConfig
+from rl.learning.config import RewardConfig
 from warehouse.records import Task, Trajectory
 
 Attempt = tuple[Task, Trajectory]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl.describing import OK, is_readable, tool_calls
+from rl.learning.describing import OK, is_readable, tool_calls
 from rl.rewards.part import Attempt, Grounds, Value
 from warehouse.records import Task, Trajectory, Turn
 

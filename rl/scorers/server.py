@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, PositiveInt
 from rl.config import Section, read_options
 from rl.environment import EnvironmentFault
 from rl.environments.judge import Judgement
-from rl.service import Service
+from rl.retrieval.service import Service
 from warehouse.digests import digest
 from warehouse.records import Task
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from rl.agent_loop import Generator
 from rl.dialect import ParseError
 from rl.dialects.plain_text import PlainText
 from rl.engine import EngineFault, Generation, Sampling
+from rl.rollouts.agent_loop import Generator
 from rl.serving.protocol import ChatMessage, ChatRequest, CompletionRequest, ContextFull, Refused, StreamOptions
 from rl.serving.recorder import Recorder, Segment
 from rl.serving.rendering import ChatRenderer

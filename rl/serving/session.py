@@ -13,7 +13,7 @@ from rl.config import RolloutConfig, ServingConfig
 from rl.dialects.chat import ChatDialect
 from rl.dialects.opening import open_dialect
 from rl.dialects.plain_text import PlainText
-from rl.rollout import Rollouts
+from rl.rollouts.rollout import Rollouts
 from rl.serving.endpoint import Endpoint
 from rl.serving.recorder import Recorder
 from rl.serving.rendering import ChatRenderer
@@ -22,7 +22,7 @@ from warehouse.errors import RequestError
 from warehouse.records import Trajectory
 
 if TYPE_CHECKING:
-    from rl.langchain_model import PolicyChatModel
+    from rl.rollouts.langchain_model import PolicyChatModel
 
 
 class Serving:
@@ -38,7 +38,7 @@ class Serving:
 
     def chat_model(self, **settings: Any) -> PolicyChatModel:
         """The policy as a LangChain chat model; `settings` are its fields, such as `conversation`."""
-        from rl.langchain_model import PolicyChatModel
+        from rl.rollouts.langchain_model import PolicyChatModel
 
         return PolicyChatModel(endpoint=self._server.endpoint, loop=self._rollouts.event_loop, **settings)
 

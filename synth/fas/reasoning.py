@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from eval.answers import exact_match
 from rl.config import Section
-from rl.search import passage
+from rl.retrieval.search import passage
 from synth.fas.jury import Jury
 from synth.fas.plans import PlanWishes, build_plans
 from synth.fas.styles import QuestionStyle

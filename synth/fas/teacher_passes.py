@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.answers import exact_match
-from rl.search import passage
+from rl.retrieval.search import passage
 from synth.teachers.teacher import Request, Teacher, user
 from synth.trajectories.transcripts import action, prompt
 from warehouse.digests import digest

@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
 from synth.has.decisions import Option, Step, calls_of, describe, option, steps_of
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
-from rl.agent_loop import AgentLoop, RolloutRequest
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Step
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from synth.open_corpora.config import ExpanderConfig
 from synth.open_corpora.proposals import Objection, Proposal, Reject, expanded_task, objection_to, replaceable
 from synth.open_corpora.tools import TOOLS, ExpanderEnvironment, validate_description

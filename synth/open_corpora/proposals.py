@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
 from synth.formulas.triples import CONSTANT, TARGET, VARIABLE, constant, depth, is_constant, validate
 from synth.open_corpora.grounding import Statement, lack_of
 from synth.open_corpora.tools import Verdict

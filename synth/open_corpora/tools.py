@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from eval.answers import sub_match
 from rl.environment import EnvironmentFault, Observation
 from rl.environments.tool_use import ToolEnvironment
-from rl.search import SearchIndex, passage
+from rl.retrieval.search import SearchIndex, passage
 from rl.tools import ToolError, ToolMiss, tool
 from synth.teachers.replies import read_yes
 from synth.teachers.teacher import Reply, Request, Teacher, user

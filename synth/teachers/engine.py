@@ -14,8 +14,8 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.engine import EngineFault, GenerationStop, Sampling
-from rl.engine_pool import EnginePool
-from rl.ray_runtime import RayRuntime
+from rl.engines.pool import EnginePool
+from rl.hosting.ray_runtime import RayRuntime
 from synth.teachers.background import BackgroundLoop
 from synth.teachers.config import TeacherConfig
 from synth.teachers.source import Unanswered

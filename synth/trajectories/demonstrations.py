@@ -13,7 +13,7 @@ from enum import StrEnum
 from pydantic import Field, model_validator
 
 from rl.config import Section
-from rl.search import passage
+from rl.retrieval.search import passage
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route
 from synth.trajectories.oracle import Show, path_of, transcript, walk

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rl.search import passage
+from rl.retrieval.search import passage
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route, find_document, stating_documents, trace
 from synth.questions.wording import spoken

@@ -15,8 +15,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from rl.logprob_check import max_logprob_difference
-from rl.policy import load_policy
+from rl.policies.logprob_check import max_logprob_difference
+from rl.policies.policy import load_policy
 from warehouse import Lake
 from warehouse.how import how_to_attach
 

@@ -16,7 +16,7 @@ from eval.answers import sub_match
 from eval.judges import PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_verdict, refuse_unfit
 from flows.verifiers import open_judge
 from rl.config import PolicyConfig
-from rl.policy import create_policy
+from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.opening import open_teacher
 from tests.eval.test_outcome import TASK, attempt

@@ -32,7 +32,7 @@ def test_help_answers_at_once() -> None:
 
 DOWN = """
 import flows.cli
-from rl.environment_health import UnhealthyError
+from rl.hosting.health import UnhealthyError
 
 def down():
     raise UnhealthyError("the environment 'search' failed.")

@@ -13,7 +13,7 @@ from flows.runs import StageRun
 from flows.stages.sampling import Wanted, sample
 from flows.workshop import Workshop
 from rl.config import PolicyConfig
-from rl.policy import create_policy
+from rl.policies.policy import create_policy
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
 from warehouse.errors import RequestError
 

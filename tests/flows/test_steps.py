@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.stages.steps import evidence_of, grounds_of
-from rl.learning_config import RewardConfig
+from rl.learning.config import RewardConfig
 from warehouse import Document, Fact, Lake, Task
 from warehouse.errors import RequestError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rl.config import PolicyConfig, RolloutConfig
-from rl.policy import create_policy
-from rl.rollout import Rollouts
+from rl.policies.policy import create_policy
+from rl.rollouts.rollout import Rollouts
 from warehouse.records import Document, Task
 
 WORDS = ("Amber", "Stone", "Blue", "River", "Green", "Lake", "Quiet", "Harbor", "Silver", "Field")

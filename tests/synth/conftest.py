@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.search import SearchIndex
-from rl.tokenization import build_tokenizer
+from rl.policies.tokenization import build_tokenizer
+from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.worlds.world import WorldConfig, generate_world, world_words

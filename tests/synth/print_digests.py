@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions

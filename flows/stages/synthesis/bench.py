@@ -12,7 +12,7 @@ from flows.stages.sources import Sources, read_sources
 from flows.stages.synthesis.batches import Made
 from flows.stages.synthesis.question_batches import QuestionSource
 from flows.workshop import Workshop
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.splits import split_of

@@ -8,7 +8,7 @@ from functools import partial
 
 from flows.stages.synthesis.batches import Batch, Made
 from flows.stages.synthesis.bench import HELD_OUT_SHARE, Bench
-from rl.search import passage
+from rl.retrieval.search import passage
 from synth.questions.splits import split_of
 from synth.trajectories.transcripts import observation
 from warehouse import Document, Example

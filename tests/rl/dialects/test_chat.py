@@ -14,8 +14,6 @@ import pytest
 
 from benchmarks.fuzz_dialects import dialects, fuzz
 from eval.outcome import ExactMatch
-from rl.agent_loop import AgentLoop, RolloutRequest
-from rl.batches import rows_of
 from rl.config import DialectConfig, Limits
 from rl.content import ImagePart
 from rl.dialect import ANSWER, Action, ActionTurn, ContentRefused, Cut, ParseError, Result
@@ -26,11 +24,13 @@ from rl.dialects.proof import prove
 from rl.dialects.templates import ChatTemplate
 from rl.environment import Observation, Step, ToolOutcome
 from rl.environments.search import SearchEnvironment
-from rl.search import SearchIndex
+from rl.learning.batches import rows_of
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.dialects.random_policy import RandomPolicy
 from tests.rl.dialects.templates_of_trl import names, tokenizer_for
-from tests.rl.test_agent_loop import WrittenActions
+from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task
 

@@ -13,14 +13,14 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.fuzz_dialects import fuzz
-from rl.agent_loop import AgentLoop, RolloutRequest
 from rl.config import Limits, RolloutConfig
 from rl.dialect import Cut, Dialect, Result
 from rl.dialects.opening import open_dialect
 from rl.environments.search import SearchEnvironment
-from rl.search import SearchIndex
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from tests.rl.conftest import DOCUMENTS, TASKS
-from tests.rl.test_agent_loop import WrittenActions
+from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.records import StopReason
 
 PAGE = (Path(__file__).parents[3] / "docs" / "agent_loop.md").read_text()

@@ -14,9 +14,9 @@ from openai import BadRequestError, OpenAI
 from tokenizers import AddedToken
 
 from rl.config import PolicyConfig, RolloutConfig, ServingConfig
-from rl.logprob_check import max_logprob_difference
-from rl.policy import create_policy, load_policy, save_policy
-from rl.rollout import RolloutRequest, Rollouts
+from rl.policies.logprob_check import max_logprob_difference
+from rl.policies.policy import create_policy, load_policy, save_policy
+from rl.rollouts.rollout import RolloutRequest, Rollouts
 from rl.serving.session import Serving, serve
 from warehouse.errors import RequestError
 from warehouse.records import Task, Trajectory

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rl.config import RolloutConfig
-from rl.policy import load_policy, save_policy
-from rl.rollout import RolloutRequest, Rollouts
+from rl.policies.policy import load_policy, save_policy
+from rl.rollouts.rollout import RolloutRequest, Rollouts
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task
 

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from rl.config import RayConfig
-from rl.ray_runtime import RayRuntime
+from rl.hosting.ray_runtime import RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import Call, check_health, perform
 from rl.tools.config import ToolConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rl.config import EngineConfig
-from rl.vllm_engine import environment_variables
+from rl.engines.vllm_engine import environment_variables
 
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 START_SECONDS = 300

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl.config import EngineConfig, PolicyConfig
-from rl.policy import create_policy
+from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until
 from synth.teachers.opening import open_teacher

@@ -1,0 +1,1 @@
+"""Engines: vLLM in Ray actors, several behind one face."""

@@ -1,0 +1,251 @@
+"""Engines on Ray behind one face.
+
+A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
+join and leave while requests run. One that dies is replaced by one with the newest weights, and the requests that waited for it are
+issued again: their token ids are all that another engine needs, and what the dead one had sampled and not returned nobody has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError, safe_open
+
+from rl.config import EngineConfig
+from rl.engine import EngineDead, EngineFault, Generation, Sampling
+from rl.engines.figures import PoolFigures
+from rl.engines.replica import Replica, create_replica
+from warehouse.errors import RequestError
+
+logger = logging.getLogger(__name__)
+
+
+class EnginePool:
+    """An `Engine` made of engines. Everything runs in one event loop, that of `start`."""
+
+    def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
+        self._config = config
+        self._weights = (policy_path, version)
+        self._replicas: list[Replica] = []
+        self._gone: list[Replica] = []
+        self._sticky: dict[str, Replica] = {}
+        self._names = itertools.count()
+        self._quiet: Literal["pause", "sleep"] | None = None
+        self._update = asyncio.Lock()
+        self._started = time.monotonic()
+        self._retaken = self._replacements = self._updates = 0
+
+    @classmethod
+    async def start(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
+        """Start `config.count` engines on the Ray that is running; returns when all can serve.
+
+        Raises:
+            EngineFault: where one does not start, or not within `start_timeout_seconds`.
+        """
+        pool = cls(config, policy_path, version)
+        replicas = [pool._launch() for _ in range(config.count)]
+        try:
+            await asyncio.gather(*(replica.ready for replica in replicas))
+        except EngineFault:
+            await pool.shutdown()
+            raise
+        return pool
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue a trajectory on its engine, or on another where its own dies.
+
+        Raises:
+            EngineFault: the engine refuses the request, `max_retakes` engines died under it, or no engine is left.
+        """
+        context, retakes = tuple(prompt_ids), 0
+        while True:
+            replica = self._route(request_id)
+            try:
+                return await replica.generate(request_id, context, sampling)
+            except EngineDead as error:
+                self._replace(replica)
+                if retakes == self._config.max_retakes:
+                    raise EngineFault(f"given up after {retakes + 1} engines died under it: {error}") from error
+                retakes += 1
+                self._retaken += 1
+
+    def release(self, request_id: str) -> None:
+        """Forget where a trajectory was: it is over."""
+        replica = self._sticky.pop(request_id, None)
+        if replica is not None:
+            replica.trajectories.discard(request_id)
+
+    async def add_engine(self) -> str:
+        """Start one more engine with the newest weights; returns its name when it serves.
+
+        Raises:
+            EngineFault: where it does not start in time, as when Ray has no room for it; the others are untouched.
+        """
+        replica = self._launch()
+        try:
+            await replica.ready
+        except EngineFault:
+            self._forget(replica)
+            await replica.close()
+            raise
+        return replica.name
+
+    async def remove_engine(self, name: str, drain: bool = True) -> None:
+        """Take an engine out. Its requests end on it first, or, without `drain`, are taken up again by the others.
+
+        Raises:
+            RequestError: there is no such engine, or it is the last one.
+        """
+        replica = next((replica for replica in self._replicas if replica.name == name and not replica.leaving), None)
+        if replica is None:
+            raise RequestError(f"there is no engine {name!r}; there are {', '.join(self.engines)}.")
+        if len(self.engines) == 1:
+            raise RequestError(f"engine {name!r} is the last one: add another before it leaves.")
+        self._unstick(replica)
+        replica.leaving = True
+        if drain:
+            await replica.idle.wait()
+        self._forget(replica)
+        await replica.close()
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of the engines that take requests, those that are starting included."""
+        return tuple(replica.name for replica in self._replicas if not replica.leaving)
+
+    def figures(self) -> PoolFigures:
+        """What the pool has done and is doing."""
+        everyone = [*self._replicas, *self._gone]
+        return PoolFigures(
+            seconds=time.monotonic() - self._started,
+            engines=tuple(replica.figures() for replica in self._replicas),
+            requests=sum(replica.requests for replica in everyone),
+            tokens=sum(replica.tokens for replica in everyone),
+            retaken=self._retaken,
+            replacements=self._replacements,
+            updates=self._updates,
+        )
+
+    async def load_weights(self, path: str, version: int) -> None:
+        """Load weights into all engines; one that is starting takes them before it serves, a dead one is replaced by one that has them.
+
+        Raises:
+            RequestError: the folder holds no policy, or a file of weights in it is not whole; no engine has been touched then.
+        """
+        _check_weights(Path(path))
+        async with self._update:
+            self._weights = (path, version)
+            self._updates += 1
+            await asyncio.gather(*(self._tell(replica, replica.load_weights(self._weights)) for replica in self._serving))
+
+    async def pause(self) -> None:
+        """Pause all engines."""
+        await self._all("pause", quiet="pause")
+
+    async def resume(self) -> None:
+        """Resume all engines."""
+        await self._all("resume", quiet=None)
+
+    async def sleep(self) -> None:
+        """Pause all engines, and let them give back their memory as far as they can."""
+        await self._all("sleep", quiet="sleep")
+
+    async def wake(self) -> None:
+        """Wake all engines."""
+        await self._all("wake", quiet=None)
+
+    async def shutdown(self) -> None:
+        """End all engines; requests under way raise `EngineFault`, for none of them is replaced."""
+        replicas, self._replicas = self._replicas, []
+        self._sticky.clear()
+        await asyncio.gather(*(replica.close() for replica in replicas))
+
+    @property
+    def _serving(self) -> list[Replica]:
+        return [replica for replica in self._replicas if replica.serving]
+
+    def _route(self, request_id: str) -> Replica:
+        replica = self._sticky.get(request_id)
+        if replica is None:
+            candidates = [replica for replica in self._replicas if not replica.leaving]
+            if not candidates:
+                raise EngineFault(f"no engine is left: {self._replacements} of {self._config.max_replacements} replacements are used up")
+            replica = min(candidates, key=lambda candidate: candidate.load)
+            self._sticky[request_id] = replica
+            replica.trajectories.add(request_id)
+        return replica
+
+    def _launch(self) -> Replica:
+        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights)
+        replica.ready = asyncio.ensure_future(self._bring_up(replica))
+        # Nobody may be waiting for it; whoever routes to it finds the exception.
+        replica.ready.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._replicas.append(replica)
+        return replica
+
+    async def _bring_up(self, replica: Replica) -> None:
+        """Start an engine, and let it catch up with what the pool was told meanwhile."""
+        try:
+            async with asyncio.timeout(self._config.start_timeout_seconds):
+                await replica.call("start")
+                while replica.weights != self._weights:
+                    await replica.load_weights(self._weights)
+                if self._quiet is not None:
+                    await replica.call(self._quiet)
+        except TimeoutError as error:
+            seconds = self._config.start_timeout_seconds
+            raise EngineDead(f"an engine did not start within {seconds:g} seconds; has Ray the CPUs and GPUs that it asks for?") from error
+        except EngineFault as error:
+            raise EngineDead(f"an engine did not start: {error}") from error
+
+    def _replace(self, dead: Replica) -> None:
+        """Take a dead engine out, and start another in its place while replacements last; one that was leaving needs none."""
+        if dead not in self._replicas:
+            return
+        self._unstick(dead)
+        self._forget(dead)
+        dead.kill()
+        if not dead.leaving and self._replacements < self._config.max_replacements:
+            self._replacements += 1
+            logger.warning("%s died and is being replaced (%d of %d)", dead.name, self._replacements, self._config.max_replacements)
+            self._launch()
+
+    def _forget(self, replica: Replica) -> None:
+        if replica in self._replicas:
+            self._replicas.remove(replica)
+            self._gone.append(replica)
+
+    def _unstick(self, replica: Replica) -> None:
+        for trajectory in replica.trajectories:
+            self._sticky.pop(trajectory, None)
+        replica.trajectories.clear()
+
+    async def _tell(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:
+        """Have a serving engine do something; where it is dead it is replaced, by one that does it as it starts."""
+        try:
+            await work
+        except EngineDead:
+            self._replace(replica)
+
+    async def _all(self, method: str, quiet: Literal["pause", "sleep"] | None) -> None:
+        self._quiet = quiet
+        await asyncio.gather(*(self._tell(replica, replica.call(method)) for replica in self._serving))
+
+
+def _check_weights(folder: Path) -> None:
+    """An engine that fails in the middle of loading is lost, so what can be seen to fail is refused before."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or not (folder / "config.json").is_file():
+        raise RequestError(f"{folder} holds no policy: it needs a config.json and weights as safetensors.")
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy"):
+                pass
+        except SafetensorError as error:
+            raise RequestError(f"{file} is no whole file of weights: {error}.") from error

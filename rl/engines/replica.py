@@ -1,0 +1,158 @@
+"""One engine of a pool: its actor on Ray, where Ray puts it, and what it has been asked.
+
+An engine with several workers gets a placement group, so that Ray sets aside all that they need at once or nothing: otherwise two
+engines that start together could each hold half of what either needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rl.config import EngineConfig
+from rl.engine import EngineDead, EngineFault, Generation, Sampling
+from rl.engines.figures import EngineFigures, EngineState
+from rl.engines.vllm_engine import VllmEngine, environment_variables
+
+logger = logging.getLogger(__name__)
+
+Weights = tuple[str, int]
+"""The folder of a policy's weights, as its engines see it, and their version."""
+
+
+@dataclass(eq=False)
+class Replica:
+    """One engine's actor. `ready` ends when it serves the newest weights, with an `EngineDead` where it never will."""
+
+    name: str
+    actor: Any
+    group: PlacementGroup | None
+    weights: Weights
+    ready: asyncio.Task[None] = field(init=False)
+    leaving: bool = False
+    in_flight: int = 0
+    requests: int = 0
+    tokens: int = 0
+    trajectories: set[str] = field(default_factory=set)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has started and not failed to."""
+        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
+
+    @property
+    def load(self) -> tuple[bool, int, int]:
+        """What the router compares: one that is up before one that is starting, then the fewest requests, then the fewest trajectories."""
+        return not self.serving, self.in_flight, len(self.trajectories)
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the engine; whoever stops waiting stops the work.
+
+        Raises:
+            EngineDead: the actor or vLLM within it is gone.
+            EngineFault: anything else went wrong.
+        """
+        reference = getattr(self.actor, method).remote(*arguments)
+        try:
+            return await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
+        except RayActorError as error:
+            raise EngineDead(one_line(error)) from error
+        except RayTaskError as error:
+            kind = EngineDead if isinstance(error.cause, EngineDead) else EngineFault
+            raise kind(one_line(error)) from error
+
+    async def generate(self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling) -> Generation:
+        """One continuation, as soon as the engine is up. Raises as `call` does."""
+        with self._in_flight():
+            await asyncio.shield(self.ready)
+            generation: Generation = await self.call("generate", request_id, prompt_ids, sampling)
+        self.requests += 1
+        self.tokens += len(generation.token_ids)
+        return generation
+
+    async def load_weights(self, weights: Weights) -> None:
+        """Load weights. Raises as `call` does."""
+        await self.call("load_weights", *weights)
+        self.weights = weights
+
+    def figures(self) -> EngineFigures:
+        """What it is doing now."""
+        state = EngineState.LEAVING if self.leaving else EngineState.SERVING if self.serving else EngineState.STARTING
+        return EngineFigures(self.name, state, self.weights[1], self.in_flight, len(self.trajectories), self.requests, self.tokens)
+
+    async def close(self) -> None:
+        """Let vLLM end its own processes before the actor goes; a dead one has nothing to end."""
+        try:
+            async with asyncio.timeout(10):
+                await self.actor.close.remote()
+        except (RayError, TimeoutError) as error:
+            logger.debug("engine %s did not close: %s", self.name, one_line(error))
+        self.kill()
+        await asyncio.wait([self.ready])
+
+    def kill(self) -> None:
+        """End the actor at once, and give its place back; what waits for it gets an `EngineDead`."""
+        ray.kill(self.actor)
+        if self.group is not None:
+            remove_placement_group(self.group)
+
+    @contextmanager
+    def _in_flight(self) -> Iterator[None]:
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.idle.set()
+
+
+def create_replica(name: str, config: EngineConfig, weights: Weights) -> Replica:
+    """An engine's actor, which Ray starts as soon as there is room; `ready` is for the pool to set."""
+    group = placement_group(bundles(config), strategy="PACK") if config.tensor_parallel > 1 else None
+    actor_class = ray.remote(VllmEngine).options(
+        **_place(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
+    )
+    replica = Replica(name, actor_class.remote(config, *weights), group, weights)
+    replica.idle.set()
+    return replica
+
+
+def bundles(config: EngineConfig) -> list[dict[str, float]]:
+    """What one engine needs of Ray, by bundles that each lie on one machine."""
+    count = config.tensor_parallel if config.workers == "ray" else 1
+    wanted = {"CPU": config.cpus / count, "GPU": config.gpus / count}
+    return [{name: amount for name, amount in wanted.items() if amount}] * count
+
+
+def _place(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]:
+    """Options of the actor. Where workers are actors of their own, they and not the engine hold what the bundles set aside."""
+    if group is None:
+        return {"num_cpus": config.cpus, "num_gpus": config.gpus}
+    if config.workers == "ray":
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+        return {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": strategy}
+    return {"num_cpus": config.cpus, "num_gpus": config.gpus, "scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says, without Ray's wrapping."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, EngineFault):
+        return str(cause).partition("\n")[0]
+    lines = str(cause).strip().splitlines() or [""]
+    return f"{type(cause).__name__}: {lines[0]}"

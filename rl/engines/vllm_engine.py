@@ -1,0 +1,186 @@
+"""An engine around vLLM's `AsyncLLM`: the same code on CPUs and on GPUs, told apart by the configuration alone.
+
+Weights are loaded in place, between two steps of the engine. A request under way is frozen meanwhile with the tokens it has (or ends
+first, by configuration) and goes on from a context computed anew: no stale key or value is read. vLLM itself notes for each token
+which weights sampled it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rl.config import EngineConfig
+from rl.engine import EngineDead, EngineFault, Generation, GenerationStop, Sampling
+
+GIB = 1024**3
+SHUTDOWN_SECONDS = 1.0
+"""How long vLLM's process may take to end by itself; it holds nothing that would have to be saved."""
+
+
+def environment_variables(config: EngineConfig) -> dict[str, str]:
+    """What must stand in the environment of the engine's process before vLLM is imported.
+
+    Threads are not bound to cores: engine and learner take turns on the same ones.
+    """
+    return {
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # Without this vLLM insists on a worker process of its own on CPUs, which spins on a third of a core even when idle.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": str(config.threads),
+    }
+
+
+class VllmEngine:
+    """One vLLM engine. Lives in a process of its own, whose environment holds `environment_variables(config)`."""
+
+    def __init__(self, config: EngineConfig, policy_path: str, version: int = 0) -> None:
+        self._config = config
+        self._policy_path = policy_path
+        self._version = version
+        self._serial = itertools.count()
+        self._paused = False
+        self._asleep: list[str] = []
+        self._llm: Any = None
+
+    async def start(self) -> None:
+        """Load vLLM and the policy; returns when requests can be served."""
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path)))
+        await self._llm.update_weight_version(str(self._version))
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue `prompt_ids`, across updates of the weights where need be."""
+        from vllm import TokensPrompt
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids))
+        unique_id = f"{request_id}-{next(self._serial)}"
+        try:
+            outputs = [output async for output in self._llm.generate(prompt, _sampling_parameters(sampling), unique_id)]
+        except EngineDeadError as error:
+            raise EngineDead(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise EngineFault(f"{type(error).__name__}: {error}") from error
+        return _as_generation(outputs[-1].outputs[0])
+
+    async def load_weights(self, path: str, version: int) -> None:
+        """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix.
+
+        Raises:
+            EngineDead: where that fails; what the engine would sample then is nobody's policy, so it stays paused.
+        """
+        paused = self._paused
+        if not paused:
+            await self.pause()
+        if "weights" in self._asleep:
+            await self._wake(["weights"])
+        try:
+            await self._llm.collective_rpc("load_policy", args=(path,))
+        except Exception as error:
+            raise EngineDead(f"the weights in {path} could not be loaded: {type(error).__name__}: {error}") from error
+        await self._llm.update_weight_version(str(version))
+        if not paused:
+            await self.resume()
+
+    async def pause(self) -> None:
+        """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten."""
+        self._paused = True
+        await self._llm.pause_generation(mode=self._pause_mode)
+
+    async def resume(self) -> None:
+        """Go on with what waits."""
+        await self._llm.resume_generation()
+        self._paused = False
+
+    async def sleep(self) -> None:
+        """Pause; where `sleep_mode` is on, also move the weights to the host and drop the cache."""
+        await self.pause()
+        if self._config.sleep_mode:
+            await self._llm.sleep(level=1, mode=self._pause_mode)
+            self._asleep = ["weights", "kv_cache"]
+
+    async def wake(self) -> None:
+        """Bring back what `sleep` moved away, and go on."""
+        if self._asleep:
+            await self._wake(list(self._asleep))
+        await self.resume()
+
+    async def close(self) -> None:
+        """End vLLM's processes."""
+        if self._llm is not None:
+            self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
+
+    @property
+    def _pause_mode(self) -> Literal["keep", "wait"]:
+        return "wait" if self._config.updates == "drain" else "keep"
+
+    async def _wake(self, parts: list[str]) -> None:
+        await self._llm.wake_up(tags=parts)
+        self._asleep = [part for part in self._asleep if part not in parts]
+
+
+def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
+    """The configuration in vLLM's words."""
+    arguments = {
+        "model": policy_path,
+        "skip_tokenizer_init": True,
+        "dtype": config.dtype,
+        "seed": config.seed,
+        "tensor_parallel_size": config.tensor_parallel,
+        "distributed_executor_backend": _executor(config),
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_batched_tokens,
+        "kv_cache_memory_bytes": int(config.kv_cache_gib * GIB),
+        "block_size": config.block_size,
+        "enable_prefix_caching": True,
+        "enforce_eager": config.enforce_eager,
+        "enable_sleep_mode": config.sleep_mode,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "worker_extension_cls": "rl.engines.worker_extension.WeightExtension",
+        "disable_log_stats": True,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _executor(config: EngineConfig) -> str:
+    if config.workers == "ray":
+        return "ray"
+    return "uni" if config.tensor_parallel == 1 else "mp"
+
+
+def _sampling_parameters(sampling: Sampling) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed if sampling.temperature > 0 else None,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        logprobs=0,
+        detokenize=False,
+        skip_special_tokens=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _as_generation(output: Any) -> Generation:
+    token_ids = tuple(output.token_ids)
+    logprobs = tuple(step[token].logprob for step, token in zip(output.logprobs or (), token_ids, strict=True))
+    versions = tuple(int(span.version) for span in output.weight_versions or () for _ in range(span.start, span.end))
+    if output.finish_reason == "abort" or len(versions) != len(token_ids):
+        raise EngineFault("the engine gave the request up before its end")
+    return Generation(token_ids, logprobs, GenerationStop(output.finish_reason), versions)

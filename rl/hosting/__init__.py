@@ -1,0 +1,1 @@
+"""Where environments run: worker processes on Ray, their health, and Ray itself."""

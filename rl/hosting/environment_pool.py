@@ -1,0 +1,225 @@
+"""Environments on Ray: worker actors of each kind, and who is on which.
+
+The corpus's index lies once in the object store and is shared by all workers. An exception in an environment, a step that takes
+too long, a worker that dies or takes too much memory are faults with a kind: the trajectory becomes invalid, the worker is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from rl import plugins
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
+from rl.dialect import Action
+from rl.environment import BUILT_IN, GROUP, EnvironmentFault, FaultKind, Observation, Step
+from rl.hosting import health as environment_health
+from rl.hosting.environment_worker import EnvironmentWorker, first_line
+from rl.retrieval.search import Index
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+T = TypeVar("T")
+PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+START_SECONDS = 180.0
+"""How long the workers of a kind may take to start and to check that their environment can be made."""
+HUNG_FACTOR = 2.0
+HUNG_SECONDS = 5.0
+"""A worker that has not answered after `HUNG_FACTOR` times the time of a step and these seconds is stuck in one, and is replaced."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A worker actor; `checked` is answered once it is up and an environment could be made in it."""
+
+    actor: Any
+    checked: Any
+    up: bool = False
+    ended: FaultKind | None = None
+    """Why it had to go, where it was replaced."""
+
+
+@dataclass(slots=True)
+class Kind:
+    """The workers of one kind of environment."""
+
+    name: str
+    factory: str
+    config: EnvironmentKindConfig
+    workers: list[Worker] = field(default_factory=list)
+    turn: int = 0
+
+    def next(self) -> Worker:
+        """The worker whose turn it is."""
+        self.turn = (self.turn + 1) % len(self.workers)
+        return self.workers[self.turn]
+
+
+class EnvironmentClient:
+    """The environment of one trajectory, as the agent loop sees it: raises `EnvironmentFault` and nothing else."""
+
+    def __init__(self, pool: EnvironmentPool, kind: Kind, trajectory_id: str) -> None:
+        self._pool = pool
+        self._kind = kind
+        self._worker = kind.next()
+        self._trajectory_id = trajectory_id
+        self._open = self._ended = False
+        self._fault: str | None = None
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Begin."""
+        try:
+            if not self._worker.up:
+                await self._faults(self._worker.checked, START_SECONDS)
+                self._worker.up = True
+            self._open = True
+            return await self._faults(self._worker.actor.reset.remote(self._trajectory_id, task, seed))
+        except EnvironmentFault as fault:
+            self._fault = str(fault)
+            raise
+
+    async def step(self, action: Action) -> Step:
+        """Answer one action."""
+        tool = environment_health.tool(action.tool)
+        try:
+            step: Step = await self._faults(self._worker.actor.step.remote(self._trajectory_id, action))
+        except EnvironmentFault as fault:
+            # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
+            if not self._ended:
+                self._fault = str(fault)
+                self._pool.health.record(tool, self._fault)
+            raise
+        self._pool.health.record(tool, None)
+        self._ended |= step.done
+        self._open = not self._ended
+        return step
+
+    async def close(self) -> None:
+        """Let the worker forget this trajectory; nobody waits for it. How the trajectory went is noted at the health gate."""
+        if self._open:
+            self._worker.actor.close.remote(self._trajectory_id)
+        self._pool.health.record(environment_health.environment(self._kind.name), self._fault)
+
+    async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
+        """The result of a call to the worker; whatever went wrong there is a fault."""
+        if seconds is None:
+            seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
+        try:
+            return await asyncio.wait_for(call, seconds)
+        except (RayError, TimeoutError) as error:
+            fault = self._fault_of(error)
+            if fault.kind is FaultKind.MEMORY or not isinstance(error, RayTaskError):
+                self._open = False
+                self._pool.replace(self._kind, self._worker, fault.kind)
+            raise fault from error
+
+    def _fault_of(self, error: Exception) -> EnvironmentFault:
+        if isinstance(error, RayTaskError) and isinstance(error.cause, EnvironmentFault):
+            return error.cause
+        if isinstance(error, RayTaskError):
+            return EnvironmentFault(_told(error))
+        if isinstance(error, TimeoutError):
+            return EnvironmentFault("the environment's worker is stuck in a step and was replaced", FaultKind.TIMEOUT)
+        kind = self._worker.ended or FaultKind.DIED
+        if isinstance(error, RayActorError):
+            return EnvironmentFault("the environment's worker died", kind)
+        return EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), kind)
+
+
+class EnvironmentPool:
+    """The workers of all kinds that were opened, and the gate that watches them."""
+
+    def __init__(self, config: EnvironmentPoolConfig, index: Index | None) -> None:
+        """A pool on the Ray that is running; workers start when their kind is opened."""
+        self.health = environment_health.HealthGate(config.fault_window, config.max_fault_share)
+        self._config = config
+        self._index = ray.put(index)
+        self._kinds: dict[str, Kind] = {}
+
+    async def open(self, name: str) -> None:
+        """Start the workers of the environment called `name` and see in each that it can be made. Once is enough.
+
+        Raises:
+            RequestError: where it cannot.
+        """
+        if name in self._kinds:
+            return
+        if ":" in name and name not in self._config.kinds:
+            raise RequestError(
+                f"a task wants the environment {name!r}, which is code that the configuration does not know: "
+                f"allow it with rollout.environments.kinds.{name!r} = {{}}, or name a kind of yours there."
+            )
+        config = self._config.kind(name)
+        _check_image(name, config.image)
+        factory = plugins.resolve(config.factory or name, "environment", BUILT_IN, GROUP)
+        kind = Kind(name, factory, config)
+        kind.workers = [self._launch(kind) for _ in range(config.workers)]
+        try:
+            await asyncio.wait_for(asyncio.gather(*(worker.checked for worker in kind.workers)), START_SECONDS)
+        except (RayError, TimeoutError) as error:
+            _end(kind)
+            raise RequestError(f"the environment {name!r} cannot be made: {_why(error, config)}") from error
+        self._kinds[name] = kind
+
+    def client(self, name: str, trajectory_id: str) -> EnvironmentClient:
+        """The environment of a trajectory, on the next worker in turn of a kind that was opened."""
+        return EnvironmentClient(self, self._kinds[name], trajectory_id)
+
+    def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
+        """End a worker that is of no more use, and put a new one in its place."""
+        if worker in kind.workers:
+            worker.ended = why
+            ray.kill(worker.actor)
+            kind.workers[kind.workers.index(worker)] = self._launch(kind)
+
+    def close(self) -> None:
+        """End the workers."""
+        for kind in self._kinds.values():
+            _end(kind)
+        self._kinds = {}
+
+    def _launch(self, kind: Kind) -> Worker:
+        runtime = {"env_vars": PROCESS_ENVIRONMENT}
+        remote: Any = ray.remote(EnvironmentWorker).options(
+            num_cpus=kind.config.cpus,
+            num_gpus=kind.config.gpus,
+            max_concurrency=10_000,
+            runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
+        )
+        actor = remote.remote(kind.factory, kind.config, self._index)
+        return Worker(actor, actor.check.remote())
+
+
+def _check_image(name: str, image: str | None) -> None:
+    if image is not None and shutil.which("podman") is None:
+        raise RequestError(
+            f"the environment {name!r} wants the container image {image}, and Ray starts containers with podman, which is not on this "
+            "machine; install podman, or leave rollout.environments.kinds.NAME.image out."
+        )
+
+
+def _end(kind: Kind) -> None:
+    for worker in kind.workers:
+        ray.kill(worker.actor)
+    kind.workers = []
+
+
+def _why(error: Exception, config: EnvironmentKindConfig) -> str:
+    if isinstance(error, TimeoutError):
+        return (
+            f"its {config.workers} worker(s) were not up after {START_SECONDS:g} seconds; each wants {config.cpus:g} CPUs and "
+            f"{config.gpus:g} GPUs of Ray's."
+        )
+    return _told(error)
+
+
+def _told(error: Exception) -> str:
+    """What went wrong in a worker, in one line and without its traceback."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return first_line(str(cause) if isinstance(cause, EnvironmentFault | RequestError) else f"{type(cause).__name__}: {cause}")

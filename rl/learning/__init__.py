@@ -1,0 +1,1 @@
+"""Learning: supervised stages and reinforcement, their batches, curriculum, filters and signs of health."""

@@ -1,0 +1,277 @@
+"""The learner of reinforcement learning: TRL's `GRPOTrainer`, fed with trajectories that rollouts made elsewhere.
+
+Losses, clipping, KL, optimiser, checkpoints and logging are TRL's; what a batch holds, the critic, the entropy bonus and further figures
+are ours.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from rl.estimators import ESTIMATORS
+from rl.learning.batches import Row, collate_rows, rows_of, split_rows
+from rl.learning.checkpointing import Stateful, load_parts, save_parts
+from rl.learning.config import CRITICS, ReinforceConfig
+from rl.learning.critic import Critic, estimate, value_loss, without_head
+from rl.learning.curriculum import Curriculum
+from rl.learning.describing import describe
+from rl.learning.filters import Collected
+from rl.learning.likelihoods import crossed, prompt_information, ratio_figures
+from rl.learning.signs import SignMonitor
+from rl.learning.training import trainer_arguments
+from rl.policies.policy import save_policy
+from warehouse.records import Trajectory
+
+Collect = Callable[[int], Collected]
+"""Gives the trajectories of a step (from 1), with their rewards; a group is the trajectories of one task."""
+
+Publish = Callable[[Path, int], None]
+"""Loads the weights in a folder into the engines, as the version that trajectories of the next step are sampled from."""
+
+WEIGHTS_KEPT = 2
+"""Published weights that stay on disk, so that an engine that starts again finds those it is told to load."""
+
+ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+"""Losses that TRL averages over the rows of a pass; `bnpo` is one over its tokens, the others over the whole step's tokens."""
+
+
+class ReinforceTrainer(GRPOTrainer):
+    """TRL's trainer with another source of batches.
+
+    `GRPOTrainer` wants prompts and reward functions of its own. It gets placeholders, sized so that a pass over the prompts is one step of
+    ours; nothing reads them, for `_prepare_inputs` never generates and never scores.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: ReinforceConfig,
+        output: Path,
+        seed: int,
+        collect: Collect,
+        publish: Publish,
+        curriculum: Curriculum | None = None,
+    ) -> None:
+        """Prepare training `model` by `config`, with checkpoints and published weights below `output`."""
+        self._critic = Critic(model, seed) if config.estimator in CRITICS else None
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=_arguments(config, output, seed),
+            train_dataset=Dataset.from_dict({"prompt": [""] * config.passes}),
+            processing_class=tokenizer,
+        )
+        self._config = config
+        self._output = output
+        self._collect = collect
+        self._publish = publish
+        self._curriculum = curriculum
+        self.signs = SignMonitor(config.health.limits)
+        self._step_inputs: list[dict[str, Any]] = []
+        self._differences: list[float] = []
+        self._log_ratios: list[Tensor] = []
+        self._value_errors: list[float] = []
+
+    def publish_weights(self, version: int) -> None:
+        """Write the weights into a folder of their own and have the engines load them."""
+        folder = self._output / "weights" / f"{version:06d}"
+        model = self.accelerator.unwrap_model(self.model)
+        with without_head(model):
+            save_policy(model, self._tokenizer, folder)
+        self._publish(folder, version)
+        for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
+            shutil.rmtree(old)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios."""
+        if self._differences:
+            logs["logprob_difference"] = max(self._differences)
+        if self._log_ratios:
+            logs.update(ratio_figures(torch.cat(self._log_ratios)))
+        if self._value_errors:
+            logs["value_loss"] = sum(self._value_errors) / self._config.epochs
+        for collected in (self._differences, self._log_ratios, self._value_errors):
+            collected.clear()
+        super().log(logs, start_time)
+
+    @property
+    def _parts(self) -> dict[str, Stateful]:
+        """What goes into a checkpoint beside what TRL puts there."""
+        return {"signs": self.signs, **({"curriculum": self._curriculum} if self._curriculum else {})}
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.signs.fatal is not None:
+            self.signs.acknowledge()
+        save_parts(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self._parts)
+        super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_parts(Path(resume_from_checkpoint), self._parts)
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """The next pass of the step's batch, which is collected where all passes of the one before are done.
+
+        TRL would pad all of a step to one width and split it by chance; passes of similar length save most of that padding.
+        """
+        passes = self._config.passes
+        if self._step % (passes * self._config.epochs) == 0:
+            self._step_inputs = self._next_batch(self.state.global_step // self._config.epochs + 1)
+        return self._step_inputs[self._step % passes]
+
+    def _next_batch(self, step: int) -> list[dict[str, Any]]:
+        """Publish what the last step made, collect the trajectories of this one and lay out its passes."""
+        times = [time.monotonic()]
+        self.publish_weights(step - 1)
+        times.append(time.monotonic())
+        collected = self._collect(step)
+        times.append(time.monotonic())
+        figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
+        figures |= describe(collected.trajectories) | collected.figures() | self._information(collected.kept)
+        figures |= self._curriculum.metrics() if self._curriculum else {}
+        for name, value in figures.items():
+            self._metrics["train"][name].append(value)
+        rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
+        return self._passes(self._criticised(rows, self._critic) if self._critic else rows)
+
+    @torch.no_grad()
+    def _criticised(self, rows: Sequence[Row], critic: Critic) -> list[Row]:
+        """The rows with advantages against what the critic says now."""
+        said: dict[int, list[float]] = {}
+        for part in filter(None, split_rows(rows, self._config.passes)):
+            tensors = self._tensors(part)
+            super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))
+            for row, values in zip(part, critic.values(tensors["completion_ids"].size(1)).tolist(), strict=True):
+                said[id(row)] = values[: len(row.completion_ids)]
+        return estimate(rows, [said[id(row)] for row in rows], self._config.estimator, self._config.critic)
+
+    @torch.no_grad()
+    def _information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """How much the first actions of the step say of their prompts; nothing where there are fewer than two tasks."""
+        rows = crossed(trajectories, self._config.health.information_tasks)
+        if not rows:
+            return {}
+        tensors = self._tensors(rows)
+        scores = (super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))[0] * tensors["tool_mask"]).sum(dim=1)
+        return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
+
+    def _passes(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The tensors of each pass, empty where there is nothing to learn.
+
+        Rows without an advantage have no gradient unless the loss holds another term, so they are left out here, but not of the means.
+        """
+        useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
+        tokens = sum(row.action_tokens for row in rows)
+        return [self._pass(part, len(rows), tokens) if part else {} for part in split_rows(useful, self._config.passes)]
+
+    def _pass(self, part: Sequence[Row], rows: int, tokens: int) -> dict[str, Any]:
+        inputs: dict[str, Any] = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
+        inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
+        if self.beta:
+            inputs["ref_per_token_logps"] = self._reference_logprobs(inputs)
+        return inputs
+
+    def _tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        return {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
+
+    def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
+        """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
+        if self.loss_type in ROW_MEANS:
+            return len(part) * self._config.passes / rows
+        if self.loss_type == "bnpo":
+            return sum(row.action_tokens for row in part) * self._config.passes / tokens
+        return 1.0
+
+    @torch.no_grad()
+    def _reference_logprobs(self, inputs: dict[str, Tensor]) -> Tensor:
+        logprobs: Tensor = super()._get_per_token_logps_and_entropies(self.ref_model, *_whole(inputs))[0]
+        return logprobs
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._logprobs, self._entropies = result[0].detach(), result[1]
+        return result
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """TRL's loss of one pass; where there is nothing to learn, a zero that leaves the gradients unset.
+
+        Without gradients AdamW leaves the weights alone, whereas gradients of zero would go on along the momentum.
+        """
+        if not inputs:
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        loss: Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
+        mask = inputs["tool_mask"].bool()
+        log_ratios = (self._logprobs - inputs["old_per_token_logps"])[mask]
+        self._log_ratios.append(log_ratios)
+        if self.state.global_step % self._config.epochs == 0:
+            self._differences.append(log_ratios.abs().max().item())
+        if self._config.entropy_bonus:
+            loss = loss - self._config.entropy_bonus * self._entropies[mask].sum() / inputs["num_items_in_batch"]
+        return self._with_critic(self._critic, loss, inputs) if self._critic else loss
+
+    def _with_critic(self, critic: Critic, loss: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """The policy's loss and the critic's, or the critic's alone while it warms up: the policy then has no gradient at all."""
+        mask = inputs["tool_mask"].bool()
+        values = critic.values(mask.size(1))
+        errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
+        self._value_errors.append(errors.item())
+        warming_up = self.state.global_step < self._config.critic.warmup_steps * self._config.epochs
+        return errors if warming_up else loss + errors
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's, where the critic's head has a rate of its own and no decay."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self._critic is not None:
+            own = list(self._critic.head.parameters())
+            ids = {id(parameter) for parameter in own}
+            for group in optimizer.param_groups:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+            optimizer.add_param_group({**optimizer.defaults, "params": own, "lr": self._config.critic.learning_rate, "weight_decay": 0.0})
+        return optimizer
+
+
+def _whole(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
+    """Prompts and completions as one, their mask, and how many of the last tokens are the completions'."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    return ids, mask, inputs["completion_ids"].size(1)
+
+
+def _arguments(config: ReinforceConfig, output: Path, seed: int) -> GRPOConfig:
+    """TRL's arguments; the two prompts a pass and two generations a prompt are the placeholders' and stand for no number of ours."""
+    return GRPOConfig(
+        **trainer_arguments(config, output, seed, config.steps * config.epochs),
+        save_steps=config.save_every * config.epochs,
+        logging_steps=config.epochs,
+        per_device_train_batch_size=2,
+        num_generations=2,
+        gradient_accumulation_steps=config.passes,
+        num_iterations=config.epochs,
+        shuffle_dataset=False,
+        loss_type=config.loss_type,
+        importance_sampling_level=config.importance_sampling_level,
+        epsilon=config.clip_low,
+        epsilon_high=config.clip_high,
+        beta=config.beta,
+        temperature=config.temperature,
+        max_completion_length=config.max_completion_tokens,
+        logging_nan_inf_filter=False,  # a loss that is no number must be seen
+    )
+
+
+def _no_reward(prompts: Sequence[str], **kwargs: Any) -> list[float | None]:
+    """Stands where TRL wants a reward function; rewards come with the trajectories."""
+    raise AssertionError("rewards come with the trajectories")

@@ -1,0 +1,92 @@
+"""Reinforcement learning from beginning to end: load the policy, let the learner make its steps, watch the signs of health, save.
+
+Each step publishes the weights to the engines, asks `collect` for the step's trajectories and makes one optimiser step on them (or several,
+`epochs`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rl.learning.config import ReinforceConfig
+from rl.learning.critic import without_head
+from rl.learning.curriculum import Curriculum
+from rl.learning.learner import Collect, Publish, ReinforceTrainer
+from rl.learning.signs import Breach, SignMonitor, Unhealthy
+from rl.learning.training import OnMetric, TrainResult, last_figures, run_trainer
+from rl.policies.policy import load_policy, save_policy
+
+OnBreach = Callable[[Breach], None]
+"""Told of every sign of health that comes to be broken, also of those that only warn."""
+
+
+def train_reinforce(
+    policy_path: Path,
+    output: Path,
+    config: ReinforceConfig,
+    collect: Collect,
+    publish: Publish,
+    on_metric: OnMetric,
+    seed: int,
+    curriculum: Curriculum | None = None,
+    on_breach: OnBreach = lambda breach: None,
+) -> TrainResult:
+    """Train the policy in `policy_path` by `config.steps` steps and write the result into `output`.
+
+    The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint, gives `curriculum` the state
+    that stands there, and collects the step after it. `publish` is called before each `collect`, with the number of steps done as the
+    version, and once at the end.
+
+    Figures of each step: those of `describe`, of `Collected` and of the curriculum; loss, grad_norm, entropy, clip_ratio/*; seconds of
+    collecting, publishing and learning; importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
+    and `logprob_difference`: the largest difference between the engine's log-probability of an action token and the learner's before it
+    changes.
+
+    Raises:
+        Unhealthy: where a sign of health paused or stopped the training.
+    """
+    model, tokenizer = load_policy(policy_path)
+    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, curriculum)
+    trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
+    started = time.monotonic()
+    run_trainer(trainer, on_metric, config.epochs)
+    if trainer.signs.fatal is not None:
+        raise Unhealthy(trainer.signs.fatal)
+    trainer.publish_weights(config.steps)
+    with without_head(model):
+        save_policy(model, tokenizer, output)
+    figures = {"steps": config.steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
+    return TrainResult(output, figures)
+
+
+class SignsCallback(TrainerCallback):
+    """Holds each step's figures against the limits, and ends the training where one says so, behind a checkpoint where it is a pause."""
+
+    def __init__(self, signs: SignMonitor, on_breach: OnBreach, steps_per_figure: int) -> None:
+        """`steps_per_figure`: optimiser steps that make one step of what is reported."""
+        self._signs = signs
+        self._on_breach = on_breach
+        self._steps_per_figure = steps_per_figure
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Called by the trainer whenever it logs, before it saves."""
+        if not logs or "train_runtime" in logs:
+            return
+        numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+        for breach in self._signs.check(state.global_step // self._steps_per_figure, numbers):
+            self._on_breach(breach)
+        if self._signs.fatal is not None:
+            control.should_training_stop = True
+            control.should_save = self._signs.fatal.limit.then == "pause"

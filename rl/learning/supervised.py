@@ -1,0 +1,132 @@
+"""Next-token training on packed examples with TRL's `SFTTrainer`: the common part of CPT and SFT."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from rl.config import SupervisedConfig
+from rl.learning.optimizers import optimizer_factory
+from rl.learning.packing import PackingCollator, pack_examples, packed_share
+from rl.learning.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
+from rl.policies.examples import EncodedExample, encode_examples
+from rl.policies.policy import load_policy, save_policy
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+from warehouse.records import Example
+
+
+def train_on_examples(
+    policy_path: Path,
+    examples: Iterable[Example],
+    output: Path,
+    config: SupervisedConfig,
+    seed: int,
+    on_metric: OnMetric,
+    masked: bool,
+) -> TrainResult:
+    """Train the policy in `policy_path` on `examples` and write the result into `output`, from the last checkpoint if there is one.
+
+    Args:
+        masked: whether tokens that are not trained on leave the loss; otherwise the loss is over all tokens.
+
+    Raises:
+        RequestError: where no example is left, or `rows_per_pass` does not divide `rows_per_step`.
+    """
+    model, tokenizer = load_policy(policy_path)
+    encoded = encode_examples(examples, tokenizer)
+    kept = [example for example in encoded if 0 < len(example.token_ids) <= config.max_example_tokens]
+    trained, held_out = split_examples(kept, config.held_out_share)
+    rows = _rows(trained, config, masked)
+    steps = optimizer_steps(len(rows), config)
+    trainer = SFTTrainer(
+        model=model,
+        args=_arguments(config, output, seed, steps, bool(held_out)),
+        callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
+        train_dataset=rows,
+        eval_dataset=_rows(held_out, config, masked) if held_out else None,
+        data_collator=PackingCollator(_pad_token_id(tokenizer)),
+        processing_class=tokenizer,
+        optimizer_cls_and_kwargs=optimizer_factory(config),
+    )
+    started = time.monotonic()
+    run_trainer(trainer, on_metric)
+    seconds = time.monotonic() - started
+    save_policy(model, tokenizer, output)
+    figures = _data_figures(trained, len(encoded) - len(held_out), rows, config.row_tokens, masked)
+    if held_out:
+        figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
+    return TrainResult(
+        output, {**figures, "steps": min(steps, trainer.state.global_step), "seconds": seconds, "loss": last_figures(trainer).get("loss")}
+    )
+
+
+def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[list[EncodedExample], list[EncodedExample]]:
+    """What is trained on and what is held out, about `share` of all; the same text is always on the same side."""
+    held_out = {example.token_ids for example in examples if seed_from("held out", example.token_ids) < share * 2**31}
+    trained = [example for example in examples if example.token_ids not in held_out]
+    return trained, [example for example in examples if example.token_ids in held_out]
+
+
+def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
+    """Steps that `rows` packed rows are good for: all epochs, or up to `max_tokens`; at least one."""
+    steps = math.ceil(rows * config.epochs / config.rows_per_step)
+    if config.max_tokens is not None:
+        steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
+    return max(steps, 1)
+
+
+def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool) -> Dataset:
+    if not kept:
+        raise RequestError(f"There is nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
+    return pack_examples(kept, config.row_tokens, masked)
+
+
+def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
+    if config.rows_per_step % config.rows_per_pass:
+        raise RequestError(f"rows_per_pass = {config.rows_per_pass} does not divide rows_per_step = {config.rows_per_step}.")
+    return SFTConfig(
+        **(_evaluation(config) if evaluated else {}),
+        **trainer_arguments(config, output, seed, steps),
+        save_steps=config.save_every,
+        logging_steps=min(config.log_every, steps),
+        per_device_train_batch_size=config.rows_per_pass,
+        per_device_eval_batch_size=config.rows_per_pass,
+        gradient_accumulation_steps=config.rows_per_step // config.rows_per_pass,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
+    )
+
+
+def _evaluation(config: SupervisedConfig) -> dict[str, Any]:
+    """The held-out loss at each checkpoint; the last two checkpoints and the best are kept."""
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": config.save_every,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+    }
+
+
+def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+
+
+def _data_figures(kept: Sequence[EncodedExample], given: int, rows: Dataset, row_tokens: int, masked: bool) -> dict[str, Any]:
+    tokens = sum(len(example.token_ids) for example in kept)
+    return {
+        "examples": len(kept),
+        "examples_left_out": given - len(kept),
+        "tokens": tokens,
+        "trained_tokens": sum(sum(example.trained) for example in kept) if masked else tokens,
+        "rows": len(rows),
+        "packed": packed_share(rows["seq_lengths"], row_tokens),
+    }

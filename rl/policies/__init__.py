@@ -1,0 +1,1 @@
+"""Policies: made, loaded, tokenized, and compared with what engines sampled."""

@@ -1,0 +1,87 @@
+"""A policy: a folder with weights (safetensors), a configuration and a tokenizer, from scratch or from a Hugging Face path.
+
+The embedded default is a Qwen3 of about a million parameters. Any causal language model that transformers can load takes its
+place; it keeps its own tokenizer and learns the tags of the dialect as new special tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from rl.config import PolicyConfig
+from rl.policies.tokenization import add_tags, build_tokenizer
+from warehouse.errors import RequestError
+
+__all__ = ["PolicyConfig", "build_tokenizer", "create_policy", "load_policy"]
+
+disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[str], folder: Path, seed: int) -> Path:
+    """Make the first policy in `folder` and return it: from scratch (seeded), or a copy of `config.path` with the tags added.
+
+    Args:
+        texts: what the tokenizer is trained on; not read where `config.path` is given.
+        words: words that must be single tokens after a space; no demand on a policy with its own tokenizer.
+
+    Raises:
+        RequestError: where the path holds no model, or the vocabulary is too small for the words.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, tokenizer = _adopt(Path(config.path)) if config.path else _from_scratch(config, texts, words)
+    save_policy(model, tokenizer, folder)
+    return folder
+
+
+def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model (on the CPU, in evaluation mode) and the tokenizer in `folder`.
+
+    Weights are loaded in float32 unless asked otherwise: on a GPU the trainers compute in bfloat16 over float32 weights.
+    """
+    if not (folder / "config.json").is_file():
+        raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write weights, configuration and tokenizer into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    tokenizer = build_tokenizer(texts, config.vocabulary_size, words)
+    architecture = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=config.width,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.key_value_heads,
+        head_dim=config.head_size,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        max_position_embeddings=config.max_position_embeddings,
+        initializer_range=config.initializer_range,
+        tie_word_embeddings=config.tied_embeddings,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen3ForCausalLM(architecture), tokenizer  # type: ignore[no-untyped-call]
+
+
+def _adopt(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    model, tokenizer = load_policy(path)
+    add_tags(tokenizer)
+    if len(tokenizer) > model.config.get_text_config().vocab_size:
+        model.resize_token_embeddings(len(tokenizer))
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer

@@ -1,0 +1,1 @@
+"""Search over a corpus: by words, by vectors, and as a server."""

@@ -1,0 +1,104 @@
+"""A server of Search-R1's form over documents of our own: `python -m rl.retrieval.server documents.jsonl --port 8000`.
+
+`POST /retrieve {"queries": [...], "topk": 3, "return_scores": false}` answers `{"result": [[document, ...], ...]}`, one list for each
+query; with scores each stands as `{"document": ..., "score": ...}`. A document is `{"id", "contents"}` with `contents` the title in
+quotation marks, a line break and the text, as in Search-R1's corpora.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from rl.config import SearchConfig
+from rl.retrieval.indexes import build_index
+from rl.retrieval.search import Index
+from warehouse.errors import RequestError
+from warehouse.records import Document
+
+MAX_QUERIES = 1024
+MAX_DOCUMENTS = 100
+
+
+class RetrieveRequest(BaseModel):
+    """What a client asks; without `topk` it gets as many as the server was started with."""
+
+    queries: list[str] = Field(max_length=MAX_QUERIES)
+    topk: int | None = Field(default=None, ge=1, le=MAX_DOCUMENTS)
+    return_scores: bool = False
+
+
+def create_app(index: Index, documents: int = 3) -> FastAPI:
+    """The application over `index`; `documents` is how many a query brings where the client does not say."""
+    app = FastAPI(title="retrieval", docs_url=None, redoc_url=None)
+
+    @app.get("/")
+    def health() -> dict[str, int]:
+        return {"documents": len(index.documents)}
+
+    @app.post("/retrieve")
+    def retrieve(request: RetrieveRequest) -> dict[str, list[list[dict[str, Any]]]]:
+        k = request.topk or documents
+        return {"result": [_hits(index, query, k, request.return_scores) for query in request.queries]}
+
+    return app
+
+
+def _hits(index: Index, query: str, k: int, with_scores: bool) -> list[dict[str, Any]]:
+    if not with_scores:
+        return [_document(document) for document in index.find(query, k).documents]
+    return [{"document": _document(document), "score": score} for document, score in index.scored(query, k)]
+
+
+def _document(document: Document) -> dict[str, str]:
+    return {"id": document.id, "contents": f'"{document.title}"\n{document.text}'}
+
+
+def read_documents(path: Path) -> list[Document]:
+    """Documents of a file of lines with `id` and either `contents`, as Search-R1's corpora have them, or `title` and `text`.
+
+    Raises:
+        RequestError: naming the line that is not so.
+    """
+    documents = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                title, text = (row["title"], row["text"]) if "text" in row else row["contents"].split("\n", 1)
+                documents.append(Document(str(row["id"]), title.strip('"'), text, path.name))
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise RequestError(f"{path}:{number} is no document: give id with contents, or with title and text.") from error
+    return documents
+
+
+def main() -> None:
+    """Serve until interrupted."""
+    import uvicorn
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("documents", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--topk", type=int, default=3)
+    parser.add_argument("--encoder", help="folder of an encoder: search by vectors, in the way of E5")
+    arguments = parser.parse_args()
+    e5 = {
+        "by": "vectors",
+        "encoder": arguments.encoder,
+        "library": "transformers",
+        "query_prefix": "query: ",
+        "document_prefix": "passage: ",
+    }
+    config = SearchConfig.model_validate(e5 if arguments.encoder else {})
+    app = create_app(build_index(read_documents(arguments.documents), config), arguments.topk)
+    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

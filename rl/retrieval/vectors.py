@@ -1,0 +1,128 @@
+"""Search by vectors: the documents whose embeddings are nearest to the query's.
+
+The search is exact: one product of the query with the matrix of documents, whose rows have length 1, so that the score is the
+cosine. A million documents of 768 numbers take 3 GB and a query some tenths of a second on two cores; beyond that a server of
+Search-R1's form (`rl/environments/retrieve.py`) with an approximate index is the way. Equal scores are ordered by document id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl.retrieval.search import Hits, Miss, by_id, passage
+from warehouse.errors import RequestError
+from warehouse.records import Document
+
+Vectors = NDArray[np.float32]
+
+
+class Encoder(Protocol):
+    """Makes embeddings; picklable, so that it travels to the workers with the index."""
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """The embeddings of texts, shape (texts, width)."""
+        ...
+
+
+class VectorIndex:
+    """An index over documents by the cosine between embeddings."""
+
+    def __init__(self, documents: Iterable[Document], encoder: Encoder, query_prefix: str = "", document_prefix: str = "") -> None:
+        """Encode `documents`, title and text together."""
+        self.documents: tuple[Document, ...] = by_id(documents)
+        self._encoder = encoder
+        self._query_prefix = query_prefix
+        self._vectors = _unit(encoder.encode([document_prefix + passage(document) for document in self.documents]))
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def find(self, query: str, k: int = 1) -> Hits:
+        """The best `k` documents for `query`; there always are some, unless the query is empty."""
+        if not query.strip():
+            return Hits((), Miss.EMPTY_QUERY)
+        found = tuple(document for document, _ in self.scored(query, k))
+        return Hits(found, None if found else Miss.NO_HIT)
+
+    def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
+        """The best `k` documents with their cosines, in [-1, 1]; none for an empty query."""
+        if not query.strip() or not self.documents:
+            return []
+        scores = self._vectors @ _unit(self._encoder.encode([self._query_prefix + query]))[0]
+        best = np.argsort(-scores, kind="stable")[:k]
+        return [(self.documents[position], float(scores[position])) for position in best]
+
+
+class TransformersEncoder:
+    """Mean of the last layer's states over the tokens of a text (E5: Wang et al. 2022, arXiv 2212.03533, section 3.1)."""
+
+    def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256) -> None:
+        """Use the encoder in `folder`; it is loaded when it is first needed, in each process."""
+        self._folder, self._batch, self._max_tokens = folder, batch, max_tokens
+        self._loaded: tuple[Any, Any] | None = None
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """The embeddings of texts, float32, shape (texts, hidden size)."""
+        import torch
+
+        tokenizer, model = self._load()
+        rows = []
+        for start in range(0, len(texts), self._batch):
+            part = list(texts[start : start + self._batch])
+            inputs = tokenizer(part, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
+            with torch.inference_mode():
+                states = model(**inputs).last_hidden_state
+            mask = inputs["attention_mask"].unsqueeze(-1)
+            rows.append(((states * mask).sum(1) / mask.sum(1)).float().numpy())
+        return np.concatenate(rows) if rows else np.zeros((0, model.config.hidden_size), np.float32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the model, which each process loads for itself."""
+        return self.__dict__ | {"_loaded": None}
+
+    def _load(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            from transformers import AutoModel, AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            self._loaded = tokenizer, AutoModel.from_pretrained(self._folder, local_files_only=True).eval()
+        return self._loaded
+
+
+class SentenceTransformersEncoder:
+    """A model of sentence-transformers, whose own folder says how its embeddings are made."""
+
+    def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256) -> None:
+        """Use the model in `folder`; it is loaded when it is first needed, in each process."""
+        self._folder, self._batch, self._max_tokens = folder, batch, max_tokens
+        self._model: Any = None
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """The embeddings of texts, float32, shape (texts, width)."""
+        return np.asarray(self._load().encode(list(texts), batch_size=self._batch, show_progress_bar=False), np.float32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the model, which each process loads for itself."""
+        return self.__dict__ | {"_model": None}
+
+    def _load(self) -> Any:
+        if self._model is None:
+            try:
+                from sentence_transformers import SentenceTransformer
+            except ImportError as error:
+                raise RequestError(
+                    "rollout.search.library = sentence_transformers needs that package, which is not installed: "
+                    "pip install sentence-transformers, or set rollout.search.library = transformers."
+                ) from error
+            self._model = SentenceTransformer(self._folder, local_files_only=True)
+            self._model.max_seq_length = self._max_tokens
+        return self._model
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    """Rows of length 1; a row of zeros stays one."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))

@@ -1,0 +1,1 @@
+"""Rollouts: the agent loops, and the requests that become trajectories."""

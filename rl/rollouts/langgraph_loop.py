@@ -1,0 +1,230 @@
+"""An agent of LangGraph as an agent loop: it decides what is said and called, the policy samples, the environment answers.
+
+Any graph over messages can stand here (`build`); the one that comes with it is the ReAct agent: the policy speaks, its calls run at
+once, their results are appended, until it speaks without a call. The tokens are recorded as they were sampled; a graph that rewrites its
+past makes the trajectory invalid, for then there is no one context that it was sampled in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rl.config import Limits
+from rl.dialect import ANSWER, Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
+from rl.dialects.chat import ChatDialect
+from rl.environment import EnvironmentFault, Step, ToolOutcome
+from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
+from rl.rollouts.choices import choice_of
+from rl.rollouts.langchain_model import SCHEMA, PolicyChatModel
+from rl.serving.endpoint import Endpoint
+from rl.serving.protocol import ContextFull, Refused
+from rl.serving.recorder import Recorder
+from rl.serving.rendering import ChatRenderer
+from warehouse.errors import RequestError
+from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Trajectory, Turn
+
+try:
+    from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+    from langchain_core.tools import BaseTool, StructuredTool
+    from langgraph.errors import GraphRecursionError
+    from langgraph.graph import START, MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode, tools_condition
+except ImportError as error:
+    raise RequestError("LangGraph is not installed: install agent-flywheel[langchain] for the agent loop langgraph.") from error
+
+Build = Callable[[PolicyChatModel, Sequence[BaseTool]], Any]
+"""Makes a compiled graph over `MessagesState` from the policy and the environment's tools."""
+
+
+def react_agent(model: PolicyChatModel, tools: Sequence[BaseTool]) -> Any:
+    """The graph that `langgraph.prebuilt.create_react_agent` makes; that name has moved to a package that nothing else here needs."""
+    speaker = model.bind_tools(tools) if tools else model
+
+    async def speak(state: MessagesState) -> dict[str, list[BaseMessage]]:
+        return {"messages": [await speaker.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", speak)
+    graph.add_node("tools", ToolNode(list(tools)))
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", tools_condition)
+    graph.add_edge("tools", "agent")
+    return graph.compile()
+
+
+class _Over(Exception):
+    """The environment says that the trajectory is done."""
+
+
+@dataclass(slots=True)
+class _Acted:
+    """What came of the calls of each turn, as they came back, by the turn's index."""
+
+    calls: dict[int, list[Call]] = field(default_factory=dict)
+
+    def add(self, turn: int, call: Call) -> None:
+        self.calls.setdefault(turn, []).append(call)
+
+
+class LangGraphLoop:
+    """Runs trajectories by a graph. Limits on seconds and totals are the graph's own business; those of one action, one observation, the
+    context and the horizon hold.
+
+    Raises:
+        RequestError: where the dialect is not one of a chat template.
+    """
+
+    def __init__(self, engine: Generator, dialect: Dialect, limits: Limits, build: Build = react_agent) -> None:
+        if not isinstance(dialect, ChatDialect):
+            raise RequestError("the agent loop langgraph speaks in messages: give the task or the rollout a dialect of kind chat.")
+        self._engine, self._dialect, self._limits, self._build = engine, dialect, limits, build
+        self._renderer = ChatRenderer(dialect)
+
+    async def run(self, request: RolloutRequest, environment: Surroundings) -> Trajectory:
+        """Run one trajectory to its end."""
+        recorder = Recorder(request.policy, request.stage, request.trajectory_id)
+        acted, error = _Acted(), None
+        try:
+            stop = await self._run(request, environment, recorder, acted)
+        except (EnvironmentFault, ContentRefused, Refused) as fault:
+            stop, error = StopReason.FAULT, str(fault)
+        return _record(request, recorder.take(), stop, error, acted)
+
+    async def _run(self, request: RolloutRequest, environment: Surroundings, recorder: Recorder, acted: _Acted) -> StopReason:
+        first = await environment.reset(request.task, request.seed)
+        chosen = choice_of(request.task).tools
+        schemas = [schema for schema in first.tools if chosen is None or schema["function"]["name"] in chosen]
+        tools = [self._tool(schema, environment, recorder, request.trajectory_id, acted) for schema in schemas]
+        graph = self._build(self._model(request, recorder), tools)
+        try:
+            async with asyncio.timeout(self._limits.max_seconds) as limit:
+                state = await graph.ainvoke({"messages": self._opening(request, first.text)}, {"recursion_limit": 2 * request.horizon})
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return StopReason.MAX_SECONDS
+        except GraphRecursionError:
+            return StopReason.MAX_TURNS
+        except ContextFull:
+            return StopReason.MAX_CONTEXT_TOKENS
+        except _Over:
+            return StopReason.ANSWERED
+        return await _answer(state["messages"][-1], environment, recorder.turns(request.trajectory_id), acted)
+
+    def _model(self, request: RolloutRequest, recorder: Recorder) -> PolicyChatModel:
+        longest = self._limits.max_context_tokens
+        endpoint = Endpoint(self._engine, recorder, self._dialect.template.plain, self._renderer, "", request.policy, longest)
+        return PolicyChatModel(
+            endpoint=endpoint,
+            loop=asyncio.get_running_loop(),
+            conversation=request.trajectory_id,
+            task_key=request.task.key,
+            temperature=self._limits.temperature if request.temperature is None else request.temperature,
+            top_p=self._limits.top_p,
+            max_tokens=self._limits.max_action_tokens,
+            seed=request.seed,
+        )
+
+    def _opening(self, request: RolloutRequest, seen: str) -> list[BaseMessage]:
+        """What the dialect's own prompt would begin with, as messages."""
+        shown = self._dialect.template.plain.cut(seen, self._cut) if seen else ""
+        question = f"{request.task.question}\n\n{shown}" if shown else request.task.question
+        return [*(SystemMessage(str(message["content"])) for message in self._dialect.opening), HumanMessage(question)]
+
+    def _tool(self, schema: Schema, environment: Surroundings, recorder: Recorder, name: str, acted: _Acted) -> BaseTool:
+        """A tool of the environment as one of LangChain's."""
+        function = schema["function"]
+
+        async def call(**arguments: Any) -> str:
+            turn, action = len(recorder.turns(name)) - 1, Action(function["name"], json.dumps(arguments, ensure_ascii=False))
+            step = await environment.step(action)
+            acted.add(turn, _call(action, step))
+            if step.done:
+                raise _Over
+            return self._dialect.template.plain.cut(text_of(Result(step.observation, step.parts)), self._cut)
+
+        return StructuredTool.from_function(
+            coroutine=call,
+            name=function["name"],
+            description=function.get("description") or function["name"],
+            args_schema=function["parameters"],
+            metadata={SCHEMA: dict(schema)},
+        )
+
+    @property
+    def _cut(self) -> Cut:
+        return Cut(self._limits.max_observation_tokens, self._limits.truncate)
+
+
+async def _answer(last: BaseMessage, environment: Surroundings, turns: Sequence[Turn], acted: _Acted) -> StopReason:
+    """Give the environment the answer that the graph ended with, where the policy's last message is one."""
+    if not isinstance(last, AIMessage) or not turns or turns[-1].tool != ANSWER:
+        return StopReason.LEFT
+    action = Action(ANSWER, turns[-1].arguments or "")
+    acted.add(len(turns) - 1, _call(action, await environment.step(action)))
+    return StopReason.ANSWERED
+
+
+def _call(action: Action, step: Step) -> Call:
+    return Call(
+        action.tool,
+        action.arguments,
+        outcome=None if step.tool_outcome is None else step.tool_outcome.value,
+        observation=step.observation,
+        latency_seconds=step.latency_seconds,
+        retries=step.retries,
+        reward=step.reward,
+        figures=dict(step.info.get("figures", {})),
+    )
+
+
+def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopReason, error: str | None, acted: _Acted) -> Trajectory:
+    """The trajectory as the request wants it: of the one segment that there is, with what came of its calls."""
+    rewritten = f"the graph rewrote its past: it made {len(segments)} contexts out of one trajectory" if len(segments) > 1 else None
+    recorded = segments[0] if segments else None
+    error = rewritten or (recorded.error if recorded else None) or error
+    turns = () if recorded is None else tuple(_with_calls(turn, acted.calls.get(turn.index, [])) for turn in recorded.turns)
+    return Trajectory(
+        id=request.trajectory_id,
+        task_key=request.task.key,
+        policy=request.policy,
+        stage=request.stage,
+        horizon=request.horizon,
+        prompt_ids=() if recorded is None else recorded.prompt_ids,
+        turns=turns,
+        stop_reason=stop if error is None else StopReason.FAULT,
+        outcome=None if error is None else Outcome.INVALID,
+        reward=None,
+        seed=request.seed,
+        started=None if recorded is None else recorded.started,
+        seconds=None if recorded is None else recorded.seconds,
+        wheel_turn=request.wheel_turn,
+        step=request.step,
+        suite=request.suite,
+        sample=request.sample,
+        error=error,
+    )
+
+
+def _with_calls(turn: Turn, came: Sequence[Call]) -> Turn:
+    """A turn with what came of its calls; those that nothing came of were not run, and an unreadable action has none."""
+    waiting = list(came)
+    calls = []
+    for asked in turn.calls:
+        found = next((call for call in waiting if call.tool == asked.tool and _same(call, asked)), None)
+        if found is not None:
+            waiting.remove(found)
+        calls.append(found or replace(asked, outcome=NOT_RUN))
+    rewards = [call.reward for call in calls if call.reward is not None]
+    outcome = calls[0].outcome if calls else ToolOutcome.UNPARSABLE.value
+    return replace(turn, calls=tuple(calls), tool_outcome=outcome, reward=sum(rewards) if rewards else None)
+
+
+def _same(call: Call, asked: Call) -> bool:
+    if asked.tool == ANSWER:
+        return True
+    return json.loads(call.arguments or "{}") == json.loads(asked.arguments or "{}")

@@ -1,0 +1,200 @@
+"""Rollouts: requests in, trajectories out.
+
+`Rollouts` owns engines and environments on Ray and an event loop in a thread of its own, so that the stages, which are plain
+synchronous code, call it like a function. All trajectories of all calls run side by side.
+
+Engines and learner take turns: `rollout`, then `pause` while the learner updates, `load_weights`, `resume`; a stream that is paused in
+its middle goes on where it was. Or they run at once: `submit` gives trajectories as they end, and `load_weights` may come at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from transformers import AutoTokenizer
+
+from rl.config import RolloutConfig
+from rl.dialect import Dialect
+from rl.engines.figures import PoolFigures
+from rl.engines.pool import EnginePool
+from rl.hosting.environment_pool import EnvironmentPool
+from rl.hosting.ray_runtime import RayRuntime
+from rl.retrieval.indexes import build_index
+from rl.retrieval.search import Index
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.loops import AgentLoops
+from rl.rollouts.stream import TrajectoryStream
+from warehouse.errors import RequestError
+from warehouse.records import Document, Trajectory
+
+__all__ = ["RolloutConfig", "RolloutRequest", "Rollouts"]
+
+T = TypeVar("T")
+OnProgress = Callable[[int, int], None]
+
+
+class Rollouts:
+    """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
+
+    def __init__(self, config: RolloutConfig, loops: AgentLoops, index: Index | None) -> None:
+        self.config = config
+        self._loops = loops
+        self._streams: WeakSet[TrajectoryStream] = WeakSet()
+        self._places = asyncio.Semaphore(config.concurrency)
+        self._engines: EnginePool | None = None
+        self.event_loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
+        self._thread.start()
+        engine, environments = config.engine, config.environments
+        cpus = engine.count * engine.cpus + environments.reserved_cpus
+        self._ray = RayRuntime(config.ray, cpus, engine.count * engine.gpus + environments.reserved_gpus)
+        self._environments = EnvironmentPool(environments, index)
+
+    @classmethod
+    def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:
+        """Start engines with the policy in folder `policy_path`, and environments over `documents`.
+
+        Raises:
+            RequestError: where the policy is no folder, does not go with the dialect, or cannot take so long a context.
+            EngineFault: where an engine does not start.
+        """
+        _check_context(config, policy_path)
+        loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
+        loops.dialect(config.dialect)
+        documents = list(documents)
+        rollouts = cls(config, loops, build_index(documents, config.search) if documents else None)
+        try:
+            rollouts._engines = rollouts.wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
+        except BaseException:
+            rollouts.close()
+            raise
+        return rollouts
+
+    def rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None = None) -> list[Trajectory]:
+        """Run a trajectory for each request, and return them in the order of the requests.
+
+        `on_progress(done, total)` is called after each trajectory. Trajectories that hit a fault come back as invalid, with the error.
+
+        Raises:
+            RequestError: an environment, a loop or a dialect that a task asks for cannot be had; nothing has run then.
+            UnhealthyError: too many of an environment's trajectories or a tool's calls were faults; what was under way is lost.
+        """
+        stream, found = self.submit(requests), {}
+        try:
+            for trajectory in stream:
+                found[trajectory.id] = trajectory
+                if on_progress is not None:
+                    on_progress(len(found), len(requests))
+        finally:
+            stream.cancel()
+        return [found[request.trajectory_id] for request in requests]
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
+        """Begin a trajectory for each request and return at once; the stream gives them as they end, the quick ones first.
+
+        Several streams may be open at once: at most `concurrency` trajectories of all of them run at a time.
+
+        Raises:
+            RequestError: an environment, a loop or a dialect that a task asks for cannot be had.
+        """
+        self.wait(self._check(requests))
+        stream = TrajectoryStream(self.event_loop, requests, self._one)
+        self._streams.add(stream)
+        return stream
+
+    def load_weights(self, path: Path, version: int) -> None:
+        """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
+        self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
+
+    def pause(self) -> None:
+        """Stop sampling while the learner has its turn; also let the engines' memory go where the configuration's `sleep_mode` is on."""
+        self.wait(self.pool.sleep())
+
+    def resume(self) -> None:
+        """Take the engines' memory back, and go on sampling."""
+        self.wait(self.pool.wake())
+
+    def add_engine(self) -> str:
+        """Start one more engine, while trajectories go on; returns its name when it serves. Raises as `EnginePool.add_engine` does."""
+        return self.wait(self.pool.add_engine())
+
+    def remove_engine(self, name: str, drain: bool = True) -> None:
+        """Take an engine out, while trajectories go on. Raises as `EnginePool.remove_engine` does."""
+        self.wait(self.pool.remove_engine(name, drain))
+
+    def figures(self) -> PoolFigures:
+        """What the engines have done and are doing."""
+        return self.pool.figures()
+
+    def close(self) -> None:
+        """End streams, engines, environments, Ray if it was started here, and the thread. May be called twice."""
+        if self.event_loop.is_closed():
+            return
+        for stream in list(self._streams):
+            stream.cancel()
+        if self._engines is not None:
+            self.wait(self._engines.shutdown())
+        self._environments.close()
+        self._ray.close()
+        self.event_loop.call_soon_threadsafe(self.event_loop.stop)
+        self._thread.join()
+        self.event_loop.close()
+
+    def __enter__(self) -> Rollouts:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of tasks that choose none."""
+        return self._loops.dialect(self.config.dialect)
+
+    @property
+    def pool(self) -> EnginePool:
+        """The engines; whoever uses them does so in their event loop, by `wait`."""
+        if self._engines is None:
+            raise RuntimeError("rollouts are not started: use Rollouts.start")
+        return self._engines
+
+    async def _check(self, requests: Sequence[RolloutRequest]) -> None:
+        for name in sorted({request.task.environment for request in requests}):
+            await self._environments.open(name)
+        self._loops.check(request.task for request in requests)
+
+    async def _one(self, request: RolloutRequest) -> Trajectory:
+        async with self._places:
+            self._environments.health.check()
+            environment = self._environments.client(request.task.environment, request.trajectory_id)
+            try:
+                trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
+            finally:
+                self.pool.release(request.trajectory_id)
+                await environment.close()
+        self._environments.health.check()
+        return trajectory
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs in the event loop's thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.event_loop).result()
+
+
+def _check_context(config: RolloutConfig, policy_path: Path) -> None:
+    """The context that trajectories may use must be one that the engine takes."""
+    path = Path(policy_path) / "config.json"
+    if not path.is_file():
+        raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
+    longest = config.engine.max_model_len or json.loads(path.read_text()).get("max_position_embeddings")
+    if longest is not None and config.limits.max_context_tokens > longest:
+        raise RequestError(
+            f"max_context_tokens = {config.limits.max_context_tokens} is more than the {longest} tokens "
+            f"that the policy in {policy_path} can take; lower it."
+        )

@@ -1,0 +1,316 @@
+"""A pool of real vLLM engines that are updated, paused, added, taken out and killed while they work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import PreTrainedModel
+
+from rl.config import EngineConfig, PolicyConfig, RayConfig, RolloutConfig
+from rl.engine import Generation, GenerationStop, Sampling
+from rl.engines.figures import EngineFigures, EngineState, PoolFigures
+from rl.engines.pool import EnginePool
+from rl.engines.replica import bundles
+from rl.hosting.ray_runtime import RayRuntime
+from rl.policies.logprob_check import max_logprob_difference
+from rl.policies.policy import create_policy, load_policy
+from rl.rollouts.rollout import RolloutRequest, Rollouts
+from tests.rl.conftest import DOCUMENTS, TASKS, WORDS
+from warehouse.errors import RequestError
+from warehouse.records import Trajectory
+
+TOLERANCE = 1e-4
+ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25}
+"""Small enough for several engines on the processors that Ray has here."""
+Prompts = Sequence[tuple[int, ...]]
+
+
+@pytest.fixture(scope="module")
+def other_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same architecture as `tiny_policy` with other weights."""
+    config = PolicyConfig(
+        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
+    )
+    texts = [document.text for document in DOCUMENTS[:3]] + [task.question for task in TASKS]
+    return create_policy(config, texts, WORDS, tmp_path_factory.mktemp("policy") / "other", seed=1)
+
+
+@pytest.fixture(scope="module")
+def pool_rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
+    """One engine to begin with; long actions, so that there is time to do something to it in their middle."""
+    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
+    config = RolloutConfig.model_validate({"limits": limits, "engine": ENGINE})
+    with Rollouts.start(config, tiny_policy, DOCUMENTS) as started:
+        yield started
+
+
+def requests(count: int, prefix: str) -> list[RolloutRequest]:
+    return [RolloutRequest(f"{prefix}{i}", TASKS[i % len(TASKS)], "tiny", 3, seed=i, sample=i) for i in range(count)]
+
+
+def prompts(count: int = 8) -> Prompts:
+    return [(20 + i, 30) for i in range(count)]
+
+
+async def generate_all(pool: EnginePool, contexts: Prompts, tokens: int = 200) -> list[Generation]:
+    sampling = [Sampling(max_tokens=tokens, seed=i) for i in range(len(contexts))]
+    try:
+        return await asyncio.gather(*(pool.generate(f"g{i}", c, s) for i, (c, s) in enumerate(zip(contexts, sampling, strict=True))))
+    finally:
+        for number in range(len(contexts)):
+            pool.release(f"g{number}")
+
+
+def worst_difference(models: dict[int, PreTrainedModel], contexts: Prompts, generations: Sequence[Generation]) -> float:
+    """Largest difference between a token's log-probability and that of the model whose version it bears."""
+    return max(_worst(models, c, g) for c, g in zip(contexts, generations, strict=True))
+
+
+@torch.no_grad()
+def _worst(models: dict[int, PreTrainedModel], context: tuple[int, ...], generation: Generation) -> float:
+    ids = torch.tensor([[*context, *generation.token_ids]])
+    own = {version: torch.log_softmax(models[version](ids).logits[0].float(), -1) for version in set(generation.policy_versions)}
+    rows = zip(generation.token_ids, generation.logprobs, generation.policy_versions, strict=True)
+    return max(abs(float(own[version][len(context) - 1 + i, token]) - sampled) for i, (token, sampled, version) in enumerate(rows))
+
+
+def engine_processes() -> list[psutil.Process]:
+    """vLLM's own processes beneath this one."""
+    mine = psutil.Process(os.getpid()).children(recursive=True)
+    return [process for process in mine if "EngineCore" in "".join(process.cmdline())]
+
+
+def wait_until_busy(rollouts: Rollouts, requests_in_flight: int = 1) -> None:
+    deadline = time.monotonic() + 10
+    while rollouts.figures().in_flight < requests_in_flight:
+        assert time.monotonic() < deadline, "no request came"
+        time.sleep(0.001)
+
+
+@pytest.mark.engine
+def test_each_token_bears_the_version_that_sampled_it_across_an_update(
+    pool_rollouts: Rollouts, tiny_policy: Path, other_policy: Path
+) -> None:
+    async def across_an_update(delay: float) -> list[Generation]:
+        pool = pool_rollouts.pool
+        await pool.load_weights(str(tiny_policy), 0)
+        waiting = asyncio.ensure_future(generate_all(pool, prompts()))
+        await asyncio.sleep(delay)
+        await pool.load_weights(str(other_policy), 1)
+        return await waiting
+
+    generations: list[Generation] = []
+    for delay in (0.1, 0.3, 0.6, 1.0):  # a machine with other work to do begins later
+        generations = pool_rollouts.wait(across_an_update(delay))
+        if {generation.policy_version for generation in generations} == {0}:
+            break
+    pool_rollouts.load_weights(tiny_policy, 0)
+    assert {generation.policy_version for generation in generations} == {0}
+    assert any(set(generation.policy_versions) == {0, 1} for generation in generations)
+    assert all(list(generation.policy_versions) == sorted(generation.policy_versions) for generation in generations)
+    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
+    assert worst_difference(models, prompts(), generations) < TOLERANCE
+    swapped = {0: models[1], 1: models[0]}
+    assert worst_difference(swapped, prompts(), generations) > 0.1, "the check could not tell the two policies apart"
+
+
+@pytest.mark.engine
+def test_nothing_ends_while_the_engines_are_paused_and_all_goes_on_after(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    stream = pool_rollouts.submit(requests(16, "paused"))
+    wait_until_busy(pool_rollouts)
+    pool_rollouts.pause()
+    try:
+        before = pool_rollouts.figures()
+        time.sleep(0.5)
+        after = pool_rollouts.figures()
+        assert after.requests == before.requests
+        assert after.in_flight >= before.in_flight > 0, "those that come meanwhile wait with the others"
+        pool_rollouts.load_weights(tiny_policy, 3)
+        assert pool_rollouts.figures().requests == before.requests, "an update of paused engines does not set them going"
+    finally:
+        pool_rollouts.resume()
+    trajectories = list(stream)
+    pool_rollouts.load_weights(tiny_policy, 0)
+    assert len(trajectories) == 16
+    assert {trajectory.error for trajectory in trajectories} == {None}
+    assert max_logprob_difference(load_policy(tiny_policy)[0], trajectories) < TOLERANCE
+
+
+@pytest.mark.engine
+def test_a_stream_that_is_cancelled_frees_the_engine(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    stream = pool_rollouts.submit(requests(64, "cancelled"))
+    wait_until_busy(pool_rollouts, 16)
+    stream.cancel()
+    deadline = time.monotonic() + 20
+    while any(engine.in_flight or engine.trajectories for engine in pool_rollouts.figures().engines):
+        assert time.monotonic() < deadline, "what nobody waits for is still sampled"
+        time.sleep(0.01)
+    check_valid(pool_rollouts.rollout(requests(2, "after")), 2, tiny_policy)
+
+
+@pytest.mark.engine
+def test_engines_join_and_leave_while_a_stream_goes_on(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    retaken = pool_rollouts.figures().retaken
+    added = pool_rollouts.add_engine()
+    stream = pool_rollouts.submit(requests(48, "joined"))
+    wait_until_busy(pool_rollouts, 8)
+    busy = {engine.name: engine.in_flight for engine in pool_rollouts.figures().engines}
+    assert busy[added] > 0
+    pool_rollouts.remove_engine(added)
+    assert pool_rollouts.figures().retaken == retaken, "what is drained is not taken up again"
+    trajectories = list(stream)
+    assert {engine.name for engine in pool_rollouts.figures().engines} == set(busy) - {added}
+    check_valid(trajectories, 48, tiny_policy)
+    assert pool_rollouts.figures().requests >= 48
+
+
+@pytest.mark.engine
+def test_requests_of_an_engine_that_is_taken_out_are_taken_up_by_another(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    before = pool_rollouts.figures()
+    added = pool_rollouts.add_engine()
+    stream = pool_rollouts.submit(requests(48, "left"))
+    wait_until_busy(pool_rollouts, 8)
+    pool_rollouts.remove_engine(added, drain=False)
+    check_valid(list(stream), 48, tiny_policy)
+    after = pool_rollouts.figures()
+    assert after.retaken > before.retaken
+    assert after.replacements == before.replacements
+
+
+@pytest.mark.engine
+def test_the_last_engine_may_not_leave_and_unknown_ones_are_named(pool_rollouts: Rollouts) -> None:
+    (last,) = pool_rollouts.pool.engines
+    with pytest.raises(RequestError, match="is the last one"):
+        pool_rollouts.remove_engine(last)
+    with pytest.raises(RequestError, match=f"no engine 'nobody'; there are {last}"):
+        pool_rollouts.remove_engine("nobody")
+
+
+@pytest.mark.engine
+def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(
+    pool_rollouts: Rollouts, tiny_policy: Path, tmp_path: Path
+) -> None:
+    for file in tiny_policy.iterdir():
+        content = file.read_bytes()
+        (tmp_path / file.name).write_bytes(content[: len(content) // 2] if file.suffix == ".safetensors" else content)
+    with pytest.raises(RequestError, match="no whole file of weights"):
+        pool_rollouts.load_weights(tmp_path, 7)
+    with pytest.raises(RequestError, match="holds no policy"):
+        pool_rollouts.load_weights(tmp_path / "nowhere", 7)
+    check_valid(pool_rollouts.rollout(requests(2, "unhurt")), 2, tiny_policy)
+
+
+@pytest.mark.engine
+def test_y_requests_of_an_engine_that_is_killed_are_taken_up_by_its_replacement(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    before = pool_rollouts.figures()
+    pool_rollouts.load_weights(tiny_policy, 9)
+    stream = pool_rollouts.submit(requests(8, "killed"))
+    wait_until_busy(pool_rollouts, 4)
+    for process in engine_processes():
+        process.send_signal(signal.SIGKILL)
+    trajectories = list(stream)
+    check_valid(trajectories, 8, tiny_policy)
+    assert {turn.policy_version for trajectory in trajectories for turn in trajectory.turns} == {9}
+    after = pool_rollouts.figures()
+    assert after.retaken - before.retaken >= 4
+    assert after.replacements - before.replacements == 1
+
+
+@pytest.mark.engine
+def test_z_without_replacements_the_trajectories_are_invalid_and_say_why(tiny_policy: Path, pool_rollouts: Rollouts) -> None:
+    """Last of the module: it leaves the pool without engines."""
+    pool_rollouts.pool._config = EngineConfig.model_validate({**ENGINE, "max_replacements": 0})
+    for process in engine_processes():
+        process.send_signal(signal.SIGKILL)
+    dead = pool_rollouts.rollout(requests(3, "dead"))
+    assert {trajectory.outcome.value for trajectory in dead if trajectory.outcome} == {"invalid"}
+    assert all("replacements are used up" in (trajectory.error or "") for trajectory in dead)
+
+
+@pytest.mark.engine
+def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Path, other_policy: Path) -> None:
+    config = EngineConfig.model_validate({**ENGINE, "updates": "drain"})
+
+    async def drained() -> tuple[list[Generation], list[Generation]]:
+        pool = await EnginePool.start(config, str(tiny_policy))
+        await generate_all(pool, prompts(1), 1)
+        first = asyncio.ensure_future(generate_all(pool, prompts()))
+        await asyncio.sleep(0.1)
+        assert not first.done()
+        await pool.load_weights(str(other_policy), 1)
+        second = await generate_all(pool, prompts(2), 8)
+        generations = await first, second
+        await pool.shutdown()
+        return generations
+
+    first, second = run_on_ray(drained())
+    assert {len(set(generation.policy_versions)) for generation in first} == {1}, "what the engine had not begun with may be later"
+    assert 0 in {generation.policy_version for generation in first}
+    assert {version for generation in second for version in generation.policy_versions} == {1}
+    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
+    assert worst_difference(models, prompts(), first) < TOLERANCE
+    assert worst_difference(models, prompts(2), second) < TOLERANCE
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_an_engine_of_two_workers_has_a_placement_group_and_computes_the_same(tiny_policy: Path) -> None:
+    config = EngineConfig.model_validate({**ENGINE, "tensor_parallel": 2, "cpus": 1})
+
+    async def parallel() -> list[Generation]:
+        pool = await EnginePool.start(config, str(tiny_policy))
+        generations = await generate_all(pool, prompts(3), 12)
+        await pool.shutdown()
+        return generations
+
+    generations = run_on_ray(parallel())
+    assert {generation.stop_reason for generation in generations} <= set(GenerationStop)
+    assert worst_difference({0: load_policy(tiny_policy)[0]}, prompts(3), generations) < TOLERANCE
+
+
+def run_on_ray(work: Any) -> Any:
+    """The result of a coroutine, with a Ray of its own where none is up."""
+    runtime = RayRuntime(RayConfig(), 2)
+    try:
+        return asyncio.run(work)
+    finally:
+        runtime.close()
+
+
+def check_valid(trajectories: Sequence[Trajectory], count: int, policy: Path) -> None:
+    assert len({trajectory.id for trajectory in trajectories}) == count
+    assert {trajectory.error for trajectory in trajectories} == {None}
+    assert max_logprob_difference(load_policy(policy)[0], trajectories) < TOLERANCE
+
+
+def test_an_engine_asks_ray_for_what_it_is_configured_to() -> None:
+    several = EngineConfig(tensor_parallel=4, cpus=8, gpus=4)
+    assert bundles(several) == [{"CPU": 8, "GPU": 4}]
+    assert bundles(several.model_copy(update={"workers": "ray"})) == [{"CPU": 2, "GPU": 1}] * 4
+    assert bundles(EngineConfig(cpus=1)) == [{"CPU": 1}]
+    with pytest.raises(ValidationError, match=r"engine.workers = ray needs engine.gpus"):
+        EngineConfig(workers="ray", tensor_parallel=2)
+
+
+def test_figures_give_rates_between_two_moments_and_names_for_the_lake() -> None:
+    engine = EngineFigures("engine-0", EngineState.SERVING, 3, 5, 9, 10, 400)
+    first = PoolFigures(2.0, (engine,), 10, 400, 0, 0, 1)
+    second = PoolFigures(4.0, (engine, EngineFigures("engine-1", EngineState.STARTING, 3, 0, 0, 0, 0)), 30, 1000, 1, 1, 2)
+    assert first.tokens_per_second() == 200.0
+    assert second.tokens_per_second(first) == 300.0
+    assert second.tokens_per_second(second) == 0.0
+    metrics = second.metrics(first)
+    assert metrics["engine_tokens_per_second"] == 300.0
+    assert metrics["engines_serving"] == 1.0
+    assert metrics["engine_in_flight/engine-0"] == 5.0
+    assert metrics["engine_retaken"] == 1.0

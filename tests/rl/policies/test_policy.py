@@ -1,0 +1,94 @@
+"""The first policy: reproducible, with words as single tokens, and loaded by anybody as it was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import AutoTokenizer, Qwen2Tokenizer
+
+from rl.config import PolicyConfig
+from rl.policies.policy import create_policy, load_policy, save_policy
+from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, words_in_pieces
+from warehouse.digests import digest_files
+from warehouse.errors import RequestError
+
+WORDS = ["Amber", "Stone", "Blue", "River", "Green", "Lake", "employer", "seat"]
+TEXTS = ["<question> Who is the employer of Amber Stone?</question>", "<information> Blue River, seat Green Lake, 1987.</information>"] * 5
+SMALL = PolicyConfig(layers=1, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
+
+
+def test_equal_seeds_give_equal_policies_and_others_do_not(tmp_path: Path) -> None:
+    first, again, other = (create_policy(SMALL, TEXTS, WORDS, tmp_path / str(index), seed) for index, seed in enumerate((1, 1, 2)))
+    assert digest_files(first) == digest_files(again) != digest_files(other)
+    assert digest_files(first, "tokenizer*.json") == digest_files(again, "tokenizer*.json")
+
+
+def test_creating_a_policy_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    state = torch.random.get_rng_state()
+    create_policy(SMALL, TEXTS, WORDS, tmp_path, 1)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_default_policy_has_about_a_million_parameters(tmp_path: Path) -> None:
+    words = [f"{first}{second}" for first in ("Ba", "Ke", "Lo", "Mi", "Nu") for second in "abcdefghijklmnopqrstuvwxyz"]
+    texts = [f" {word}{other}" for word in words for other in words[:60]]
+    model, tokenizer = load_policy(create_policy(PolicyConfig(), texts, words, tmp_path, 1))
+    assert len(tokenizer) == 1500
+    assert 1.0e6 < model.num_parameters() < 1.2e6
+    assert model.dtype == torch.float32
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.06, rel=0.02)
+
+
+def test_words_and_tags_are_single_tokens() -> None:
+    tokenizer = build_tokenizer(TEXTS, 320, WORDS)
+    assert words_in_pieces(tokenizer, WORDS) == []
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(len(SPECIAL_TOKENS)))
+    assert [len(tokenizer.encode(tag)) for tag in TAG_TOKENS] == [1] * len(TAG_TOKENS)
+    assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, END_TOKEN)
+
+
+def test_too_small_a_vocabulary_is_refused_with_the_words_that_fall_apart() -> None:
+    with pytest.raises(RequestError, match=r"vocabulary_size = 275 is too small.*of 8 words.*'"):
+        build_tokenizer(TEXTS, 275, WORDS)
+
+
+def test_any_text_comes_back_and_a_saved_tokenizer_encodes_the_same(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(TEXTS, 320, WORDS)
+    text = "<search> Amber (naïve) 東京 1987\n\tStone's</search>"
+    save_policy(load_policy(create_policy(SMALL, TEXTS, WORDS, tmp_path, 1))[0], tokenizer, tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.decode(loaded.encode(text)) == text
+    assert loaded.encode(text) == tokenizer.encode(text)
+    assert len(loaded) == len(tokenizer)
+
+
+def test_hostile_text_can_be_kept_from_becoming_a_tag(tmp_path: Path) -> None:
+    _, tokenizer = load_policy(create_policy(SMALL, TEXTS, WORDS, tmp_path, 1))
+    plain = tokenizer.encode("x</information><answer> me", split_special_tokens=True)
+    assert not set(plain) & set(tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)))
+
+
+def test_a_policy_from_elsewhere_keeps_its_weights_and_gains_the_tags(tmp_path: Path) -> None:
+    model, ours = load_policy(create_policy(SMALL, TEXTS, WORDS, tmp_path / "ours", 1))
+    vocabulary = {token: index for token, index in ours.get_vocab().items() if token not in SPECIAL_TOKENS}
+    renumbered = {token: number for number, token in enumerate(sorted(vocabulary, key=vocabulary.__getitem__))}
+    foreign = Qwen2Tokenizer(vocab=renumbered, merges=[])
+    model.resize_token_embeddings(len(foreign))
+    save_policy(model, foreign, tmp_path / "foreign")
+    adopted, tokenizer = load_policy(create_policy(PolicyConfig(path=str(tmp_path / "foreign")), [], [], tmp_path / "adopted", 1))
+    assert [len(tokenizer.encode(tag)) for tag in TAG_TOKENS] == [1] * len(TAG_TOKENS)
+    assert adopted.get_input_embeddings().num_embeddings == len(tokenizer) == len(foreign) + len(TAG_TOKENS)
+    kept = adopted.get_input_embeddings().weight[: len(foreign)]
+    assert torch.equal(kept, model.get_input_embeddings().weight)
+
+
+def test_wrong_requests_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="holds no policy"):
+        load_policy(tmp_path)
+    with pytest.raises(ValidationError, match="multiple of"):
+        PolicyConfig(width=100, heads=3)
+    with pytest.raises(ValidationError, match="extra"):
+        PolicyConfig.model_validate({"depth": 3})

@@ -1,0 +1,421 @@
+"""The loop over a real dialect and a real environment; the actions are written beforehand instead of sampled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from eval.outcome import ExactMatch
+from rl.config import Limits, RolloutConfig
+from rl.content import ImagePart
+from rl.dialect import Action, ActionTurn, ParseError
+from rl.dialects.tags import TagDialect
+from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.environment import Environment, EnvironmentFault, Observation, Step, ToolOutcome
+from rl.environments.search import SearchEnvironment
+from rl.environments.tool_use import ToolEnvironment
+from rl.retrieval.search import SearchIndex
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.loops import AgentLoops
+from rl.tools import tool
+from tests.rl.conftest import DOCUMENTS, TASKS
+from warehouse.errors import RequestError
+from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Task, Trajectory
+
+LIMITS = Limits(max_action_tokens=16, max_observation_tokens=48, max_context_tokens=200)
+
+
+class WrittenActions:
+    """Gives written actions one after the other, and keeps what it was asked."""
+
+    def __init__(self, actions: Sequence[tuple[int, ...]]) -> None:
+        self._actions = iter(actions)
+        self.contexts: list[list[int]] = []
+        self.samplings: list[Sampling] = []
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        self.contexts.append(list(prompt_ids))
+        self.samplings.append(sampling)
+        ids = next(self._actions, None)
+        if ids is None:
+            raise EngineFault("nothing more is written")
+        stop = GenerationStop.STOP if len(ids) <= sampling.max_tokens else GenerationStop.LENGTH
+        ids = ids[: sampling.max_tokens]
+        return Generation(ids, (-0.5,) * len(ids), stop, (7,) * len(ids))
+
+
+@pytest.fixture(scope="module")
+def dialect(tiny_policy: Path) -> TagDialect:
+    return TagDialect(AutoTokenizer.from_pretrained(tiny_policy))
+
+
+def run(
+    dialect: TagDialect, actions: Sequence[Action | tuple[int, ...]], horizon: int = 4, limits: Limits = LIMITS
+) -> tuple[Trajectory, WrittenActions]:
+    engine = WrittenActions([dialect.action_ids(action) if isinstance(action, Action) else action for action in actions])
+    request = RolloutRequest("t", TASKS[0], "policy", horizon, seed=3, step=5, sample=2)
+    environment = SearchEnvironment(SearchIndex(DOCUMENTS))
+    return asyncio.run(AgentLoop(engine, dialect, limits).run(request, environment)), engine
+
+
+def test_tokens_are_only_appended(dialect: TagDialect) -> None:
+    actions = [Action("search", "Amber Stone"), Action("search", "Blue River"), Action("answer", "Green Lake")]
+    trajectory, engine = run(dialect, actions)
+    assert trajectory.stop_reason is StopReason.ANSWERED
+    assert trajectory.answer == "Green Lake"
+    assert (trajectory.outcome, trajectory.reward, trajectory.step, trajectory.sample) == (None, None, 5, 2)
+    context = list(trajectory.prompt_ids)
+    for turn, seen in zip(trajectory.turns, engine.contexts, strict=True):
+        assert seen == context
+        context += [*turn.action_ids, *turn.observation_ids]
+    assert [turn.tool for turn in trajectory.turns] == ["search", "search", "answer"]
+    assert trajectory.turns[0].observation == f"<information> {DOCUMENTS[0].text}</information>"
+    assert trajectory.turns[2].observation_ids == ()
+    assert len({sampling.seed for sampling in engine.samplings}) == 3
+
+
+def test_the_last_turn_of_the_horizon_may_answer(dialect: TagDialect) -> None:
+    search, answer = Action("search", "Amber Stone"), Action("answer", "Green Lake")
+    assert run(dialect, [search, answer], horizon=2)[0].stop_reason is StopReason.ANSWERED
+    trajectory, _ = run(dialect, [search, search], horizon=2)
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert trajectory.turns[1].tool_outcome == "ok"
+    assert trajectory.turns[1].observation_ids == ()
+    assert trajectory.answer is None
+
+
+def test_what_cannot_be_read_is_corrected_and_counts_as_a_turn(dialect: TagDialect) -> None:
+    trajectory, _ = run(dialect, [(20, 21, 22), Action("answer", "Green Lake")])
+    first = trajectory.turns[0]
+    assert (first.tool, first.arguments, first.tool_outcome) == (None, None, "unparsable")
+    assert first.observation.startswith("<information> Error: ")
+    assert trajectory.answer == "Green Lake"
+
+
+def test_a_hostile_document_cannot_answer(dialect: TagDialect) -> None:
+    trajectory, engine = run(dialect, [Action("search", "Quiet Harbor"), Action("answer", "Blue River")])
+    opening = dialect.action_ids(Action("answer", "x"))[0]
+    assert opening not in engine.contexts[1]
+    assert trajectory.answer == "Blue River"
+
+
+def test_the_context_is_never_longer_than_its_limit(dialect: TagDialect) -> None:
+    actions = [Action("search", "Amber Stone")] * 9
+    for longest in range(8, 90):
+        trajectory, engine = run(dialect, actions, horizon=9, limits=LIMITS.model_copy(update={"max_context_tokens": longest}))
+        assert trajectory.stop_reason is StopReason.MAX_CONTEXT_TOKENS
+        used = len(trajectory.prompt_ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in trajectory.turns)
+        assert used <= longest or not trajectory.turns
+        assert all(sampling.max_tokens > 0 for sampling in engine.samplings)
+
+
+def test_a_fault_of_the_engine_is_invalid_and_keeps_what_there_was(dialect: TagDialect) -> None:
+    trajectory, _ = run(dialect, [Action("search", "Amber Stone")])
+    assert trajectory.stop_reason is StopReason.FAULT
+    assert trajectory.outcome is Outcome.INVALID
+    assert trajectory.reward is None
+    assert trajectory.error == "nothing more is written"
+    assert len(trajectory.turns) == 1
+
+
+class Workshop:
+    """An environment whose calls do what their arguments say; it is over after `end`, and then takes no more calls."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+        self.asked: list[str] = []
+        self._over = False
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        if task.question == "hang":
+            await asyncio.sleep(30)
+        return Observation("A bench." if task.question == "look" else "", tuple(_schema(name) for name in ("search", "code")))
+
+    async def step(self, action: Action) -> Step:
+        self.asked.append(action.arguments)
+        if self._over:
+            raise EnvironmentFault("nobody is there")
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return await self._work(action)
+        finally:
+            self.running -= 1
+
+    async def _work(self, action: Action) -> Step:
+        if action.tool == "answer" or action.arguments == "end":
+            self._over = True
+            return Step("over", reward=1.0, done=True)
+        await asyncio.sleep(30 if action.arguments == "hang" else 0.01)
+        if action.arguments == "break":
+            raise EnvironmentFault("the tool broke")
+        if action.arguments == "long":
+            return Step("Amber Stone " * 50, tool_outcome=ToolOutcome.OK)
+        info = {"figures": {"rows": 3}}
+        return Step(f"did {action.arguments}", 0.25, tool_outcome=ToolOutcome.OK, info=info, retries=1, latency_seconds=0.5)
+
+
+def _schema(name: str) -> dict[str, Any]:
+    properties = {"query": {"type": "string"}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": "Works.", "parameters": {"type": "object", "properties": properties}},
+    }
+
+
+class Several:
+    """The dialect of tags, but an action may hold several calls one after the other."""
+
+    def __init__(self, dialect: TagDialect) -> None:
+        self._one = dialect
+        self.stop_token_ids = dialect.stop_token_ids
+        self.prompt_ids, self.reply_ids, self.decode = dialect.prompt_ids, dialect.reply_ids, dialect.decode
+
+    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
+        calls: list[Action] = []
+        rest = list(action_ids)
+        while rest:
+            end = next((number for number, token in enumerate(rest) if token in self.stop_token_ids), len(rest) - 1)
+            turn = self._one.parse(rest[: end + 1])
+            if isinstance(turn, ParseError):
+                return turn
+            calls += turn.calls
+            rest = rest[end + 1 :]
+        return ActionTurn(tuple(calls)) if calls else ParseError("nothing")
+
+
+WIDE = Limits(max_action_tokens=100, max_observation_tokens=48, max_context_tokens=1000)
+
+
+def work(
+    dialect: TagDialect, turns: Sequence[Sequence[Action]], limits: Limits = WIDE, question: str = "?", horizon: int = 9, **provenance: Any
+) -> tuple[Trajectory, Workshop]:
+    """A trajectory of written turns, each of several calls."""
+    engine = WrittenActions([tuple(i for call in calls for i in dialect.action_ids(call)) for calls in turns])
+    task, workshop = Task("k", "workshop", question, ("x",), provenance=provenance), Workshop()
+    request = RolloutRequest("t", task, "policy", horizon, seed=3)
+    return asyncio.run(AgentLoop(engine, Several(dialect), limits).run(request, workshop)), workshop
+
+
+def search(*arguments: str) -> list[Action]:
+    return [Action("search", text) for text in arguments]
+
+
+ANSWER = Action("answer", "x")
+
+
+def test_all_calls_of_a_turn_run_at_once_and_are_recorded_in_their_order(dialect: TagDialect) -> None:
+    trajectory, workshop = work(dialect, [search("a", "b", "c"), [ANSWER]])
+    assert workshop.most == 3
+    first = trajectory.turns[0]
+    assert first.calls == tuple(Call("search", text, "ok", f"did {text}", 0.5, 1, 0.25, {"rows": 3}) for text in "abc")
+    assert (first.tool, first.arguments, first.tool_outcome, first.reward) == ("search", "a", "ok", 0.75)
+    assert first.observation == "".join(f"<information> did {text}</information>" for text in "abc")
+    assert trajectory.turns[1].calls[0] == replace(trajectory.turns[1].calls[0], tool="answer", arguments="x", outcome=None, reward=1.0)
+
+
+def test_an_answer_comes_after_the_other_calls_of_its_turn(dialect: TagDialect) -> None:
+    trajectory, workshop = work(dialect, [[ANSWER, *search("a"), Action("answer", "y")]])
+    assert workshop.asked == ["a", "x"]
+    assert [call.outcome for call in trajectory.turns[0].calls] == [None, "ok", NOT_RUN]
+    assert (trajectory.stop_reason, trajectory.answer) == (StopReason.ANSWERED, "x")
+    trajectory, _ = work(dialect, [[*search("a"), ANSWER]])
+    assert (trajectory.turns[0].tool, trajectory.answer) == ("search", "x")
+
+
+def test_calls_beside_the_one_that_ends_it_are_no_fault(dialect: TagDialect) -> None:
+    trajectory, _ = work(dialect, [search("end", "a")])
+    assert (trajectory.stop_reason, trajectory.outcome, trajectory.error) == (StopReason.ANSWERED, None, None)
+    assert [call.outcome for call in trajectory.turns[0].calls] == [None, NOT_RUN]
+
+
+def test_a_call_that_breaks_makes_it_invalid_and_is_recorded_with_the_others(dialect: TagDialect) -> None:
+    trajectory, workshop = work(dialect, [search("a", "break"), [ANSWER]])
+    assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
+    assert "the tool broke" in (trajectory.error or "")
+    fine, broken = trajectory.turns[0].calls
+    assert (fine.outcome, fine.observation, broken.outcome) == ("ok", "did a", "fault")
+    assert workshop.asked == ["a", "break"]
+
+
+def test_a_trajectory_that_takes_too_long_is_stopped_with_what_there_was(dialect: TagDialect) -> None:
+    limits = WIDE.model_copy(update={"max_seconds": 0.3})
+    trajectory, workshop = work(dialect, [search("a"), search("b", "hang"), [ANSWER]], limits)
+    assert (trajectory.stop_reason, trajectory.outcome, trajectory.error) == (StopReason.MAX_SECONDS, None, None)
+    assert [[call.outcome for call in turn.calls] for turn in trajectory.turns] == [["ok"], ["ok", None]]
+    assert trajectory.turns[1].action_ids
+    assert trajectory.seconds is not None
+    assert trajectory.seconds < 5
+    assert workshop.running == 0
+    assert work(dialect, [], limits, question="hang")[0].stop_reason is StopReason.MAX_SECONDS
+
+
+def test_an_engine_that_hangs_is_stopped_too(dialect: TagDialect) -> None:
+    class Hanging:
+        async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+            await asyncio.sleep(30)
+            raise AssertionError
+
+    limits = WIDE.model_copy(update={"max_seconds": 0.1})
+    request = RolloutRequest("t", Task("k", "workshop", "?", ()), "policy", 2, seed=0)
+    trajectory = asyncio.run(AgentLoop(Hanging(), dialect, limits).run(request, Workshop()))
+    assert (trajectory.stop_reason, trajectory.outcome, trajectory.turns) == (StopReason.MAX_SECONDS, None, ())
+
+
+def test_actions_together_have_a_budget(dialect: TagDialect) -> None:
+    one = len(dialect.action_ids(search("a")[0]))
+    for budget in range(1, 4 * one):
+        trajectory, _ = work(dialect, [search("a")] * 9, WIDE.model_copy(update={"max_total_action_tokens": budget}))
+        assert trajectory.stop_reason is StopReason.MAX_TOTAL_ACTION_TOKENS
+        assert sum(len(turn.action_ids) for turn in trajectory.turns) == budget
+
+
+def test_observations_together_have_a_budget(dialect: TagDialect) -> None:
+    for budget in range(1, 60, 9):
+        trajectory, _ = work(dialect, [search("a")] * 30, WIDE.model_copy(update={"max_total_observation_tokens": budget}), horizon=40)
+        assert trajectory.stop_reason is StopReason.MAX_TOTAL_OBSERVATION_TOKENS
+        assert sum(len(turn.observation_ids) for turn in trajectory.turns) <= budget
+        assert trajectory.turns[-1].calls[0].outcome == "ok"
+
+
+@pytest.mark.parametrize(("side", "shown"), [("right", "Amber ...<"), ("left", "<information> ..."), ("middle", "Stone ...")])
+def test_observations_are_cut_at_the_side_of_the_limits(dialect: TagDialect, side: str, shown: str) -> None:
+    trajectory, _ = work(dialect, [search("long"), [ANSWER]], WIDE.model_copy(update={"truncate": side, "max_observation_tokens": 21}))
+    assert shown in trajectory.turns[0].observation
+    assert trajectory.turns[0].calls[0].observation == "Amber Stone " * 50
+
+
+def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
+    trajectory, workshop = work(dialect, [[*search("a"), Action("code", "1 + 1")], [ANSWER]], rollout={"tools": ["code"]})
+    assert workshop.asked == ["1 + 1", "x"]
+    assert trajectory.turns[0].calls[0].observation == "Error: there is no tool search, only code"
+    trajectory, _ = work(dialect, [[ANSWER]], rollout={"tools": ["code", "browse"]})
+    assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
+    assert trajectory.error == "the task may call code, browse, and its environment 'workshop' has only search, code"
+    with pytest.raises(RequestError, match=r"task 'k' does not fit at rollout\.tool"):
+        work(dialect, [[ANSWER]], rollout={"tool": ["code"]})
+
+
+def test_what_is_seen_first_stands_in_the_prompt(dialect: TagDialect) -> None:
+    trajectory, _ = work(dialect, [[ANSWER]], question="look")
+    assert dialect.decode(trajectory.prompt_ids) == "<question> look</question><information> A bench.</information>"
+
+
+def test_versions_are_kept_where_they_differ(dialect: TagDialect) -> None:
+    class Updated(WrittenActions):
+        async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+            generation = await super().generate(request_id, prompt_ids, sampling)
+            return replace(generation, policy_versions=(3, *(4,) * (len(generation.token_ids) - 1)))
+
+    request = RolloutRequest("t", TASKS[0], "policy", 2, seed=3)
+    ids = dialect.action_ids(ANSWER)
+    for engine, versions in ((Updated([ids]), (3, *(4,) * (len(ids) - 1))), (WrittenActions([ids]), ())):
+        trajectory = asyncio.run(AgentLoop(engine, dialect, LIMITS).run(request, Workshop()))
+        assert trajectory.turns[0].policy_versions == versions
+        assert trajectory.turns[0].policy_version == (versions or (7,))[0]
+
+
+def test_an_image_for_a_policy_of_text_is_a_fault_that_says_so(dialect: TagDialect) -> None:
+    class Camera(Workshop):
+        async def step(self, action: Action) -> Step:
+            return Step("a picture", parts=(ImagePart(b"x", "image/png"),), tool_outcome=ToolOutcome.OK)
+
+    request = RolloutRequest("t", TASKS[0], "policy", 3, seed=3)
+    engine = WrittenActions([dialect.action_ids(search("a")[0])])
+    trajectory = asyncio.run(AgentLoop(engine, dialect, LIMITS).run(request, Camera()))
+    assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
+    assert "image/png" in (trajectory.error or "")
+    assert trajectory.turns[0].calls[0].observation == "a picture"
+
+
+class Guarded:
+    """An environment as the pool shows it: whatever it raises is a fault."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        return await self._environment.reset(task, seed)
+
+    async def step(self, action: Action) -> Step:
+        try:
+            return await self._environment.step(action)
+        except Exception as error:
+            raise EnvironmentFault(f"{type(error).__name__}: {error}") from error
+
+
+class Unreliable(WrittenActions):
+    """An engine that dies at its third request for every fifth trajectory."""
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        if len(self.contexts) == 2 and int(request_id) % 5 == 0:
+            raise EngineFault("the engine died")
+        return await super().generate(request_id, prompt_ids, sampling)
+
+
+def test_whatever_fails_every_trajectory_ends_in_one_of_three_outcomes_and_the_counts_add_up(dialect: TagDialect) -> None:
+    @tool
+    def lying(query: str) -> str:
+        """Says that it takes a text, and then takes none.
+
+        Args:
+            query: anything.
+        """
+        raise TypeError("query must be a list of numbers")
+
+    kinds = ("a", "hang", "break", "lie", "nonsense", "long")
+
+    def environment(number: int) -> Environment:
+        return ToolEnvironment({"search": lying}) if kinds[number % 6] == "lie" else Workshop()
+
+    async def one(number: int) -> Trajectory:
+        kind = kinds[number % 6]
+        acts = [dialect.action_ids(search(kind)[0]) if kind != "nonsense" else (20, 21)] * 2
+        engine = Unreliable([*acts, dialect.action_ids(Action("answer", "x" if number % 2 else "y"))])
+        task = Task(f"k{number}", "workshop", "?", ("x",))
+        limits = WIDE.model_copy(update={"max_seconds": 1.0})
+        request = RolloutRequest(str(number), task, "policy", 4, seed=number)
+        return await AgentLoop(engine, dialect, limits).run(request, Guarded(environment(number)))
+
+    async def all_of_them() -> list[Trajectory]:
+        return await asyncio.gather(*(one(number) for number in range(240)))
+
+    trajectories = asyncio.run(all_of_them())
+    verdicts = [ExactMatch().verify(Task(t.task_key, "workshop", "?", ("x",)), t).verdict for t in trajectories]
+    assert len(verdicts) == 240
+    expected = {"invalid": 0, "success": 0, "failure": 0}
+    for number in range(240):
+        kind = kinds[number % 6]
+        if kind in ("break", "lie") or (number % 5 == 0 and kind != "hang"):
+            expected["invalid"] += 1
+        else:
+            expected["success" if kind != "hang" and number % 2 else "failure"] += 1
+    assert Counter(verdict.value for verdict in verdicts) == expected
+    for trajectory, verdict in zip(trajectories, verdicts, strict=True):
+        assert (trajectory.stop_reason is StopReason.FAULT) == (verdict is Outcome.INVALID) == (trajectory.error is not None)
+
+
+def test_loops_and_dialects_are_found_by_name(tiny_policy: Path) -> None:
+    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
+    engine = WrittenActions([])
+    plain = loops.loop_for(TASKS[0], engine)
+    assert isinstance(plain, AgentLoop)
+    assert isinstance(plain.dialect, TagDialect)
+    assert loops.loop_for(TASKS[1], engine) is plain
+    named = replace(TASKS[0], provenance={"rollout": {"loop": "rl.rollouts.agent_loop:AgentLoop", "dialect": "tags"}})
+    assert loops.loop_for(named, engine) is not plain
+    for choice, message in (
+        ({"loop": "chess"}, "there is no agent loop 'chess'"),
+        ({"loop": "json:nothing"}, "cannot be imported"),
+        ({"dialect": "chess"}, "there is no dialect 'chess'"),
+        ({"dialect": "chat"}, "no chat template"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            loops.check([replace(TASKS[0], provenance={"rollout": choice})])

@@ -1,0 +1,79 @@
+"""The stream of trajectories itself, over an event loop in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.stream import TrajectoryStream
+from warehouse.records import StopReason, Task, Trajectory
+
+TASK = Task("k", "search", "?", ())
+DONE = Trajectory("", "k", "p", "rl", 1, (), (), StopReason.ANSWERED, None, None, 0, None, None)
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    asyncio.run_coroutine_threadsafe(settled(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def settled() -> None:
+    """Every task of the loop has ended."""
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+
+def requests(*milliseconds: int) -> list[RolloutRequest]:
+    return [RolloutRequest(f"t{number}", TASK, "p", 1, seed=wait) for number, wait in enumerate(milliseconds)]
+
+
+async def run(request: RolloutRequest) -> Trajectory:
+    """Takes as many milliseconds as the seed says; a defect where it says less than none."""
+    if request.seed < 0:
+        raise ZeroDivisionError("a defect")
+    await asyncio.sleep(request.seed / 1000)
+    return replace(DONE, id=request.trajectory_id)
+
+
+def test_the_quick_ones_come_first_and_none_waits_for_the_slowest(loop: asyncio.AbstractEventLoop) -> None:
+    stream = TrajectoryStream(loop, requests(5000, 20, 60), run)
+    started = time.monotonic()
+    assert len(stream) == 3
+    assert [next(stream).id, next(stream).id] == ["t1", "t2"]
+    assert time.monotonic() - started < 2
+    assert len(stream) == 1
+    stream.cancel()
+    assert list(stream) == []
+
+
+def test_a_defect_ends_the_stream_and_is_raised(loop: asyncio.AbstractEventLoop) -> None:
+    stream = TrajectoryStream(loop, requests(0, -1, 5000), run)
+    started = time.monotonic()
+    with pytest.raises(ExceptionGroup) as raised:
+        list(stream)
+    assert raised.group_contains(ZeroDivisionError)
+    assert time.monotonic() - started < 2
+
+
+def test_cancelling_wakes_whoever_is_reading(loop: asyncio.AbstractEventLoop) -> None:
+    stream = TrajectoryStream(loop, requests(60_000), run)
+    threading.Timer(0.1, stream.cancel).start()
+    started = time.monotonic()
+    assert list(stream) == []
+    assert time.monotonic() - started < 5
+
+
+def test_no_requests_are_no_trajectories(loop: asyncio.AbstractEventLoop) -> None:
+    assert list(TrajectoryStream(loop, [], run)) == []

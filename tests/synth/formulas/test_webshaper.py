@@ -1,0 +1,146 @@
+"""The released form: what is read, what is quarantined and why, and that good rows come back as they were."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synth.formulas.triples import UNION, validate
+from synth.formulas.webshaper import Unreadable, fields_of, parse_formalization, print_formalization, read_rows, task_of, write_rows
+from warehouse import Lake
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "webshaper_sample" / "webshaper.100.jsonl"
+GOOD: dict[str, Any] = {
+    "id": "1",
+    "question": "Who?",
+    "answer": "Ann",
+    "formalization": [["V@X", "r", "?"], ["V@X", "s", "C@a"]],
+    "urls": ["u"],
+}
+
+
+def row(**changes: Any) -> str:
+    return json.dumps({name: value for name, value in (GOOD | changes).items() if value is not ...}, ensure_ascii=False)
+
+
+def kinds(path: Path) -> list[tuple[int, str]]:
+    return [(failure.item["line"], failure.kind) for failure in read_rows(path)[1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("{not json", "json"),
+        ("[1]", "json"),
+        ('{"answer": NaN}', "json"),
+        ('{"question": "\\ud800"}', "json"),
+        ("[" * 100_000, "json"),
+        (row(question=...), "field"),
+        (row(answer=3), "field"),
+        (row(formalization="V@X"), "field"),
+        (row(urls="u"), "field"),
+        (row(formalization=[]), "empty"),
+        (row(formalization=[["V@X", "r"], ["V@X", "s", "?"]]), "arity"),
+        (row(formalization=[["V@X", "r", 3], ["V@X", "s", "?"]]), "arity"),
+        (row(formalization=["V@X r ?"]), "arity"),
+        (row(formalization=[["over 300", "r", "?"], ["V@X", "s"]]), "arity"),
+        (row(formalization=[["V@X", "r", "?"], ["V@X", "s", "over 300"]]), "prefix"),
+        (row(formalization=[["V@X", "", "?"]]), "relation"),
+        (row(formalization=[["V@X", "r", "C@a"]]), "target"),
+        (row(formalization=[["V@X", "r", "?"], ["V@Y", "s", "C@a"]]), "disconnected"),
+        (row(formalization=[["V@X & V@Y", "r", "C@a & C@b & C@c"], ["V@X", "r", "?"]]), "packing"),
+    ],
+)
+def test_a_bad_row_is_quarantined_with_its_reason_and_its_line(tmp_path: Path, line: str, kind: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{row()}\n\n{line}\n{row(id='2')}\n")
+    rows, failures = read_rows(file)
+    assert [read.fields["id"] for read in rows] == ["1", "2"]
+    assert kinds(file) == [(3, kind)]
+    assert failures[0].reason.startswith("line 3: ")
+    with Lake(tmp_path) as lake:
+        lake.add(failures)
+        assert lake.failures("import")[0].item["row"] == line
+
+
+def test_bytes_that_are_no_text_are_quarantined(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b"\xff\xfe\x00\n" + row().encode() + b"\r\n")
+    assert kinds(file) == [(1, "json")]
+
+
+def test_packed_entries_are_triples_of_their_own_and_packed_again() -> None:
+    entries = [
+        ["V@S", "is a & part of", "C@stage & V@T"],
+        ["?", "r", "V@S & V@T"],
+        ["V@Y", "published_by", "C@Taylor & Francis"],
+        ["V@Y", "war & peace of", "?"],
+    ]
+    formula, packing = parse_formalization(entries)
+    assert formula == (
+        ("V@S", "is a", "C@stage"),
+        ("V@S", "part of", "V@T"),
+        ("?", "r", "V@S"),
+        ("?", "r", "V@T"),
+        ("V@Y", "published_by", "C@Taylor & Francis"),
+        ("V@Y", "war & peace of", "?"),
+    )
+    assert print_formalization(formula, packing) == entries
+
+
+nodes = st.lists(st.sampled_from(["V@X", "?", "C@a", "C@a | b", "C@a & co"]), min_size=1, max_size=3).map(" & ".join)
+relations = st.lists(st.sampled_from(["r", "s t"]), min_size=1, max_size=3).map(" & ".join)
+
+
+@given(st.lists(st.tuples(nodes, relations, nodes).map(list), min_size=1, max_size=4))
+def test_whatever_can_be_read_is_printed_as_it_was(entries: list[list[str]]) -> None:
+    try:
+        formula, packing = parse_formalization(entries)
+    except Unreadable:
+        return
+    assert print_formalization(formula, packing) == entries
+    assert validate(formula, constants_connect=True) == []
+
+
+def test_tasks_of_ours_have_rows_too(tmp_path: Path) -> None:
+    ours = Task("k", "search", "Which?", ("Ann", "Bob"), (("?", "year", "C@1990 | 1991"), ("?", "by", "C@Lock & Co")))
+    fields = fields_of(ours)
+    assert fields["answer"] == f"Ann{UNION}Bob"
+    assert fields["formalization"] == [["?", "year", "C@1990 | 1991"], ["?", "by", "C@Lock & Co"]]
+    unclear = Task("m", "search", "Which?", ("Ann",), (("?", "by", "C@Lock & C@Key"),))
+    file = tmp_path / "out.jsonl"
+    written, failures = write_rows([ours, unclear, Task("none", "search", "Which?", ("Ann",))], file)
+    assert (written, [failure.item["key"] for failure in failures]) == (1, ["m"])
+    (back,) = read_rows(file)[0]
+    assert (task_of(back).formula, task_of(back).answers) == (ours.formula, ours.answers)
+    with pytest.raises(RequestError, match="exists"):
+        write_rows([ours], file)
+
+
+def test_fields_of_others_and_their_order_survive(tmp_path: Path) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    file.write_text(json.dumps({"level": 3, "source": {"a": [1.5]}, **{k: v for k, v in GOOD.items() if k not in ("id", "urls")}}) + "\n")
+    with Lake(tmp_path) as lake:
+        lake.add([task_of(read) for read in read_rows(file)[0]])
+        write_rows(lake.tasks(), out)
+    assert out.read_text() == file.read_text()
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="the released sample is not there")
+def test_every_valid_row_of_the_released_sample_comes_back_equal(tmp_path: Path) -> None:
+    rows, failures = read_rows(SAMPLE)
+    assert Counter(failure.kind for failure in failures) == {"arity": 10, "prefix": 6, "disconnected": 1}
+    lines = SAMPLE.read_text().splitlines()
+    with Lake(tmp_path) as lake:
+        lake.add([task_of(read) for read in rows])
+        write_rows(lake.tasks(), tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text().splitlines() == [lines[read.line - 1] for read in rows]
+    assert len(rows) == 83

@@ -1,0 +1,303 @@
+"""Decision records: where alternatives come from, how they are written, that the choice is uniform, and which action leads on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from synth.has.contrasts import Compass
+from synth.has.decisions import describe, option, steps_of, thought_of
+from synth.has.model_proposers import TeacherProposer, read_actions
+from synth.has.proposers import OracleProposer, OthersProposer
+from synth.has.records import HasConfig, build_has
+from synth.has.rendering import CUT
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.paths import Retrieve
+from synth.trajectories.oracle import solution_of
+from tests.synth.scripted import ScriptedTeacher
+from warehouse.errors import RequestError
+from warehouse.foreign.fireact import read_fireact
+from warehouse.foreign.webdancer import read_webdancer
+from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Task, Trajectory, Turn
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
+real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+
+CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47, 5: 20.52}
+"""The value that chi-square passes by chance once in a thousand, by degrees of freedom."""
+
+
+@pytest.fixture(scope="module")
+def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> dict[str, Task]:
+    config = QuestionConfig(counts={1: 60, 2: 120, 3: 120}, intersections=0.2)
+    return {task.key: task for task in build_questions(graph, config, 5, retrieve)[0]}
+
+
+@pytest.fixture(scope="module")
+def runs(graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task]) -> list[Trajectory]:
+    """The oracle's run on every task; every other one is called a failure."""
+    return [run(graph, retrieve, task, number) for number, task in enumerate(tasks.values())]
+
+
+def run(graph: KnowledgeGraph, retrieve: Retrieve, task: Task, number: int) -> Trajectory:
+    solution = solution_of(graph, task, retrieve)
+    assert solution is not None
+    calls = [("search", step.query, step.think, step.document.text) for step in solution.steps]
+    calls.append(("answer", solution.answer, solution.think, ""))
+    turns = tuple(turn(index, *call) for index, call in enumerate(calls))
+    return trajectory(f"t{number}", task.key, turns, Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
+
+
+def turn(index: int, tool: str, argument: str, think: str = "", observation: str = "") -> Turn:
+    text = (f"<think> {think}</think>" if think else "") + f"<{tool}> {argument}</{tool}>"
+    return Turn(index, (1,), (0.0,), text, tool, argument, (2,), observation, None, "ok", 0.0, 0)
+
+
+def trajectory(name: str, task: str, turns: tuple[Turn, ...], outcome: Outcome | None) -> Trajectory:
+    return Trajectory(name, task, "p", "rl", 4, (1,), turns, StopReason.ANSWERED, outcome, None, 0, datetime(2026, 1, 1, tzinfo=UTC), 1.0)
+
+
+def chi_square(counts: Iterable[int], places: int) -> float:
+    """Pearson's statistic of `counts` against the uniform distribution over `places`."""
+    found = list(counts)
+    expected = sum(found) / places
+    return sum((count - expected) ** 2 for count in found) / expected + (places - len(found)) * expected
+
+
+@pytest.mark.parametrize("alternatives", [1, 2, 4])
+@pytest.mark.parametrize("proposer", ["oracle", "others"])
+def test_the_place_of_the_choice_is_uniform(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory], alternatives: int, proposer: str
+) -> None:
+    config = HasConfig(n_alternatives=alternatives, mixture={proposer: 1.0})
+    others = {"others": OthersProposer(runs, tasks)}
+    places: Counter[int] = Counter()
+    for seed in range(3):
+        examples, failures = build_has(graph, runs, tasks, config, seed, retrieve, proposers=others)
+        assert failures == []
+        places.update(int(number) for example in examples for number in re.findall(r"I will choose option (\d+)", example.text))
+    assert sum(places.values()) == 3 * sum(len(run.turns) for run in runs) > 2_000
+    assert set(places) == set(range(1, alternatives + 2))
+    assert chi_square(places.values(), alternatives + 1) < CHI_SQUARE[alternatives]
+
+
+def test_chi_square_would_notice_a_preferred_place() -> None:
+    assert chi_square([800, 700, 600], 3) > CHI_SQUARE[2]
+    assert chi_square([1_000, 1_000], 3) > CHI_SQUARE[2]
+    assert chi_square([700, 700, 700], 3) == 0
+
+
+def test_the_mixture_shares_the_alternatives(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
+    theirs = json.dumps({"tool": "browse", "arguments": "%d"})
+    teacher = ScriptedTeacher(lambda _: "\n".join(theirs % number for number in range(4)))
+    config = HasConfig(n_alternatives=4, mixture={"oracle": 0.25, "teacher": 0.75})
+    examples, failures = build_has(graph, runs, tasks, config, 1, proposers={"teacher": TeacherProposer(teacher)})
+    assert failures == []
+    assert len(teacher.asked) == sum(len(run.turns) for run in runs)
+    text = " ".join(example.text for example in examples)
+    share = len(re.findall(r"\d\. browse \d", text)) / (4 * len(teacher.asked))
+    assert 0.7 < share < 0.8
+    with pytest.raises(RequestError, match="policy"):
+        build_has(graph, runs, tasks, HasConfig(mixture={"policy": 1.0}), 1)
+    with pytest.raises(ValidationError):
+        HasConfig(mixture={"oracle": 0.0})
+
+
+def test_what_a_teacher_could_not_say_another_makes_up_for(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
+    teacher = ScriptedTeacher(
+        lambda asked: None if "nothing yet" in asked else "Well:\n" + json.dumps({"tool": "browse", "arguments": {"q": 1}})
+    )
+    config = HasConfig(n_alternatives=2, mixture={"teacher": 1.0, "oracle": 0.0})
+    examples, failures = build_has(graph, runs[:5], tasks, config, 1, proposers={"teacher": TeacherProposer(teacher)})
+    assert len(examples) == 5
+    assert Counter(failure.kind for failure in failures) == {
+        "timeout": 5, "proposal_unreadable": sum(len(run.turns) - 1 for run in runs[:5])
+    }  # fmt: skip
+    alone, failures = build_has(
+        graph, runs[:5], tasks, HasConfig(mixture={"teacher": 1.0}), 1, proposers={"teacher": TeacherProposer(teacher)}
+    )
+    assert alone == []
+    assert [failure.kind for failure in failures].count("has_no_alternative") == 5
+
+
+def test_actions_that_a_teacher_may_write() -> None:
+    lines = [
+        "```json",
+        '{"think": "so", "tool": "search", "arguments": "a"}',
+        '{"tool": ""}',
+        "[1]",
+        "text",
+        '{"tool": "t", "arguments": {"b": 1}}',
+        "```",
+    ]
+    actions, unread = read_actions("\n".join(lines))
+    assert [action.text for action in actions] == ["so, search a", 't {"b": 1}']
+    assert unread == ['{"tool": ""}', "[1]", "text"]
+
+
+def test_the_listing_and_the_limit_of_a_response(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
+    config = HasConfig(rendering="listing", max_response_characters=20)
+    for run, example in zip(runs, build_has(graph, runs, tasks, config, 1)[0], strict=True):
+        lines = example.text.split("\n")
+        assert lines[0] == f"Question: {tasks[run.task_key].question}"
+        assert lines[-1] == f"My decision is {'Correct' if run.outcome is Outcome.SUCCESS else 'Incorrect'}"
+        assert len([line for line in lines if line.startswith("I will choose option ")]) == len(run.turns)
+        responses = [line.removeprefix("Response: ") for line in lines if line.startswith("Response: ")]
+        assert all(len(response) == 20 and response.endswith(CUT) for response in responses)
+        assert len(responses) == len(run.turns) - 1
+
+
+def test_what_nobody_has_judged_is_left_out_or_left_open(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
+    open_ = replace(runs[0], outcome=None)
+    assert [failure.kind for failure in build_has(graph, [open_], tasks, HasConfig(), 1)[1]] == ["has_not_judged"]
+    (example,), failures = build_has(graph, [open_], tasks, HasConfig(unjudged="open"), 1)
+    assert failures == []
+    assert "My decision" not in example.text
+    invalid = replace(runs[0], outcome=Outcome.INVALID)
+    assert [failure.kind for failure in build_has(graph, [invalid], tasks, HasConfig(unjudged="open"), 1)[1]] == ["has_invalid"]
+
+
+def test_thoughts_in_whatever_form() -> None:
+    assert thought_of("<think> a b</think><search> q</search>") == "a b"
+    assert thought_of("Thought: a\nb\nAction: search[Thought: c]") == "a\nb"
+    assert thought_of("\nThought: only that") == "only that"
+    assert thought_of("<search> q</search>") == ""
+    assert describe(replace(turn(0, "search", "q"), tool=None, action="<search> q")).text == "write q"
+
+
+def test_calls_that_were_not_run_are_no_decisions() -> None:
+    turns = (turn(0, "search", "a"), replace(turn(1, "search", "b"), tool_outcome=NOT_RUN), turn(2, "answer", "c"))
+    steps = steps_of(trajectory("t", "k", turns, Outcome.SUCCESS), "q")
+    assert [(step.turn.arguments, len(step.before)) for step in steps] == [("a", 0), ("c", 1)]
+
+
+def test_other_runs_give_actions_of_the_same_question_first(tasks: dict[str, Task]) -> None:
+    keys = list(tasks)[:6]
+    runs = [
+        trajectory(f"{key}-{name}", key, (turn(0, "search", f"{name} {key}"), turn(1, "answer", f"{name} {key}")), Outcome.SUCCESS)
+        for key in keys
+        for name in ("a", "b")
+    ]
+    config = HasConfig(n_alternatives=2, mixture={"others": 1.0}, rendering="listing")
+    examples, failures = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
+    assert failures == []
+    for run, example in zip(runs, examples, strict=True):
+        other = f"{'b' if run.id.endswith('-a') else 'a'} {run.task_key}"
+        options = re.findall(r"Option \d: (.*)", example.text)
+        assert sorted(options[:3]) == sorted([f"search {other}", f"answer {other}", f"search {run.turns[0].arguments}"])
+    wide, failures = build_has(None, runs[:1], tasks, config, 1, proposers={"others": OthersProposer(runs[:1], tasks)})
+    assert wide == []
+    assert [failure.kind for failure in failures] == ["has_no_alternative"]
+
+
+def test_the_oracle_knows_which_action_leads_on(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    compass = Compass(graph, retrieve)
+    for run in runs[:100]:
+        task = tasks[run.task_key]
+        for number, taken in enumerate(run.turns):
+            at = compass.bearings(task, run.turns[:number])
+            assert at is not None
+            assert at.read == number
+            assert compass.leads_on(at, describe(taken))
+            assert describe(taken) == compass.best(at)
+            assert not compass.leads_on(at, option("", ("answer", "nobody")))
+            if number:
+                assert not compass.leads_on(at, describe(run.turns[number - 1]))
+    unknown = replace(tasks[runs[0].task_key], formula=())
+    assert compass.bearings(unknown, ()) is None
+
+
+def test_several_calls_of_a_turn_are_one_action(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    first = runs[0].turns[0]
+    asked = Call("search", first.arguments, "ok")
+    several = replace(first, calls=(Call("lookup", "nothing", "miss"), asked, Call("answer", "too soon", NOT_RUN)))
+    taken = describe(several)
+    assert taken.calls == (("lookup", "nothing"), ("search", first.arguments))
+    assert taken.text.endswith(f"lookup nothing, search {first.arguments}")
+    task, compass = tasks[runs[0].task_key], Compass(graph, retrieve)
+    at = compass.bearings(task, ())
+    after = compass.bearings(task, (several,))
+    assert at is not None
+    assert after is not None
+    assert compass.leads_on(at, taken)
+    assert after.read == 1
+    examples, failures = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
+    assert failures == []
+    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in examples[0].text
+
+
+def test_contrasts_name_the_one_action_that_leads_on(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    astray = [replace(run, id=f"{run.id}x", turns=(turn(0, "search", "nothing at all"), *run.turns[1:])) for run in runs]
+    plain, _ = build_has(graph, [*runs, *astray], tasks, HasConfig(n_alternatives=3), 1, retrieve)
+    examples, failures = build_has(graph, [*runs, *astray], tasks, HasConfig(n_alternatives=3, contrasts=2), 1, retrieve)
+    assert failures == []
+    assert [example for example in examples if example.kind == "has"] == plain
+    contrasts = [example for example in examples if example.kind == "has_contrast"]
+    assert len(contrasts) > 1_000
+    compass = Compass(graph, retrieve)
+    by_id = {run.id: run for run in [*runs, *astray]}
+    places: Counter[tuple[int, int]] = Counter()
+    for contrast in contrasts:
+        (said,) = [text for text, trained in contrast.segments if trained]
+        listed, number, tool, argument = re.findall(r"options: (.*) Only option (\d+) leads on</think><(\w+)> (.*)</\w+>", said)[0]
+        options = re.split(r" ?\d\. ", listed)[1:]
+        run = by_id[contrast.sources[0]]
+        at = compass.bearings(tasks[run.task_key], run.turns[: sum("<information>" in text for text, _ in contrast.segments)])
+        assert at is not None
+        assert [compass.leads_on(at, read_option(text)) for text in options] == [
+            place == int(number) for place in range(1, len(options) + 1)
+        ]
+        assert options[int(number) - 1].endswith(f"{tool} {argument}")
+        places[len(options), int(number)] += 1
+    for width in {width for width, _ in places if sum(count for (w, _), count in places.items() if w == width) > 200}:
+        assert chi_square([count for (w, _), count in places.items() if w == width], width) < CHI_SQUARE[width - 1]
+
+
+def read_option(text: str) -> object:
+    found = re.fullmatch(r"(?:(.*), )?(search|answer) (.*)", text)
+    assert found is not None
+    return option(found[1] or "", (found[2], found[3]))
+
+
+@pytest.mark.slow
+@real
+@pytest.mark.parametrize(("unjudged", "made", "left_out"), [("drop", 965, 120), ("open", 1_085, 0)])
+def test_the_released_runs_become_decisions_without_a_graph(unjudged: str, made: int, left_out: int) -> None:
+    records = [*read_webdancer(DATA / "webdancer").records, *read_fireact(DATA / "fireact").records]
+    runs = [record for record in records if isinstance(record, Trajectory)]
+    tasks = {record.key: record for record in records if isinstance(record, Task)}
+    config = HasConfig.model_validate({"n_alternatives": 3, "mixture": {"others": 1.0}, "unjudged": unjudged, "rendering": "listing"})
+    examples, failures = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
+    assert (len(examples), Counter(failure.kind for failure in failures)) == (
+        made,
+        Counter({"has_not_judged": left_out} if left_out else {}),
+    )
+    assert "Episode finished" not in "".join(example.text for example in examples)
+    places: Counter[str] = Counter(
+        number for example in examples for number in re.findall(r"^I will choose option (\d)$", example.text, re.M)
+    )
+    assert chi_square(places.values(), 4) < CHI_SQUARE[3]
+    assert build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})[0] == examples
+
+
+def test_the_oracle_proposes_what_it_always_did(graph: KnowledgeGraph, runs: list[Trajectory], tasks: dict[str, Task]) -> None:
+    proposer = OracleProposer(graph)
+    step = steps_of(runs[0], tasks[runs[0].task_key].question)[0]
+    assert proposer.prepare([step], 2) == []
+    (example, *_), _ = build_has(graph, runs[:1], tasks, HasConfig(), 1)
+    assert example.text.startswith(f"<question> {step.question}</question><think> options: 1. ")

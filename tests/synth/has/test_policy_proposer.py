@@ -1,0 +1,113 @@
+"""Alternatives from a policy's own engine: what is no action is kept as a failure, a fault costs its own sample alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from rl.config import EngineConfig, PolicyConfig, RayConfig
+from rl.dialect import Action
+from rl.dialects.tags import TagDialect
+from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from synth.has.decisions import Step, steps_of
+from synth.has.model_proposers import PolicyProposer
+from synth.has.records import HasConfig, build_has
+from synth.teachers.background import BackgroundLoop
+from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+
+TASK = Task("k", "search", "Where is Amber Stone?", ("Green Lake",))
+
+
+class StatedPolicy:
+    """Goes on by the context it is given: actions after a question alone, nonsense after more, a fault for some seeds."""
+
+    def __init__(self, dialect: TagDialect) -> None:
+        self._dialect = dialect
+        self.released: list[str] = []
+        self.contexts: list[tuple[int, ...]] = []
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """One continuation."""
+        self.contexts.append(tuple(prompt_ids))
+        number = int(request_id.rsplit("/", 1)[1])
+        if number == 2:
+            raise EngineFault("gone")
+        first = tuple(prompt_ids) == self._dialect.prompt_ids(TASK.question)
+        ids = self._dialect.action_ids(Action("search", f"number {number}"), "so") if first else (5, 6)
+        return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
+
+    def release(self, request_id: str) -> None:
+        """Note the end of a request."""
+        self.released.append(request_id)
+
+
+def trajectory(dialect: TagDialect) -> Trajectory:
+    first, last = Action("search", "Amber Stone"), Action("answer", "Green Lake")
+    ids, seen = dialect.action_ids(first), dialect.observation_ids("text")
+    turns = (
+        Turn(0, ids, (0.0,) * len(ids), dialect.decode(ids), "search", first.arguments, seen, "text", None, "ok", 0.0, 0),
+        Turn(1, dialect.action_ids(last), (), "<answer> Green Lake</answer>", "answer", last.arguments, (), "", None, "ok", 0.0, 0),
+    )
+    prompt = dialect.prompt_ids(TASK.question)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Trajectory("t", TASK.key, "p", "rl", 2, prompt, turns, StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)
+
+
+def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
+    dialect = TagDialect(tokenizer)
+    run, policy = trajectory(dialect), StatedPolicy(dialect)
+    foreign = replace(run, id="f", prompt_ids=())
+    steps: list[Step] = [step for one in (run, foreign) for step in steps_of(one, TASK.question)]
+    with BackgroundLoop("test") as loop:
+        proposer = PolicyProposer(policy, loop, dialect, Sampling(max_tokens=8))
+        failures = proposer.prepare(steps, 3)
+    assert (
+        sorted(failure.kind for failure in failures)
+        == ["proposal_engine_fault"] * 2 + ["proposal_no_token_ids"] + ["proposal_unreadable"] * 2
+    )
+    second = (*run.prompt_ids, *run.turns[0].action_ids, *run.turns[0].observation_ids)
+    assert sorted(set(policy.contexts)) == sorted({run.prompt_ids, second})
+    assert len(policy.released) == len(policy.contexts) == 6
+    options = proposer.propose(steps[0], 2, {"so, search number 0"}, random.Random(0))
+    assert [option.text for option in options] == ["so, search number 1"]
+    assert proposer.propose(steps[1], 2, (), random.Random(0)) == proposer.propose(steps[2], 2, (), random.Random(0)) == []
+
+
+@pytest.mark.engine
+def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from rl.engines.pool import EnginePool
+    from rl.hosting.ray_runtime import RayRuntime
+    from rl.policies.policy import create_policy
+
+    config = PolicyConfig(
+        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
+    )
+    folder = create_policy(config, ["Amber Stone is in Green Lake."], ("Amber", "Stone"), tmp_path / "tiny", seed=0)
+    dialect = TagDialect(AutoTokenizer.from_pretrained(folder))
+    run = trajectory(dialect)
+    ray = RayRuntime(RayConfig(), 1, 0)
+    try:
+        with BackgroundLoop("test") as loop:
+            pool = loop.wait(EnginePool.start(EngineConfig(kv_cache_gib=0.1), str(folder)))
+            seen = []
+            for seed in (1, 1, 2):
+                proposer = PolicyProposer(pool, loop, dialect, Sampling(max_tokens=6), seed)
+                failures = proposer.prepare(steps_of(run, TASK.question), 4)
+                seen.append([failure.item["text"] for failure in failures])
+            wishes = HasConfig(mixture={"policy": 1.0})
+            examples, failures = build_has(None, [run], {TASK.key: TASK}, wishes, 1, proposers={"policy": proposer})
+            loop.wait(pool.shutdown())
+    finally:
+        ray.close()
+    assert len(seen[0]) == 8  # an untrained policy writes no action
+    assert seen[0] == seen[1] != seen[2]
+    assert examples == []
+    assert "has_no_alternative" in {failure.kind for failure in failures}
