@@ -1,0 +1,66 @@
+"""The house as docs/architecture.md draws it: imports go down, modules form no circle, and none is too long to read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = ("warehouse", "eval", "rl", "synth", "flows")
+LONGEST = 600
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for floor in FLOORS
+    for path in (ROOT / floor).rglob("*.py")
+}
+
+
+def imported(module: str, tree: ast.AST) -> Iterator[str]:
+    """The modules of the house that `tree` imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else node.module for name in inner]
+        else:
+            continue
+        yield from (name for name in names if name in MODULES and name != module)
+
+
+def loaded_with(tree: ast.Module) -> ast.Module:
+    """What runs when a module is imported: neither the bodies of its functions nor what is there for type checkers alone."""
+    kept = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return ast.Module(kept, [])
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    return {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
+
+
+def test_imports_go_down_and_never_up(trees: dict[str, ast.Module]) -> None:
+    upward = [
+        f"{module} imports {other}"
+        for module, tree in trees.items()
+        for other in imported(module, tree)
+        if FLOORS.index(other.split(".")[0]) > FLOORS.index(module.split(".")[0])
+    ]
+    assert upward == []
+
+
+def test_modules_form_no_circle(trees: dict[str, ast.Module]) -> None:
+    graph = {module: set(imported(module, loaded_with(tree))) for module, tree in trees.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+def test_no_module_is_too_long_and_each_says_what_it_is(trees: dict[str, ast.Module]) -> None:
+    assert [module for module, path in MODULES.items() if len(path.read_text().splitlines()) > LONGEST] == []
+    assert [module for module, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
