@@ -13,6 +13,8 @@ from flows.cli import app
 from tests.warehouse.old_lakes import VERSION_1, make_old_lake
 from warehouse import Lake, Pin, RequestError, Task
 
+pytestmark = pytest.mark.slow
+
 QUERY = "SELECT key FROM tasks"
 
 

@@ -36,6 +36,7 @@ def make(shop: Workshop, kind: SynthesisKind) -> dict[str, Any]:
     return execute(shop.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(shop, run, 1, kind))[1]
 
 
+@pytest.mark.slow
 def test_questions_and_nothing_else(tmp_path: Path) -> None:
     with shop_at(tmp_path) as shop:
         assert make(shop, "webshaper")["tasks.train"] == 40
@@ -44,6 +45,7 @@ def test_questions_and_nothing_else(tmp_path: Path) -> None:
         assert len({document.source for document in shop.lake.documents()}) == 1, "the suites' world is not needed"
 
 
+@pytest.mark.slow
 def test_first_order_text_and_nothing_else(tmp_path: Path) -> None:
     with shop_at(tmp_path) as shop:
         make(shop, "fas")
@@ -56,6 +58,7 @@ def test_higher_order_text_needs_trajectories(tmp_path: Path) -> None:
         make(shop, "has")
 
 
+@pytest.mark.slow
 def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
     with shop_at(tmp_path, "synth.has_count=5") as shop:
         for number in range(4):

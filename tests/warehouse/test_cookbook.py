@@ -10,6 +10,8 @@ import pytest
 
 from warehouse import Lake, Record, RequestError
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

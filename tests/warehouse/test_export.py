@@ -35,6 +35,7 @@ def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     assert (tmp_path / "there.csv").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_the_whole_lake_as_one_duckdb_file(lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), *(make_trajectory(f"{number}", stage="eval", suite="s") for number in range(30))])
     export_database(lake, tmp_path / "all.duckdb")
@@ -43,6 +44,7 @@ def test_the_whole_lake_as_one_duckdb_file(lake: Lake, make_trajectory: MakeTraj
         assert exported.execute("SELECT success FROM evaluations WHERE hops IS NULL").fetchall() == [(1.0,)]
 
 
+@pytest.mark.slow
 def test_compaction_keeps_rows_and_snapshots(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     for batch in range(4):
         lake.add([make_trajectory(f"{batch}-{number}") for number in range(12)])

@@ -11,6 +11,8 @@ from tests.warehouse.old_lakes import BEFORE_VERSIONS, VERSION_1, make_old_lake
 from warehouse import Call, Lake, RequestError, Task
 from warehouse.migrations import VERSION, definitions_digest
 
+pytestmark = pytest.mark.slow
+
 OLD = pytest.mark.parametrize("statements", [BEFORE_VERSIONS, VERSION_1], ids=["before versions", "version 1"])
 COLUMNS = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE database_name = 'lake' ORDER BY ALL"
 STEPS = "SELECT version FROM migrations ORDER BY version"

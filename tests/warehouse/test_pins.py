@@ -10,6 +10,8 @@ from warehouse import Lake, Policy, RequestError, Task
 from warehouse.maintenance import compact, retain
 from warehouse.pins import check, measure, pin, snapshot_of, unpin
 
+pytestmark = pytest.mark.slow
+
 QUERY = "SELECT key, answers FROM tasks WHERE split = 'train' -- the training tasks"
 
 

@@ -73,6 +73,7 @@ async def test_no_repair_is_not(environment: Environment) -> None:
         ("write_file", {"path": "a/new/file.py", "content": "x"}, ToolOutcome.OK),
     ],
 )
+@pytest.mark.slow
 async def test_wrong_calls_are_told(environment: Environment, name: str, arguments: dict[str, Any], outcome: ToolOutcome) -> None:
     assert (await call(environment, name, **arguments)).tool_outcome is outcome
 

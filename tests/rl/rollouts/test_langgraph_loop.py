@@ -178,6 +178,7 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
     assert "made 2 contexts" in (trajectory.error or "")
 
 
+@pytest.mark.slow
 def test_other_dialects_and_a_missing_extra_are_refused_in_a_sentence() -> None:
     assert find_loop("langgraph") is LangGraphLoop
     with pytest.raises(RequestError, match="give the task or the rollout a dialect of kind chat"):

@@ -179,6 +179,7 @@ def test_a_run_without_a_proposal_says_so() -> None:
     assert [failure.kind for failure in result.failures] == [Reject.NO_PROPOSAL]
 
 
+@pytest.mark.slow
 def test_an_interrupted_expansion_pays_nothing_twice(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         with served(Agent(GOOD), lake=lake, max_requests=3) as (_, teacher):
