@@ -13,10 +13,11 @@ _COUNTS = """count(*) FILTER (o.outcome = 'success') AS successes, count(*) FILT
 
 OUTCOMES = View(
     "outcomes",
-    "What did each trajectory come to, by the latest verdict on it?",
+    "What did each trajectory come to, by the latest verdict on it? With what most questions group by.",
     """
 SELECT t.id AS trajectory_id, coalesce(s.verdict, t.outcome) AS outcome,
-    CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE coalesce(s.value, t.reward) END AS reward
+    CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE coalesce(s.value, t.reward) END AS reward,
+    t.task_key, t.policy, t.stage, t.suite, t.wheel_turn, t.step, t.horizon, t.n_turns, t.n_calls, t.stop_reason, t.error
 FROM trajectories t LEFT JOIN (
     SELECT trajectory_id, verdict, value FROM scores WHERE NOT starts_with(verifier, 'unsupervised:')
     QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY recorded DESC, rowid) = 1
@@ -29,8 +30,7 @@ PASS_RATE = View(
     "How often does each policy solve each task?",
     f"""
 WITH counted AS (
-    SELECT t.task_key, t.policy, count(*) AS attempts, {_COUNTS}
-    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id GROUP BY t.task_key, t.policy
+    SELECT o.task_key, o.policy, count(*) AS attempts, {_COUNTS} FROM outcomes o GROUP BY o.task_key, o.policy
 )
 SELECT c.task_key, k.environment, k.hops, c.policy, c.attempts, c.successes, c.invalid, c.successes / nullif(c.valid, 0) AS rate
 FROM counted c LEFT JOIN tasks k ON k.key = c.task_key
@@ -42,9 +42,9 @@ PASS_RATE_BY_HORIZON = View(
     "How does success depend on the depth of the task and on the turns that were allowed?",
     f"""
 WITH counted AS (
-    SELECT t.stage, t.policy, t.suite, k.hops, t.horizon, count(*) AS trajectories, {_COUNTS}
-    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id LEFT JOIN tasks k ON k.key = t.task_key
-    GROUP BY t.stage, t.policy, t.suite, k.hops, t.horizon
+    SELECT o.stage, o.policy, o.suite, k.hops, o.horizon, count(*) AS trajectories, {_COUNTS}
+    FROM outcomes o LEFT JOIN tasks k ON k.key = o.task_key
+    GROUP BY o.stage, o.policy, o.suite, k.hops, o.horizon
 )
 SELECT stage, policy, suite, hops, horizon, trajectories, invalid, successes, successes / nullif(valid, 0) AS success,
     {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high
@@ -65,12 +65,11 @@ CONTRASTS = View(
     "contrasts",
     "Where did one policy at one step both solve and fail a task, and in which trajectories?",
     """
-SELECT t.task_key, t.policy, t.stage, t.step, count(*) FILTER (o.outcome = 'success') AS successes,
-    count(*) FILTER (o.outcome = 'failure') AS failures, min(t.id) FILTER (o.outcome = 'success') AS success,
-    min(t.id) FILTER (o.outcome = 'failure') AS failure
-FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
-GROUP BY t.task_key, t.policy, t.stage, t.step
-HAVING count(*) FILTER (o.outcome = 'success') > 0 AND count(*) FILTER (o.outcome = 'failure') > 0
+SELECT task_key, policy, stage, step, count(*) FILTER (outcome = 'success') AS successes,
+    count(*) FILTER (outcome = 'failure') AS failures, min(trajectory_id) FILTER (outcome = 'success') AS success,
+    min(trajectory_id) FILTER (outcome = 'failure') AS failure
+FROM outcomes GROUP BY task_key, policy, stage, step
+HAVING count(*) FILTER (outcome = 'success') > 0 AND count(*) FILTER (outcome = 'failure') > 0
 """,
 )
 
@@ -79,14 +78,13 @@ EVALUATIONS = View(
     "How good is each policy on each suite? hops is NULL in the row for all depths; low and high hold 95 %.",
     f"""
 WITH counted AS (
-    SELECT coalesce(p.wheel_turn, t.wheel_turn) AS turn, p.stage, t.policy, t.suite, k.hops,
-        count(DISTINCT t.task_key) AS tasks, count(*) AS trajectories, {_COUNTS}
-    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
-    JOIN tasks k ON k.key = t.task_key LEFT JOIN policies p ON p.id = t.policy
-    WHERE t.stage = 'eval'
+    SELECT coalesce(p.wheel_turn, o.wheel_turn) AS turn, p.stage, o.policy, o.suite, k.hops,
+        count(DISTINCT o.task_key) AS tasks, count(*) AS trajectories, {_COUNTS}
+    FROM outcomes o JOIN tasks k ON k.key = o.task_key LEFT JOIN policies p ON p.id = o.policy
+    WHERE o.stage = 'eval'
     GROUP BY GROUPING SETS (
-        (coalesce(p.wheel_turn, t.wheel_turn), p.stage, t.policy, t.suite, k.hops),
-        (coalesce(p.wheel_turn, t.wheel_turn), p.stage, t.policy, t.suite)
+        (coalesce(p.wheel_turn, o.wheel_turn), p.stage, o.policy, o.suite, k.hops),
+        (coalesce(p.wheel_turn, o.wheel_turn), p.stage, o.policy, o.suite)
     )
 )
 SELECT turn, stage, policy, suite, hops, tasks, invalid, successes / nullif(valid, 0) AS success,
@@ -100,10 +98,9 @@ INVALID_BY_KIND = View(
     "What made trajectories invalid? kind is what their errors begin with; share is of all trajectories of that stage and policy.",
     """
 WITH told AS (
-    SELECT t.wheel_turn AS turn, t.stage, t.policy, t.stop_reason, o.outcome,
-        CASE WHEN o.outcome = 'invalid' THEN coalesce(nullif(regexp_extract(t.error, '^[^:(]{1,60}'), ''), 'judged invalid') END AS kind,
-        t.error
-    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
+    SELECT wheel_turn AS turn, stage, policy, stop_reason, error,
+        CASE WHEN outcome = 'invalid' THEN coalesce(nullif(regexp_extract(error, '^[^:(]{1,60}'), ''), 'judged invalid') END AS kind
+    FROM outcomes
 ), counted AS (
     SELECT turn, stage, policy, stop_reason, kind, count(*) AS trajectories, any_value(error) AS example FROM told GROUP BY ALL
 )

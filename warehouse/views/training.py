@@ -24,12 +24,11 @@ HORIZON_CURVE = View(
     "horizon_curve",
     "How do horizon, turns used, tool calls and success move over the steps of RL?",
     """
-SELECT t.wheel_turn AS turn, t.policy, t.step, t.horizon, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid,
-    avg(t.n_turns) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS mean_turns,
-    avg(CASE o.outcome WHEN 'success' THEN 1 WHEN 'failure' THEN 0 END) AS success, avg(o.reward) AS reward,
-    avg(t.n_calls) FILTER (o.outcome IS DISTINCT FROM 'invalid') AS tool_calls
-FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
-WHERE t.stage = 'rl' GROUP BY t.wheel_turn, t.policy, t.step, t.horizon
+SELECT wheel_turn AS turn, policy, step, horizon, count(*) AS trajectories, count(*) FILTER (outcome = 'invalid') AS invalid,
+    avg(n_turns) FILTER (outcome IS DISTINCT FROM 'invalid') AS mean_turns,
+    avg(CASE outcome WHEN 'success' THEN 1 WHEN 'failure' THEN 0 END) AS success, avg(reward) AS reward,
+    avg(n_calls) FILTER (outcome IS DISTINCT FROM 'invalid') AS tool_calls
+FROM outcomes WHERE stage = 'rl' GROUP BY wheel_turn, policy, step, horizon
 """,
 )
 
