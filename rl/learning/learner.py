@@ -140,7 +140,7 @@ class ReinforceTrainer(GRPOTrainer):
         collected = self._collect(step)
         times.append(time.monotonic())
         figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
-        figures |= describe(collected.trajectories) | collected.figures() | self._information(collected.kept)
+        figures |= describe(collected.trajectories) | collected.figures() | self._information(collected.trajectories)
         figures |= self._curriculum.metrics() if self._curriculum else {}
         for name, value in figures.items():
             self._metrics["train"][name].append(value)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rl.learning.batches import Row
+from rl.learning.batches import Row, is_valid
 from warehouse.records import Trajectory
 
 
@@ -25,11 +25,11 @@ def ratio_figures(log_ratios: Tensor) -> dict[str, float]:
 def crossed(trajectories: Sequence[Trajectory], tasks: int) -> list[Row]:
     """The first actions of up to `tasks` tasks under each other's prompts: row i · n + j is action i under prompt j, for n tasks.
 
-    Of each task the first trajectory with an action is taken; tasks by key. Empty where fewer than two tasks have one.
+    Of each task the first valid trajectory that begins with an action is taken; tasks by key. Empty where fewer than two tasks have one.
     """
     firsts: dict[str, Trajectory] = {}
     for trajectory in sorted(trajectories, key=lambda each: (each.task_key, each.sample)):
-        if trajectory.turns and trajectory.turns[0].action_ids:
+        if is_valid(trajectory) and trajectory.turns[0].action_ids:
             firsts.setdefault(trajectory.task_key, trajectory)
     chosen = list(firsts.values())[:tasks]
     if len(chosen) < 2:

@@ -98,6 +98,8 @@ def test_first_actions_are_crossed_with_the_prompts_of_other_tasks() -> None:
     step = [replace(each, prompt_ids=(ord(each.task_key),)) for each in step]
     rows = crossed(step, 4)
     assert [(row.completion_ids, row.prompt_ids) for row in rows] == [((5, 6), (97,)), ((5, 6), (98,)), ((7,), (97,)), ((7,), (98,))]
+    faulty = replace(trajectory("c", 0, step[0].turns, None), prompt_ids=(99,))
+    assert crossed([*step, faulty], 4) == rows
     assert crossed(step[:1], 4) == [] and crossed(step, 1) == []
 
 
