@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel
 from rl.estimators import dr_grpo
 from rl.learning.batches import Row, collate_rows, rows_of, split_rows
 from rl.learning.config import HealthConfig, ReinforceConfig
+from rl.learning.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.learning.describing import describe
 from rl.learning.filters import Collected
 from rl.learning.learner import Collect, ReinforceTrainer
@@ -245,3 +247,31 @@ def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, 
     assert [figures[step].get("valid") for step in (1, 2, 3, 4)] == [1.0, 1.0, 0.0, 0.0]
     assert figures[2]["zero_variance"] == 1.0
     assert figures[2]["grad_norm"] == 0.0
+
+
+@pytest.mark.engine
+def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_path: Path) -> None:
+    config = CurriculumConfig(rounds=(2, 3, 4), gate=GateConfig(steps=2, success=0.01), hops=(1,))
+
+    def train(folder: Path, last: int) -> dict[int, int]:
+        """The horizon of each step of a run that is killed at step `last`."""
+        sampler, horizons = Sampler(), dict[int, int]()
+        curriculum = Curriculum(config, [], 1)
+
+        def collect(step: int) -> Collected:
+            if step == last:
+                raise KeyboardInterrupt
+            horizons[step] = curriculum.horizon(step)
+            collected = sampler.collect(step)
+            solved = [replace(each, outcome=Outcome.SUCCESS) for each in collected.trajectories]
+            curriculum.observe(step, solved)
+            return collected
+
+        with suppress(KeyboardInterrupt):
+            train_reinforce(policy, folder, CONFIG, collect, sampler.publish, quiet, 1, curriculum)
+        return horizons
+
+    whole = train(tmp_path / "whole", 99)
+    assert list(whole.values()) == [2, 2, 3, 3, 4, 4]
+    assert train(tmp_path / "resumed", 4) == {step: whole[step] for step in (1, 2, 3)}
+    assert train(tmp_path / "resumed", 99) == {step: whole[step] for step in (3, 4, 5, 6)}
