@@ -103,7 +103,7 @@ def run_ours(setting: Setting) -> Outcome:
 
         def collect(step: int) -> Collected:
             requests = list(requests_of(setting, step))
-            return Collected(tuple(score([request.task for request in requests], rollouts.rollout(requests))[0]))
+            return Collected(tuple(score([request.task for request in requests], rollouts.rollout(requests), "qa_em")[0]))
 
         def see(step: int, figures: Mapping[str, float]) -> None:
             if "success" in figures:

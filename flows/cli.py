@@ -14,6 +14,7 @@ import typer
 
 from flows.commands import data, imports, judging, lake, looking, stages, wheel
 from rl.hosting.health import UnhealthyError
+from rl.learning.signs import Unhealthy
 from warehouse.errors import RequestError
 
 app = typer.Typer(
@@ -53,7 +54,7 @@ def main() -> None:
     except RequestError as error:
         print(f"flywheel: {error}", file=sys.stderr)
         sys.exit(2)
-    except UnhealthyError as error:
+    except (UnhealthyError, Unhealthy) as error:
         print(f"flywheel: {error}", file=sys.stderr)
         sys.exit(1)
 
