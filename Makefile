@@ -1,13 +1,13 @@
-# make demo: the whole wheel on this machine; make test: the tests; make setup: the environment alone.
+# make demo: the whole wheel on this machine; make test: the tests (make test-long: the longest of them); make setup: the environment alone.
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do command -v $$name && break; done)
 EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
-UNIT := not engine and not end_to_end and not slow
+UNIT := not engine and not end_to_end and not slow and not long
 STAMP := $(VENV)/.installed-$(EXTRA)
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: setup demo test unit lint clean lock
+.PHONY: setup demo test test-long unit lint clean lock
 
 setup: $(STAMP)
 
@@ -20,8 +20,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "$(UNIT)"
-	$(BIN)/pytest -q -n 2 -m "slow"
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "engine or end_to_end"
+	$(BIN)/pytest -q -n 3 --dist loadfile -m "(slow or engine or end_to_end) and not long"
+
+test-long: $(STAMP)
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "long"
 
 unit: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "$(UNIT)"

@@ -30,6 +30,8 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 HUMANEVAL, MBPP = DATA / "code_humaneval" / "HumanEval.jsonl.gz", DATA / "code_mbpp_sanitized" / "test.jsonl"
 LIMITS = SandboxConfig(wall_seconds=3, memory_mib=256, libraries=False)
 PROBLEM = CodeTests("\n".join(TESTS))
+SAMPLED = pytest.mark.parametrize("every", [pytest.param(16, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
+"""One problem in sixteen, and all of them."""
 HUMANEVAL_FORM = {
     "prompt": 'def double(n):\n    """Twice n."""\n',
     "test": "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-1) == -2\n",
@@ -114,6 +116,7 @@ def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> 
     assert judgement.value is None
 
 
+@pytest.mark.slow
 def test_the_answer_of_a_trajectory_is_judged() -> None:
     task = Task("double", "python", "Write double(n).", (json.dumps({"test_list": list(TESTS)}),))
     verdicts = [AnswerVerifier(KINDS["code"]).verify(task, _answering(program)).verdict for program in (SOLUTION, CHEATS["stub"])]
@@ -177,29 +180,31 @@ def _many(rows: list[dict[str, Any]]) -> Iterator[Judgement]:
         yield from pool.map(lambda row: next(verify_rows("code", [row])), rows)
 
 
-@pytest.mark.slow
+@SAMPLED
 @pytest.mark.skipif(not HUMANEVAL.is_file(), reason="../shared/data/code_humaneval is absent")
-def test_humaneval_gold_passes_and_empty_fails() -> None:
+def test_humaneval_gold_passes_and_empty_fails(every: int) -> None:
     with gzip.open(HUMANEVAL, "rt") as file:
-        problems = [json.loads(line) for line in file]
+        whole = [json.loads(line) for line in file]
+    assert len(whole) == 164
+    problems = whole[::every]
     golds = [{key: problem[key] for key in ("prompt", "test", "entry_point")} for problem in problems]
     right = [{"id": p["task_id"], "gold": gold, "pred": p["canonical_solution"]} for p, gold in zip(problems, golds, strict=True)]
     assert [judgement.id for judgement in _many(right) if judgement.value != 1.0] == []
     empty = [{"id": index, "gold": gold, "pred": ""} for index, gold in enumerate(golds)]
     assert [judgement.id for judgement in _many(empty) if judgement.value != 0.0] == []
-    assert len(problems) == 164
 
 
-@pytest.mark.slow
+@SAMPLED
 @pytest.mark.skipif(not MBPP.is_file(), reason="../shared/data/code_mbpp_sanitized is absent")
-def test_mbpp_gold_passes_and_empty_fails() -> None:
-    problems = [json.loads(line) for line in MBPP.read_text().splitlines()]
+def test_mbpp_gold_passes_and_empty_fails(every: int) -> None:
+    whole = [json.loads(line) for line in MBPP.read_text().splitlines()]
+    assert len(whole) == 257
+    problems = whole[::every]
     golds = [{key: problem[key] for key in ("test_list", "test_imports")} for problem in problems]
     right = [{"id": index, "gold": gold, "pred": p["code"]} for index, (p, gold) in enumerate(zip(problems, golds, strict=True))]
     assert [judgement.id for judgement in _many(right) if judgement.value != 1.0] == []
     empty = [{"id": index, "gold": gold, "pred": ""} for index, gold in enumerate(golds)]
     assert [judgement.id for judgement in _many(empty) if judgement.value != 0.0] == []
-    assert len(problems) == 257
 
 
 def test_the_tests_of_a_row_are_read() -> None:

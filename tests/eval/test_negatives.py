@@ -51,6 +51,7 @@ def test_nothing_made_up_breaks_or_stops_a_verifier(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*QUICK, "math"])
+@pytest.mark.long
 def test_nothing_made_up_breaks_or_stops_a_verifier_in_five_thousand(kind: str) -> None:
     check_fuzzed(kind, 5_000)
 

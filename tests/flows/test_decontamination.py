@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from flows.config import load_config
 from flows.decontamination import decontaminate
 from warehouse import Example, Lake, Task
@@ -15,6 +17,7 @@ def chain(city: str, name: str) -> tuple[tuple[str, str, str], ...]:
     return ((f"C@{city}", "country", f"V@{name}"), (f"V@{name}", "capital", "?"))
 
 
+@pytest.mark.slow
 def test_what_meets_an_evaluation_set_is_removed_and_told(tmp_path: Path) -> None:
     (tmp_path / "seen.jsonl").write_text('{"question": "How many apples has Janet left for the market after breakfast?"}\n')
     asked = "<question> how many apples has Janet left for the market after breakfast</question>"

@@ -56,6 +56,7 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
+@pytest.mark.slow
 def test_texts_for_pretraining(lake: Lake, tmp_path: Path) -> None:
     dataset = export_dataset(lake, "cpt", tmp_path / "cpt", ExportWishes())
     loaded = datasets.load_dataset(str(tmp_path / "cpt"), cache_dir=str(tmp_path / "cache"))["train"]
@@ -78,6 +79,7 @@ def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
     assert (sampled["token_ids"], sampled["loss_mask"]) == ([7, 8, 9], [0, 1, 1])
 
 
+@pytest.mark.slow
 def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> None:
     export_dataset(lake, "rl", tmp_path / "rl", ExportWishes("parquet"))
     rows = {row["key"]: row for row in parquet.read_table(tmp_path / "rl" / "train.parquet").to_pylist()}
@@ -89,12 +91,14 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
     assert "1 removed for same formula with held_out" in (tmp_path / "rl" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_prompts_split_anew(lake: Lake, tmp_path: Path) -> None:
     dataset = export_dataset(lake, "rl", tmp_path / "rl", ExportWishes(split_by="pattern", held_out=0.5))
     assert len(dataset.splits) == 1, "all three are of one pattern"
     assert "--split-by pattern --held-out 0.5" in (tmp_path / "rl" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
     export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportWishes())
     rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]

@@ -40,6 +40,7 @@ def pages(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_pages_become_a_graph_once(tmp_path: Path) -> None:
     with MisbehavingServer(answer=reader) as server:
         figures = extract(pages(tmp_path / "notes"), tmp_path / "graph", settings(server.url))

@@ -26,7 +26,7 @@ def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
         assert first["tasks"] == {"read": tasks, "new": tasks}
         assert [second[table]["new"] for table in ("trajectories", "tasks")] == [0, 0]
     with Lake(home, read_only=True) as lake:
-        sql = """SELECT policy, count(*) AS n, count(*) FILTER (o.outcome = 'success') AS s
+        sql = """SELECT t.policy, count(*) AS n, count(*) FILTER (o.outcome = 'success') AS s
             FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id GROUP BY ALL ORDER BY 1"""
         assert [tuple(row.values()) for row in lake.query(sql).to_pylist()] == [
             ("hotpotqa_dev500_gpt35_ft", 465, 200), ("hotpotqa_dev500_llama2_7b", 500, 131), ("webdancer", 120, 0)
@@ -34,6 +34,7 @@ def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
         assert lake.query("SELECT count(*) AS n FROM tasks WHERE split = 'train'").to_pylist() == [{"n": 0}]
 
 
+@pytest.mark.slow
 def test_broken_rows_are_counted_by_reason(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text("{\n" + json.dumps({"messages": []}) + "\n")

@@ -41,6 +41,7 @@ def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> Non
     assert flywheel("import", "webshaper", tmp_path / "none.jsonl", "--home", home).returncode == 2
 
 
+@pytest.mark.slow
 def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     import_file("webshaper", rows, home)
@@ -51,6 +52,7 @@ def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
         assert (lake.tasks(), lake.failures()) == before
 
 
+@pytest.mark.slow
 def test_an_id_with_other_content_is_a_conflict_and_the_first_stays(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     import_file("webshaper", rows, home)

@@ -230,6 +230,7 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+@pytest.mark.slow
 def test_the_summary_has_a_line_for_each_stage_of_each_turn(data: ReportData) -> None:
     summary = summarize(data)
     places = [(row.turn, row.stage) for row in summary.rows]
@@ -244,6 +245,7 @@ def test_policies_of_other_curricula_are_kept_out_of_the_wheel(data: ReportData)
     assert {row.policy for row in summarize(data).rows if row.stage == "rl"} == {"turn1-rl", "turn2-rl"}
 
 
+@pytest.mark.slow
 def test_the_change_is_tested_on_the_tasks_that_both_were_judged_on(lake: Lake, data: ReportData) -> None:
     row = next(row for row in summarize(data).rows if (row.turn, row.stage) == (1, "rl"))
     valid = {
@@ -259,6 +261,7 @@ def test_the_change_is_tested_on_the_tasks_that_both_were_judged_on(lake: Lake, 
     assert row.change.test == mcnemar([valid["turn1-sft"][key] for key in keys], [valid["turn1-rl"][key] for key in keys])
 
 
+@pytest.mark.slow
 def test_too_many_invalid_trajectories_are_no_result(tmp_path: Path) -> None:
     chance = random.Random(1)
     tasks = [_task(1, place) for place in range(30)]
@@ -270,6 +273,7 @@ def test_too_many_invalid_trajectories_are_no_result(tmp_path: Path) -> None:
     assert summary.unreliable == ("turn 1, cpt, suite heldout: 2 of 30",)
 
 
+@pytest.mark.slow
 def test_bars_carry_the_intervals_of_the_view(data: ReportData) -> None:
     first = hops_plots(data).panels[0]
     bars = first.figure["data"][-1]
@@ -343,6 +347,7 @@ def test_the_same_lake_gives_the_same_page(lake: Lake, page: Path, tmp_path: Pat
     assert build_report(lake, tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_empty_lake_has_a_page_too(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         text = build_report(lake, tmp_path / "report.html").read_text()

@@ -55,6 +55,7 @@ def outcomes(lake: Lake) -> dict[str, str]:
     return {row["trajectory_id"]: row["outcome"] for row in lake.query("SELECT trajectory_id, outcome FROM outcomes").to_pylist()}
 
 
+@pytest.mark.slow
 def test_each_task_is_judged_by_its_own_verifier(lake: Lake) -> None:
     found = reverify(lake, "qa_em")
     assert (found.chosen, found.judged, found.success, found.failure, found.invalid, found.changed) == (6, 6, 3, 2, 1, 6)
@@ -69,6 +70,7 @@ def test_a_stage_scores_by_the_same_rule() -> None:
     assert [one.verifier for one in scores] == ["qa_em", "gsm8k"]
 
 
+@pytest.mark.slow
 def test_a_new_version_stands_beside_the_old_one_and_decides(lake: Lake) -> None:
     reverify(lake, ExactMatch())
     older, newer = KINDS["qa_em"].version, "next"
@@ -120,6 +122,7 @@ def test_a_trajectory_without_its_task_is_invalid(lake: Lake) -> None:
     assert reverify(lake, "qa_em", where="id = 'g'").invalid == 1
 
 
+@pytest.mark.slow
 def test_a_condition_is_sql_that_reads(lake: Lake) -> None:
     with pytest.raises(RequestError, match="query failed"):
         reverify(lake, "qa_em", where="nonsense = 1")
@@ -128,6 +131,7 @@ def test_a_condition_is_sql_that_reads(lake: Lake) -> None:
     assert reverify(lake, "qa_em", where="id = 'a' -- and no more").chosen == 1
 
 
+@pytest.mark.slow
 def test_a_home_without_a_configuration_is_judged_too(tmp_path: Path, lake: Lake) -> None:
     assert reverify_home(tmp_path, "TRUE", "qa_f1", failed_only=False).judged == 6
     with pytest.raises(RequestError, match="choose one of qa_em"):

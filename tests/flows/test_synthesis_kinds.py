@@ -53,6 +53,7 @@ def test_first_order_text_and_nothing_else(tmp_path: Path) -> None:
         assert not shop.lake.tasks()
 
 
+@pytest.mark.slow
 def test_higher_order_text_needs_trajectories(tmp_path: Path) -> None:
     with shop_at(tmp_path) as shop, pytest.raises(RequestError, match="flywheel import"):
         make(shop, "has")

@@ -59,6 +59,7 @@ def attributes(span: Span) -> dict[str, object]:
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
 
 
+@pytest.mark.slow
 def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, receiver() as (address, spans):
         lake.add([Task("q", "search", "where?", ("Red Hill",)), run(1, Outcome.SUCCESS), run(2, Outcome.INVALID, "timeout: gone")])
@@ -82,6 +83,7 @@ def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
         assert [(span.trace_id, span.span_id) for span in spans] == ids, "sent again, they are the same"
 
 
+@pytest.mark.slow
 def test_a_file_of_spans_and_wrong_requests(tmp_path: Path) -> None:
     with Lake(tmp_path / "home") as lake:
         lake.add([run(1, Outcome.SUCCESS)])

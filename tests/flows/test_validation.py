@@ -47,6 +47,7 @@ def test_broken_rows_are_rows_that_no_one_can_judge(tmp_path: Path) -> None:
     assert (found.unjudged.mistaken, found.proven) == (3, False)
 
 
+@pytest.mark.slow
 def test_the_tasks_of_a_home_are_proven_each_by_its_verifier(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add(

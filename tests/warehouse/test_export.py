@@ -17,6 +17,7 @@ from warehouse.maintenance import compact
 MakeTrajectory = Callable[..., Trajectory]
 
 
+@pytest.mark.slow
 def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tmp_path: Path) -> None:
     lake.add(one_of_each)
     assert export_table(lake, "turns", tmp_path / "out" / "turns.parquet") == 3
@@ -27,6 +28,7 @@ def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tm
     assert export_table(lake, "lineage", tmp_path / "lineage.csv") == 2
 
 
+@pytest.mark.slow
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("kept")
     for name, file in (("nothing", "a.csv"), ("turns", "a.xml"), ("turns", "there.csv")):

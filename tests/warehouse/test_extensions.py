@@ -10,6 +10,7 @@ import pytest
 from warehouse import extensions
 
 
+@pytest.mark.slow
 def test_an_empty_extension_folder_is_filled(tmp_path: Path) -> None:
     with duckdb.connect(config={"extension_directory": str(tmp_path)}) as connection:
         extensions.load_extensions(connection, extensions.EXTENSIONS)

@@ -19,6 +19,7 @@ from warehouse.schema import TABLE_OF
 MakeTrajectory = Callable[..., Trajectory]
 
 
+@pytest.mark.slow
 def test_every_record_comes_back_as_it_was(lake: Lake, one_of_each: list[Record]) -> None:
     lake.add(one_of_each)
     expected: dict[type, set[str]] = defaultdict(set)
@@ -34,6 +35,7 @@ def _in_utc(record: Record) -> Record:
     return replace(record, started=record.started.astimezone(UTC)) if isinstance(record, Run) else record
 
 
+@pytest.mark.slow
 def test_adding_again_changes_nothing_and_keeps_what_was_there(lake: Lake, one_of_each: list[Record]) -> None:
     lake.add(one_of_each)
     before = lake.snapshot()
@@ -44,6 +46,7 @@ def test_adding_again_changes_nothing_and_keeps_what_was_there(lake: Lake, one_o
     assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
 
 
+@pytest.mark.slow
 def test_one_batch_of_many_kinds_is_one_commit(lake: Lake, one_of_each: list[Record]) -> None:
     before = lake.snapshot()
     lake.add(one_of_each)
@@ -55,6 +58,7 @@ def test_a_key_twice_in_one_batch_is_stored_once(lake: Lake) -> None:
     assert [policy.path for policy in lake.policies()] == ["last"]
 
 
+@pytest.mark.slow
 def test_replace_overwrites_rows_and_turns(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([make_trajectory("a", 4), make_trajectory("b", 2), Policy("p1", None, "rl", "/w", "d", None)])
     lake.replace([make_trajectory("a", 1), make_trajectory("c", 2), Policy("p1", None, "rl", "/w", "d", None, promoted=True)])
@@ -63,6 +67,7 @@ def test_replace_overwrites_rows_and_turns(lake: Lake, make_trajectory: MakeTraj
     assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 5}]
 
 
+@pytest.mark.slow
 def test_a_batch_that_breaks_leaves_nothing(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     broken = replace(make_trajectory("broken"), seed="not a number")  # type: ignore[arg-type]
     with pytest.raises(Exception, match=r"not a number|seed|int"):
@@ -81,6 +86,7 @@ def _insert_and_raise(cursor: duckdb.DuckDBPyConnection) -> None:
     raise RuntimeError("half-way")
 
 
+@pytest.mark.slow
 def test_threads_share_one_lake(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     batches = [[make_trajectory(f"{batch}-{row}") for row in range(12)] for batch in (0, 1, 2, 0, 1, 2)]
     with ThreadPoolExecutor(4) as pool:
@@ -106,6 +112,7 @@ def test_a_conflict_is_tried_again_and_another_error_is_not(lake: Lake) -> None:
     assert len(tries) == 1 and len(lake.metrics()) == 1
 
 
+@pytest.mark.slow
 def test_readers_are_filtered_ordered_and_parametrised(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([make_trajectory(id, policy=policy) for id, policy in (("b", "x"), ("a", "x"), ("c", "it's"))])
     lake.add([Task("t2", "search", "?", ("a",), split="eval"), Task("t1", "search", "?", ("a",))])
@@ -124,6 +131,7 @@ def test_existing_tells_which_keys_are_stored(lake: Lake, make_trajectory: MakeT
     assert lake.existing(Trajectory, []) == set()
 
 
+@pytest.mark.slow
 def test_earlier_snapshots_stay_readable(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([make_trajectory("a", 3)])
     before = lake.snapshot()
@@ -156,6 +164,7 @@ def test_a_reader_needs_a_lake_and_cannot_write(lake: Lake, tmp_path: Path) -> N
             reader.add([Document("f", "t", "x", "s")])
 
 
+@pytest.mark.slow
 def test_a_home_may_be_moved_and_have_an_awkward_name(tmp_path: Path, make_trajectory: MakeTrajectory) -> None:
     with Lake(tmp_path / "it's here") as lake:
         lake.add([make_trajectory(f"t{number}", 3) for number in range(20)])

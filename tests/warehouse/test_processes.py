@@ -54,6 +54,7 @@ def _read_until_done(home: Path, writers: list[subprocess.Popen[str]]) -> list[i
     return seen
 
 
+@pytest.mark.slow
 def test_a_plain_client_reads_by_the_printed_lines_while_a_writer_is_open(lake: Lake) -> None:
     lake.add([Document(f"d{number}", "t", "x", "s") for number in range(40)])
     with duckdb.connect() as client:

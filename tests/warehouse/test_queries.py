@@ -34,12 +34,14 @@ WRITES = [
 
 
 @pytest.mark.parametrize("sql", WRITES)
+@pytest.mark.slow
 def test_anything_but_one_select_is_refused(filled: Lake, sql: str) -> None:
     with pytest.raises(RequestError, match="Only one SELECT"):
         filled.query(sql)
     assert filled.query("SELECT count(*) AS n FROM documents").to_pylist() == [{"n": 30}]
 
 
+@pytest.mark.slow
 def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None:
     for data in filled.place.data.rglob("*.parquet"):
         with pytest.raises(RequestError):
@@ -75,6 +77,7 @@ def test_helpful_statements_that_only_read_are_allowed(filled: Lake) -> None:
     assert filled.query("FROM documents LIMIT 1").num_rows == 1
 
 
+@pytest.mark.slow
 def test_a_query_sees_what_has_just_been_committed(filled: Lake, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, Lake(tmp_path, read_only=True) as reader:
         for number in range(3):

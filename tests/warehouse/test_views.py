@@ -58,6 +58,7 @@ def _rows(lake: Lake, sql: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_evaluations_count_invalid_apart(filled: Lake) -> None:
     sql = "SELECT turn, stage, policy, suite, hops, tasks, invalid, success, low, high FROM evaluations ORDER BY hops NULLS FIRST"
     everything, one, two = _rows(filled, sql)
@@ -70,12 +71,14 @@ def test_evaluations_count_invalid_apart(filled: Lake) -> None:
     assert (two["low"], two["high"]) == pytest.approx((0.206549, 1.0), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_faults_alone_has_no_rate(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", stage="eval", suite="s", outcome=I)])
     rows = _rows(lake, "SELECT tasks, invalid, success, low, high FROM evaluations")
     assert rows == [{"tasks": 1, "invalid": 1, "success": None, "low": None, "high": None}] * 2
 
 
+@pytest.mark.slow
 def test_the_latest_score_decides(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", outcome=F)])
     lake.add([Score("x", "qa_em", "1", 0.0, F), Score("x", "second", "1", 1.0, S)])
@@ -86,6 +89,7 @@ def test_the_latest_score_decides(lake: Lake, make_trajectory: MakeTrajectory) -
     assert _rows(lake, "SELECT outcome, reward FROM outcomes") == [{"outcome": "invalid", "reward": None}]
 
 
+@pytest.mark.slow
 def test_pass_rate(filled: Lake) -> None:
     rows = _rows(filled, "SELECT environment, hops, policy, attempts, successes, invalid, rate FROM pass_rate WHERE task_key = 't1'")
     expected = {"environment": "search", "hops": 1, "policy": "p2", "attempts": 4, "successes": 2, "invalid": 1, "rate": 2 / 3}
@@ -138,6 +142,7 @@ def test_pass_rate_by_horizon(filled: Lake) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_intervals_end_at_0_and_1_exactly(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     tasks = [Task(f"t{number}", "search", "?", ("a",), hops=1 + number % 2) for number in range(40)]
     made = [make_trajectory(task.key, task_key=task.key, stage="eval", suite="s", outcome=S if task.hops == 1 else F) for task in tasks]
@@ -146,6 +151,7 @@ def test_intervals_end_at_0_and_1_exactly(lake: Lake, make_trajectory: MakeTraje
     assert (rows[0]["success"], rows[0]["high"]) == (1.0, 1.0) and (rows[1]["success"], rows[1]["low"]) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     """t1: two of four; t2: one of two and two faults, too few; t3: four of four."""
     outcomes = {"t1": (S, F, S, F), "t2": (S, F, I, I), "t3": (S, S, S, S)}

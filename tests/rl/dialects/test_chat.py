@@ -282,6 +282,7 @@ def test_an_image_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.slow
 def test_what_a_policy_with_random_weights_says_is_trained_on_byte_for_byte(name: str) -> None:
     dialect = proven(name)
     policy = RandomPolicy(len(tokenizer_for(name)))

@@ -264,6 +264,7 @@ def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Pat
 
 @pytest.mark.engine
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_engine_of_two_workers_has_a_placement_group_and_computes_the_same(tiny_policy: Path) -> None:
     config = EngineConfig.model_validate({**ENGINE, "tensor_parallel": 2, "cpus": 1})
 

@@ -69,6 +69,7 @@ async def test_drafts_are_commented_on_and_not_paid_for() -> None:
     assert (await environment.step(Action("answer", "red"))).reward == 0.7
 
 
+@pytest.mark.slow
 async def test_a_reward_model_scores_what_it_was_given(reward_model: Path) -> None:
     environment = judge("reward_model", path=str(reward_model))
     rewards = {}

@@ -40,6 +40,7 @@ def run(program: str, **options: Any) -> Step:
         ("import sys; print(1); sys.exit()", "1"),
     ],
 )
+@pytest.mark.slow
 def test_what_a_program_prints_is_observed(program: str, printed: str) -> None:
     step = run(program)
     assert (step.observation, step.tool_outcome, step.done) == (printed, ToolOutcome.OK, False)
@@ -84,6 +85,7 @@ async def test_each_call_is_a_fresh_process() -> None:
     await environment.close()
 
 
+@pytest.mark.slow
 async def test_trajectories_share_the_limit_on_programs_at_once() -> None:
     environments = [make(concurrency=1) for _ in range(3)]
     started = time.monotonic()

@@ -49,6 +49,7 @@ async def test_a_repair_is_rewarded(environment: Environment) -> None:
     assert step.info == {"patch": GOLD, "not_passed": []}
 
 
+@pytest.mark.slow
 async def test_no_repair_is_not(environment: Environment) -> None:
     step = await environment.step(Action("answer", "done"))
     assert (step.done, step.reward) == (True, 0.0)

@@ -183,6 +183,7 @@ shares = st.sampled_from([0.0, 0.5, 0.95, 1.0])
 
 @settings(deadline=None, max_examples=100)
 @given(row=rows, discount=shares, decay=shares)
+@pytest.mark.slow
 def test_gae_is_that_of_the_policys_own_tokens_as_if_nothing_stood_between(
     row: tuple[list[float], list[float], list[bool]], discount: float, decay: float
 ) -> None:

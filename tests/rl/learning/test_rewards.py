@@ -109,6 +109,7 @@ def test_confidence_is_the_geometric_mean_of_the_answers_tokens() -> None:
     assert values("confidence", silent)[0].value == 0.0
 
 
+@pytest.mark.slow
 def test_parts_are_summed_by_weight_and_each_is_a_record(tmp_path: Path) -> None:
     config = RewardConfig(parts={"evidence": 0.4, "tool_success": 0.2})
     (rewarded,), parts = compose([attempt(1.0, *RIGHT)], replace(GROUNDS, config=config))

@@ -20,6 +20,7 @@ TEXTS = ["<question> Who is the employer of Amber Stone?</question>", "<informat
 SMALL = PolicyConfig(layers=1, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_policies_and_others_do_not(tmp_path: Path) -> None:
     first, again, other = (create_policy(SMALL, TEXTS, WORDS, tmp_path / str(index), seed) for index, seed in enumerate((1, 1, 2)))
     assert digest_files(first) == digest_files(again) != digest_files(other)
@@ -32,6 +33,7 @@ def test_creating_a_policy_leaves_the_random_state_alone(tmp_path: Path) -> None
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+@pytest.mark.slow
 def test_default_policy_has_about_a_million_parameters(tmp_path: Path) -> None:
     words = [f"{first}{second}" for first in ("Ba", "Ke", "Lo", "Mi", "Nu") for second in "abcdefghijklmnopqrstuvwxyz"]
     texts = [f" {word}{other}" for word in words for other in words[:60]]
@@ -42,6 +44,7 @@ def test_default_policy_has_about_a_million_parameters(tmp_path: Path) -> None:
     assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.06, rel=0.02)
 
 
+@pytest.mark.slow
 def test_words_and_tags_are_single_tokens() -> None:
     tokenizer = build_tokenizer(TEXTS, 320, WORDS)
     assert words_in_pieces(tokenizer, WORDS) == []

@@ -88,6 +88,7 @@ def test_embeddings_do_not_depend_on_what_else_is_in_the_batch(encoder_folder: P
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_index_travels_without_its_model(config: SearchConfig) -> None:
     index = build_index(DOCUMENTS, config)
     packed = pickle.dumps(index)
@@ -95,6 +96,7 @@ def test_an_index_travels_without_its_model(config: SearchConfig) -> None:
     assert pickle.loads(packed).scored("Blue River", 3) == index.scored("Blue River", 3)
 
 
+@pytest.mark.slow
 async def test_the_environment_searches_by_vectors_too(config: SearchConfig) -> None:
     environment = create(Resources(build_index(DOCUMENTS, config)))
     await environment.probe()

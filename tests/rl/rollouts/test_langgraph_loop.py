@@ -183,7 +183,7 @@ def test_other_dialects_and_a_missing_extra_are_refused_in_a_sentence() -> None:
     assert find_loop("langgraph") is LangGraphLoop
     with pytest.raises(RequestError, match="give the task or the rollout a dialect of kind chat"):
         LangGraphLoop(Stated(), object(), LIMITS)  # type: ignore[arg-type]
-    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.loops import find_loop\nfind_loop('langgraph')"
+    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.rollouts.loops import find_loop\nfind_loop('langgraph')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "install agent-flywheel[langchain]" in done.stderr.splitlines()[-1]
 

@@ -86,6 +86,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
+@pytest.mark.slow
 def test_whatever_is_returned_is_bounded_text_or_refused(value: Any) -> None:
     try:
         shown = show(value, BOUNDS)

@@ -71,6 +71,7 @@ def test_a_conjunction_becomes_triples_with_the_same_answers(known: list[Fact], 
 
 @settings(max_examples=150, deadline=None)
 @given(formulas)
+@pytest.mark.slow
 def test_triples_come_back_from_their_expression(formula: list[Triple]) -> None:
     assume(not validate(formula))
     again = to_triples(from_triples(formula))

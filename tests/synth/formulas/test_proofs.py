@@ -78,6 +78,7 @@ def test_every_question_carries_its_proofs(graph: KnowledgeGraph, retrieve: Retr
     assert Drop.REDUNDANT in {failure.kind for failure in failures}
 
 
+@pytest.mark.slow
 def test_easy_questions_and_shortcuts_are_dropped_where_asked(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     config = QuestionConfig(counts={1: 20, 2: 20}, intersections=0.5, identify=0.5, easy="drop", allowed_shortcuts=1)
     tasks, failures = build_questions(graph, config, 3, retrieve)

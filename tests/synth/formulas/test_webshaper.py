@@ -59,6 +59,7 @@ def kinds(path: Path) -> list[tuple[int, str]]:
         (row(formalization=[["V@X & V@Y", "r", "C@a & C@b & C@c"], ["V@X", "r", "?"]]), "packing"),
     ],
 )
+@pytest.mark.slow
 def test_a_bad_row_is_quarantined_with_its_reason_and_its_line(tmp_path: Path, line: str, kind: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(f"{row()}\n\n{line}\n{row(id='2')}\n")

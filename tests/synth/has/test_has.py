@@ -75,6 +75,7 @@ def chi_square(counts: Iterable[int], places: int) -> float:
 
 @pytest.mark.parametrize("alternatives", [1, 2, 4])
 @pytest.mark.parametrize("proposer", ["oracle", "others"])
+@pytest.mark.slow
 def test_the_place_of_the_choice_is_uniform(
     graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory], alternatives: int, proposer: str
 ) -> None:
@@ -239,6 +240,7 @@ def test_several_calls_of_a_turn_are_one_action(
     assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in examples[0].text
 
 
+@pytest.mark.slow
 def test_contrasts_name_the_one_action_that_leads_on(
     graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
 ) -> None:

@@ -59,6 +59,7 @@ def trajectory(dialect: TagDialect) -> Trajectory:
     return Trajectory("t", TASK.key, "p", "rl", 2, prompt, turns, StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)
 
 
+@pytest.mark.slow
 def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokenizerBase) -> None:
     dialect = TagDialect(tokenizer)
     run, policy = trajectory(dialect), StatedPolicy(dialect)

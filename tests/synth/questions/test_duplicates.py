@@ -22,6 +22,7 @@ def test_the_index_of_shingles() -> None:
     assert jaccard(shingles_of("A b, c!"), shingles_of("a B c")) == 1.0
 
 
+@pytest.mark.slow
 def test_candidates_are_those_of_a_full_comparison() -> None:
     rng = random.Random(3)
     texts = {f"t{number}": sentence(rng) for number in range(300)}

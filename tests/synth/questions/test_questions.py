@@ -104,6 +104,7 @@ def _start_under(hash_seed: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_more_than_can_be_had_gives_what_there_is() -> None:
     small = generate_world(WorldConfig(entities=100), "train", seed=1)
     tasks, failures = build_questions(KnowledgeGraph.of(small), QuestionConfig(counts={1: 1_000}), 1)

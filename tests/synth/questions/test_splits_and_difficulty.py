@@ -73,6 +73,7 @@ def test_branching() -> None:
     assert branching((("V@x", "star", "C@a"), ("V@x", "year", "C@1990"), ("V@x", "director", "?"))) == 2
 
 
+@pytest.mark.slow
 def test_pass_rates_leave_out_what_is_invalid_and_are_unknown_without_a_try(tmp_path: Path) -> None:
     outcomes = [Outcome.SUCCESS, Outcome.FAILURE, Outcome.FAILURE, Outcome.INVALID]
     tries = [trajectory(f"{policy}-{number}", policy, o) for policy, (number, o) in product(("p", "q"), enumerate(outcomes))]

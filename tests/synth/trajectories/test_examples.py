@@ -69,6 +69,7 @@ def test_a_transcript_in_the_dialect(graph: KnowledgeGraph, tasks: list[Task]) -
     )
 
 
+@pytest.mark.slow
 def test_demonstration_tokens_are_those_of_the_dialect(
     graph: KnowledgeGraph, tasks: list[Task], tokenizer: PreTrainedTokenizerBase
 ) -> None:

@@ -17,6 +17,7 @@ def tasks() -> list[Task]:
     return list(generate_tasks(600, seed=3))
 
 
+@pytest.mark.slow
 def test_every_task_is_solved_by_its_own_calls_in_a_fresh_world(tasks: list[Task]) -> None:
     for task in tasks:
         named = task.provenance["world"]

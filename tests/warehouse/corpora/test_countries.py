@@ -14,6 +14,7 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "kg_countries"
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the real countries are not at {DATA}")
+@pytest.mark.slow
 def test_the_real_countries() -> None:
     corpus = read_countries(DATA)
     assert Fact("Austria", "capital", "Vienna", ("factbook:europe/au#Government",), "kg_countries") in corpus.facts
