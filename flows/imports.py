@@ -40,10 +40,40 @@ def _read_webdancer(path: Path) -> Imported:
     return _runs(read_webdancer(path))
 
 
+def _read_openai(path: Path) -> Imported:
+    from warehouse.foreign.openai import read_openai
+
+    return _runs(read_openai(path))
+
+
 def _read_fireact(path: Path) -> Imported:
     from warehouse.foreign.fireact import read_fireact
 
     return _runs(read_fireact(path))
+
+
+def _read_search_r1(path: Path) -> Imported:
+    from warehouse.foreign.search_r1 import read_search_r1
+
+    return _runs(read_search_r1(path))
+
+
+def _read_tau_bench(path: Path) -> Imported:
+    from warehouse.foreign.tau_bench import read_tau_bench
+
+    return _runs(read_tau_bench(path))
+
+
+def _read_verifiers(path: Path) -> Imported:
+    from warehouse.foreign.verifiers import read_verifiers
+
+    return _runs(read_verifiers(path))
+
+
+def _read_inspect(path: Path) -> Imported:
+    from warehouse.foreign.inspect_logs import read_inspect
+
+    return _runs(read_inspect(path))
 
 
 def _runs(runs: ForeignRuns) -> Imported:
@@ -54,6 +84,11 @@ FORMATS: dict[str, Callable[[Path], Imported]] = {
     "webshaper": _read_webshaper,
     "webdancer": _read_webdancer,
     "fireact": _read_fireact,
+    "openai": _read_openai,
+    "inspect": _read_inspect,
+    "search-r1": _read_search_r1,
+    "tau-bench": _read_tau_bench,
+    "verifiers": _read_verifiers,
 }
 """The reader of each format."""
 

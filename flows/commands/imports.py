@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def import_(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is: webshaper, …; a wrong name prints all there are.")],
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is: openai, inspect, …; a wrong name prints all.")],
     path: Annotated[Path, typer.Argument(help="The file to read.")],
     home: HomeOption,
     json_: JsonOption = False,

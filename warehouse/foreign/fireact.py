@@ -17,7 +17,7 @@ from typing import Any
 
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.foreign.runs import Collector, ForeignRuns, RowFault, Written, files_of, mark_run, trajectory_of
+from warehouse.foreign.runs import Collector, End, ForeignRuns, RowFault, Written, files_of, mark_run, trajectory_of, turns_of
 from warehouse.records import Outcome, Score, Task
 
 FORMAT = "fireact"
@@ -80,15 +80,15 @@ def _read_row(key: str, row: Any, path: Path, line: int, collector: Collector) -
     calls = [call for exchange in exchanges for call in _calls(*exchange)]
     identifier = f"{FORMAT}-{digest([path.stem, key, row])}"
     provenance = {"file": path.name, "line": line, "pred": row.get("pred"), "prompt": row.get("prompt")}
-    run = trajectory_of(identifier, task, path.stem, calls, _outcome(row), provenance)
+    run = trajectory_of(identifier, task, path.stem, turns_of(calls), _end(row), provenance)
     collector.records += [task, run, *([] if run.outcome is Outcome.INVALID else _scores(identifier, row))]
 
 
-def _outcome(row: dict[str, Any]) -> Outcome | None:
+def _end(row: dict[str, Any]) -> End:
     reward = row.get("reward")
     if reward is not None and not isinstance(reward, bool):
         raise RowFault(f"reward is {reward!r}, neither true nor false")
-    return None if reward is None else Outcome.SUCCESS if reward else Outcome.FAILURE
+    return End() if reward is None else End(Outcome.SUCCESS if reward else Outcome.FAILURE, float(reward))
 
 
 def _scores(identifier: str, row: dict[str, Any]) -> list[Score]:

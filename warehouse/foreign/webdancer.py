@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.digests import digest
-from warehouse.foreign.runs import Collector, ForeignRuns, RowFault, Written, files_of, trajectory_of
+from warehouse.foreign.runs import Collector, End, ForeignRuns, RowFault, Written, files_of, trajectory_of, turns_of
 from warehouse.records import Task
 
 FORMAT = "webdancer"
@@ -58,7 +58,7 @@ def _read_row(row: Any, path: Path, line: int, collector: Collector) -> None:
     rest = {name: value for name, value in row.items() if name not in ("messages", "answer")}
     provenance = {"file": path.name, "line": line, "system": system, "instructions": instructions.removeprefix("\n"), **rest}
     identifier = f"{FORMAT}-{digest([FORMAT, row])}"
-    collector.records += [task, trajectory_of(identifier, task, FORMAT, _calls(spoken[1:]), None, provenance)]
+    collector.records += [task, trajectory_of(identifier, task, FORMAT, turns_of(_calls(spoken[1:])), End(), provenance)]
 
 
 def _messages(row: Any) -> list[tuple[str, str]]:
