@@ -17,9 +17,15 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    kind: Annotated[str, typer.Argument(help="cpt, sft, rl or webshaper for a dataset; duckdb for all in one file; or a table's name.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="cpt, sft, rl, webshaper (datasets); inspect (logs of Inspect AI); duckdb (all); a table's name."),
+    ],
     home: HomeOption,
-    to: Annotated[Path, typer.Option(help="Folder or file (.parquet, .jsonl) of a dataset; .duckdb; .parquet, .jsonl or .csv of a table.")],
+    to: Annotated[
+        Path,
+        typer.Option(help="Folder, .parquet, .jsonl (dataset); folder, .eval (inspect); .duckdb; .parquet, .jsonl, .csv (table)."),
+    ],
     format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by the path without it.")] = None,
     at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; the present one without it.")] = None,
     turn: Annotated[int | None, typer.Option(help="cpt, sft: one turn of the wheel alone.")] = None,
@@ -29,7 +35,7 @@ def export(
     split_by: Annotated[str | None, typer.Option(help="rl: split anew by entity, formula or pattern.")] = None,
     held_out: Annotated[float, typer.Option(min=0.0, max=1.0, help="rl: share held out with --split-by.")] = 0.1,
 ) -> None:
-    """Take data out of the lake: a dataset with its card, everything in one DuckDB file, or one table.
+    """Take data out of the lake: a dataset with its card, evaluations as logs, everything in one DuckDB file, or one table.
 
     Example: flywheel export sft --home runs/demo --to sft.jsonl
     """
@@ -40,6 +46,10 @@ def export(
         if kind in KINDS:
             dataset = export_dataset(lake, kind, to, ExportWishes(format_, at, turn, near_duplicates, split_by, held_out))
             print(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
+        elif kind == "inspect":
+            from warehouse.datasets_out.inspect_logs import export_logs
+
+            print(f"{len(export_logs(lake, to))} evaluations")
         else:
             from warehouse.export import export_database, export_table
 
