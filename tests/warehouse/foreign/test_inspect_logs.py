@@ -199,7 +199,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 EVALUATION = """
 from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
-from inspect_ai.model import ModelOutput, get_model
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import includes
 from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import tool
@@ -219,7 +219,9 @@ def add():
 outputs = []
 for answer in ("3", "4"):
     outputs += [ModelOutput.for_tool_call("mockllm/model", "add", {"x": 1, "y": 2}), ModelOutput.from_content("mockllm/model", answer)]
-task = Task([Sample("1 + 2?", target="3", id=n) for n in (1, 2)], [use_tools(add()), generate()], includes(), name="sums")
+for output in outputs:
+    output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # else it is counted by an encoding from the network
+task = Task([Sample("1 + 2?", target="3", id=n) for n in (1, 2)], solver=[use_tools(add()), generate()], scorer=includes(), name="sums")
 eval(task, get_model("mockllm/model", custom_outputs=outputs), log_dir="logs", max_samples=1, display="none", log_format="eval")
 """
 
