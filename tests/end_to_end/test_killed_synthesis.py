@@ -20,6 +20,8 @@ from flows.config import load_config
 from flows.home import Home
 from warehouse import Lake, Metric
 
+pytestmark = pytest.mark.end_to_end
+
 KILLS = 50
 SMALL = Path(__file__).parent / "small.toml"
 SETTINGS = (

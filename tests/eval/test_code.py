@@ -44,6 +44,7 @@ def judge(gold: Any, pred: Any, **options: Any) -> Judgement:
     return judgement
 
 
+@pytest.mark.slow
 def test_a_right_program_passes_in_both_forms() -> None:
     assert judge({"test_list": list(TESTS)}, SOLUTION).verdict is Outcome.SUCCESS
     assert judge(HUMANEVAL_FORM, "    return n + n\n").verdict is Outcome.SUCCESS
@@ -51,6 +52,7 @@ def test_a_right_program_passes_in_both_forms() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.slow
 def test_a_cheat_fails(name: str) -> None:
     assert not judge_code(PROBLEM, CHEATS[name], LIMITS).passed
 

@@ -21,6 +21,7 @@ def flywheel(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([FLYWHEEL, *arguments], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_help_answers_at_once() -> None:
     """By the time of the processor, which other work on the machine does not lengthen."""
     before = os.times()
@@ -74,6 +75,7 @@ def test_sql_prints_one_json_document_and_refuses_to_write(tmp_path: Path) -> No
     assert len(wrong.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_missing_input_is_one_sentence(tmp_path: Path) -> None:
     wrong = flywheel("verify", "qa_em", "--input", str(tmp_path / "none.jsonl"), "--output", str(tmp_path / "out.jsonl"))
     assert wrong.returncode == 2

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import subprocess, sys
 from flows.guardian import start_guardian
@@ -19,6 +21,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_child_in_its_own_session_ends_after_sigkill_of_its_parent_and_a_stranger_lives() -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with subprocess.Popen([sys.executable, "-c", CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:

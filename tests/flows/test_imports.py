@@ -64,6 +64,7 @@ def test_an_id_with_other_content_is_a_conflict_and_the_first_stays(rows: Path, 
         assert next(task for task in lake.tasks() if task.key == "webshaper-a").provenance["urls"] == []
 
 
+@pytest.mark.slow
 def test_a_wheel_can_turn_where_something_was_imported(rows: Path, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     import_file("webshaper", rows, home.root)

@@ -283,6 +283,7 @@ def test_bars_carry_the_intervals_of_the_view(data: ReportData) -> None:
     assert [y - down for y, down in zip(bars["y"], bars["error_y"]["arrayminus"], strict=True)] == pytest.approx([e.low for e in expected])
 
 
+@pytest.mark.slow
 def test_every_curve_has_its_panel_and_every_turn_its_line(data: ReportData) -> None:
     assert [panel.title for panel in loss_plots(data).panels] == ["Loss of pre-training", "Loss of the cold start", "Loss of RL"]
     learning = reinforcement_plots(data)
@@ -343,6 +344,7 @@ def test_figures_travel_as_json(page: Path) -> None:
     assert {name.split("-")[0] for name in figures} == {"hops", "learning", "curriculum", "loss", "health"}
 
 
+@pytest.mark.slow
 def test_the_same_lake_gives_the_same_page(lake: Lake, page: Path, tmp_path: Path) -> None:
     assert build_report(lake, tmp_path / "again.html").read_bytes() == page.read_bytes()
 

@@ -109,6 +109,7 @@ def test_only_what_failed_is_judged_again_where_that_is_asked(lake: Lake) -> Non
     assert len(lake.scores("verifier = 'recovering'")) == 6
 
 
+@pytest.mark.slow
 def test_scores_without_an_accepted_answer_are_no_outcome(lake: Lake) -> None:
     reverify(lake, "qa_em")
     before = outcomes(lake)
@@ -117,6 +118,7 @@ def test_scores_without_an_accepted_answer_are_no_outcome(lake: Lake) -> None:
     assert outcomes(lake) == before
 
 
+@pytest.mark.slow
 def test_a_trajectory_without_its_task_is_invalid(lake: Lake) -> None:
     lake.add([attempt("g", "gone", "x1")])
     assert reverify(lake, "qa_em", where="id = 'g'").invalid == 1

@@ -40,6 +40,7 @@ def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
         assert [run.state for run in lake.runs()] == ["completed"]
 
 
+@pytest.mark.slow
 def test_metrics_told_twice_after_a_resume_are_stored_once(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         execute(lake, "t1-rl", "rl", 1, {}, work)

@@ -58,6 +58,7 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: W
     assert shop.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
 
 
+@pytest.mark.slow
 def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(shop: Workshop) -> None:
     with pytest.raises(RequestError, match="no condition on the table tasks"):
         sample(shop, POLICY, Wanted("hopz = 1", 1, 1.0, 2), run_of(shop, "x"))

@@ -15,6 +15,7 @@ CALLS = (
 )
 
 
+@pytest.mark.slow
 def test_calls_are_shown_with_what_they_took(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     turn = Turn(0, (1, 2), (-0.5, -1.0), "two calls", "search", "Amber Stone", (3,), "a page", 0.5, "ok", 1.0, 4, (4, 5), CALLS)

@@ -23,6 +23,7 @@ def test_the_evidence_of_a_task_are_the_documents_that_state_the_facts_along_its
         assert evidence_of(lake, [TASK]) == {"t": {"Amber", "Blue River"}}
 
 
+@pytest.mark.slow
 def test_a_reward_by_evidence_is_refused_at_once_where_a_task_names_none(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([*FACTS, *DOCUMENTS])

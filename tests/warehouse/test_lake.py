@@ -53,6 +53,7 @@ def test_one_batch_of_many_kinds_is_one_commit(lake: Lake, one_of_each: list[Rec
     assert lake.snapshot() == before + 1
 
 
+@pytest.mark.slow
 def test_a_key_twice_in_one_batch_is_stored_once(lake: Lake) -> None:
     lake.add([Policy("p", None, "init", "first", "a", None), Policy("p", None, "init", "last", "b", None)])
     assert [policy.path for policy in lake.policies()] == ["last"]
@@ -124,6 +125,7 @@ def test_readers_are_filtered_ordered_and_parametrised(lake: Lake, make_trajecto
     assert [fact.source for fact in lake.facts()] == ["", "w"] and len(lake.facts("w")) == 1
 
 
+@pytest.mark.slow
 def test_existing_tells_which_keys_are_stored(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([make_trajectory("a"), Score("a", "qa_em", "1", 1.0, Outcome.SUCCESS)])
     assert lake.existing(Trajectory, ["a", "b"]) == {"a"}
@@ -144,6 +146,7 @@ def test_earlier_snapshots_stay_readable(lake: Lake, make_trajectory: MakeTrajec
         lake.query("SELECT 1", at=999)
 
 
+@pytest.mark.slow
 def test_figures_that_are_not_finite_do_not_stop_a_run(lake: Lake) -> None:
     lake.add([Failure("rl", "loss", "not finite", {"loss": float("nan"), "steps": [1.0, float("inf")]})])
     lake.add([Metric("r", "rl", 1, 1, "loss", float("nan"))])

@@ -47,6 +47,7 @@ def test_a_secret_takes_its_keys_from_the_environment_alone(monkeypatch: pytest.
     assert Storage().secret() is None
 
 
+@pytest.mark.slow
 def test_a_lake_stays_where_it_was_made(tmp_path: Path) -> None:
     with Lake(tmp_path):
         pass

@@ -170,6 +170,7 @@ def test_the_frontier_and_the_contrasts_in_it(lake: Lake, make_trajectory: MakeT
     ]
 
 
+@pytest.mark.slow
 def test_invalid_by_kind(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     errors = ["EngineDied: worker 3 lost", "EngineDied: worker 4 lost", None, None]
     lake.add(make_trajectory(f"{n}", outcome=I if n < 3 else S, error=error, reward=None) for n, error in enumerate(errors))
@@ -213,6 +214,7 @@ def test_tool_latency_and_failures(filled: Lake) -> None:
     assert [tuple(row.values()) for row in rows] == [("lookup", "miss", 8, 1.0, 16)]
 
 
+@pytest.mark.slow
 def test_what_a_policy_was_trained_on_back_to_facts_and_forward_to_scores(filled: Lake, make_trajectory: MakeTrajectory) -> None:
     filled.add(
         [

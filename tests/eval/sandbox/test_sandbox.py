@@ -165,6 +165,7 @@ def _processes_with(marker: str) -> list[str]:
 
 
 @needs_walls
+@pytest.mark.slow
 async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
     one = Sandbox(SMALL)
     results = await asyncio.gather(*(one.run_async(python_program(f"print({n})")) for n in range(8)))
@@ -176,6 +177,7 @@ async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
 
 
 @needs_walls
+@pytest.mark.slow
 def test_many_run_at_once_in_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda n: run(f"print({n})").stdout, range(12)))

@@ -58,6 +58,7 @@ def test_ids_are_those_of_the_text(dialect: TagDialect, tokenizer) -> None:
         "<|end|>",
     ],
 )
+@pytest.mark.slow
 def test_what_is_no_action_is_an_error(dialect: TagDialect, tokenizer, text: str) -> None:
     assert isinstance(dialect.parse(tokenizer(text).input_ids), ParseError)
 

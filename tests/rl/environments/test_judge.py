@@ -88,6 +88,7 @@ def test_what_is_no_reward_model_is_refused(tiny_policy: Path, tmp_path: Path) -
             judge("reward_model", **options)
 
 
+@pytest.mark.slow
 async def test_a_server_judges_and_sees_the_rubric_the_question_and_the_text() -> None:
     with MisbehavingServer() as server:
         environment = judged_by(server, lambda body: "A fine colour.\nGrade: 8", rubric="It is a colour.")

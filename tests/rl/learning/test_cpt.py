@@ -22,6 +22,8 @@ from rl.policies.policy import create_policy, load_policy
 from warehouse.errors import RequestError
 from warehouse.records import Example
 
+pytestmark = pytest.mark.engine
+
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
 EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(TEXTS)]

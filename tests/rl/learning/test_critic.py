@@ -18,6 +18,8 @@ from rl.learning.reinforce import train_reinforce
 from rl.policies.policy import load_policy
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:

@@ -211,6 +211,7 @@ def run(curriculum: Curriculum, steps: range, seed: int) -> list[tuple[int, list
 
 @settings(max_examples=50, deadline=None)
 @given(config=schedules, seed=st.integers(0, 1000), stops=st.sets(st.integers(1, 13), max_size=4))
+@pytest.mark.slow
 def test_for_any_schedule_and_interruption_a_resumed_run_equals_an_uninterrupted_one(
     config: CurriculumConfig, seed: int, stops: set[int]
 ) -> None:

@@ -24,6 +24,8 @@ from rl.policies.policy import load_policy
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
 from warehouse.records import Outcome, Trajectory
 
+pytestmark = pytest.mark.engine
+
 CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
 
 

@@ -16,6 +16,8 @@ from rl.policies.examples import IGNORED_LABEL, encode_examples
 from rl.policies.policy import create_policy, load_policy
 from warehouse.records import Example
 
+pytestmark = pytest.mark.engine
+
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
 QUESTION, SEARCH, INFORMATION = "<question> Who?</question>", "<search> Amber</search>", "<information> Blue River.</information>"
 SEGMENTS = ((QUESTION, False), (SEARCH, True), (INFORMATION, False))

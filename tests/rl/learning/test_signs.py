@@ -20,6 +20,8 @@ from rl.policies.policy import load_policy
 from tests.rl.toy import Sampler, make_policy, trajectory, turn
 from warehouse.records import Call, StopReason
 
+pytestmark = pytest.mark.engine
+
 
 def steps_of(monitor: SignMonitor, sign: str, values: list[float | None], first: int = 1) -> dict[int, int]:
     """The steps at which `sign` comes to be broken, each with the step at which that began."""

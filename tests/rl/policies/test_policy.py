@@ -53,6 +53,7 @@ def test_words_and_tags_are_single_tokens() -> None:
     assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, END_TOKEN)
 
 
+@pytest.mark.slow
 def test_too_small_a_vocabulary_is_refused_with_the_words_that_fall_apart() -> None:
     with pytest.raises(RequestError, match=r"vocabulary_size = 275 is too small.*of 8 words.*'"):
         build_tokenizer(TEXTS, 275, WORDS)

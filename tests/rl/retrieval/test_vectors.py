@@ -81,6 +81,7 @@ def test_a_document_is_nearest_to_its_own_text(config: SearchConfig) -> None:
         assert score == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_embeddings_do_not_depend_on_what_else_is_in_the_batch(encoder_folder: Path) -> None:
     encoder = TransformersEncoder(str(encoder_folder), batch=4)
     together, alone = encoder.encode(TEXTS), np.concatenate([encoder.encode([text]) for text in TEXTS])

@@ -106,6 +106,7 @@ def test_a_hostile_document_cannot_answer(dialect: TagDialect) -> None:
     assert trajectory.answer == "Blue River"
 
 
+@pytest.mark.slow
 def test_the_context_is_never_longer_than_its_limit(dialect: TagDialect) -> None:
     actions = [Action("search", "Amber Stone")] * 9
     for longest in range(8, 90):
@@ -269,6 +270,7 @@ def test_an_engine_that_hangs_is_stopped_too(dialect: TagDialect) -> None:
     assert (trajectory.stop_reason, trajectory.outcome, trajectory.turns) == (StopReason.MAX_SECONDS, None, ())
 
 
+@pytest.mark.slow
 def test_actions_together_have_a_budget(dialect: TagDialect) -> None:
     one = len(dialect.action_ids(search("a")[0]))
     for budget in range(1, 4 * one):
@@ -360,6 +362,7 @@ class Unreliable(WrittenActions):
         return await super().generate(request_id, prompt_ids, sampling)
 
 
+@pytest.mark.slow
 def test_whatever_fails_every_trajectory_ends_in_one_of_three_outcomes_and_the_counts_add_up(dialect: TagDialect) -> None:
     @tool
     def lying(query: str) -> str:

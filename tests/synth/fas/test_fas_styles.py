@@ -230,6 +230,7 @@ def test_lines_that_a_teacher_may_write(row: object, kind: str | None) -> None:
     assert (read.kind.removeprefix("fas_plan_") if isinstance(read, Failure) else None) == kind
 
 
+@pytest.mark.slow
 def test_kept_and_removed_are_counted_by_reason(tmp_path: Path) -> None:
     failures = [
         Failure("synth", kind, "", number) for number, kind in enumerate(["has_invalid", "not_unique", "not_unique", "proposal_unreadable"])

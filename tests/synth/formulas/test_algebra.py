@@ -52,6 +52,7 @@ def denotation(known: list[Fact], expression: Expression) -> set[str]:
 
 @settings(max_examples=150, deadline=None)
 @given(facts, expressions())
+@pytest.mark.slow
 def test_an_expression_denotes_what_the_definitions_say(known: list[Fact], expression: Expression) -> None:
     graph = KnowledgeGraph(known)
     assert evaluate(graph, expression) == denotation(known, expression)

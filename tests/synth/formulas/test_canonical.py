@@ -39,6 +39,7 @@ def least(formula: list[Triple]) -> tuple[Triple, ...]:
 
 @settings(max_examples=150, deadline=None)
 @given(formulas, st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_a_disguise_changes_nothing(formula: list[Triple], rng: random.Random) -> None:
     assert canonical(formula) == canonical(disguised(formula, rng))
     assert canonical(canonical(formula)) == canonical(formula)
@@ -47,6 +48,7 @@ def test_a_disguise_changes_nothing(formula: list[Triple], rng: random.Random) -
 
 @settings(max_examples=150, deadline=None)
 @given(formulas, formulas)
+@pytest.mark.slow
 def test_two_forms_are_equal_only_where_a_renaming_makes_them_so(one: list[Triple], other: list[Triple]) -> None:
     assert (canonical(one) == canonical(other)) == (least(one) == least(other))
 

@@ -126,6 +126,7 @@ def test_tasks_of_ours_have_rows_too(tmp_path: Path) -> None:
         write_rows([ours], file)
 
 
+@pytest.mark.slow
 def test_fields_of_others_and_their_order_survive(tmp_path: Path) -> None:
     file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     file.write_text(json.dumps({"level": 3, "source": {"a": [1.5]}, **{k: v for k, v in GOOD.items() if k not in ("id", "urls")}}) + "\n")
@@ -136,6 +137,7 @@ def test_fields_of_others_and_their_order_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SAMPLE.is_file(), reason="the released sample is not there")
+@pytest.mark.slow
 def test_every_valid_row_of_the_released_sample_comes_back_equal(tmp_path: Path) -> None:
     rows, failures = read_rows(SAMPLE)
     assert Counter(failure.kind for failure in failures) == {"arity": 10, "prefix": 6, "disconnected": 1}

@@ -83,6 +83,7 @@ def run(
         return expand([task], teacher, SearchIndex(DOCUMENTS), config or ExpanderConfig(), 0)
 
 
+@pytest.mark.slow
 def test_a_constant_gives_way_to_what_was_found() -> None:
     agent = Agent(GOOD)
     result = run(agent)

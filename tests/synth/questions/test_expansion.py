@@ -148,6 +148,7 @@ def test_grown_questions_are_tasks_like_others(graph: KnowledgeGraph, retrieve: 
         build_questions(graph, config, 1)
 
 
+@pytest.mark.slow
 def test_what_the_proofs_object_to_is_dropped_with_its_reason(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     config = QuestionConfig(counts={2: 10}, structure="random", intersections=0.5, allowed_shortcuts=0)
     kinds = {failure.kind for failure in build_questions(graph, config, 1, retrieve)[1]}

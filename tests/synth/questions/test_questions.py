@@ -85,6 +85,7 @@ def test_richer_wording_keeps_the_constants(graph: KnowledgeGraph, retrieve: Ret
         assert "{" not in task.question
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_tasks(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
     assert build_questions(graph, MIXED, 1, retrieve)[0] == tasks
     assert build_questions(graph, MIXED, 2, retrieve)[0] != tasks

@@ -125,6 +125,7 @@ def test_what_is_no_object_of_runs_is_refused(tmp_path: Path) -> None:
 
 
 @real
+@pytest.mark.slow
 def test_the_released_runs_keep_every_call_and_figure() -> None:
     made = read_fireact(DATA)
     assert (made.rows, len(made.trajectories), len(made.failures)) == (965, 965, 0)

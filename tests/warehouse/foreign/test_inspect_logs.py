@@ -21,6 +21,8 @@ from warehouse.errors import RequestError
 from warehouse.foreign.inspect_logs import inspect_log_module, read_inspect
 from warehouse.records import Call, Outcome, Score, StopReason, Task, Trajectory, Turn
 
+pytestmark = pytest.mark.slow
+
 inspect_log = pytest.importorskip("inspect_ai.log", reason="the package inspect-ai is not installed")
 
 
