@@ -71,7 +71,7 @@ async def test_no_object_is_the_callers_error_where_plain_text_is_not_enough(arg
     ],
 )
 async def test_a_tool_that_breaks_its_word_is_at_fault_and_named(function: Any, how: str, reason: str) -> None:
-    liar = FunctionTool(function, rules=QUICK)
+    liar = FunctionTool(function, rules=CallRules(max_characters=1000))
     with pytest.raises(ToolFault, match=reason.format(name=liar.name)) as fault:
         await call(liar, how)
     assert f"the tool {liar.name!r} failed" in str(fault.value)
