@@ -1,4 +1,4 @@
-"""The real wheel at a small size: command line, Prefect, lake, TRL, vLLM on Ray; undisturbed, killed in every stage, and asked again."""
+"""The real wheel at a small size: command line, Prefect, lake, TRL, vLLM on Ray; undisturbed, killed in its stages, and asked again."""
 
 from __future__ import annotations
 
@@ -154,9 +154,12 @@ def test_a_finished_run_does_nothing_and_says_so(undisturbed: Path) -> None:
     assert rows(undisturbed, "SELECT count(*) AS n FROM trajectories") == before
 
 
-def test_a_run_killed_in_every_stage_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "killed_at", [pytest.param(KILL_AT[-1:], id="in learning"), pytest.param(KILL_AT, marks=pytest.mark.long, id="in every stage")]
+)
+def test_a_run_that_is_killed_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path, killed_at: tuple[str, ...]) -> None:
     home = tmp_path / "killed"
-    for line in KILL_AT:
+    for line in killed_at:
         kill_at(home, line)
         deadline = time.monotonic() + 20
         while left_behind(home) and time.monotonic() < deadline:
