@@ -94,6 +94,7 @@ def test_a_judge_that_misgrades_is_refused(grade: Grade, short: str) -> None:
             refuse_unfit(judge, calibration)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_real_model_that_never_learnt_is_refused(tmp_path: Path) -> None:
     """A policy from scratch behind a real server writes, and what it writes is no verdict: that is found before it judges anything."""

@@ -174,6 +174,7 @@ def test_engines_join_and_leave_while_a_stream_goes_on(pool_rollouts: Rollouts, 
     assert pool_rollouts.figures().requests >= 48
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_requests_of_an_engine_that_is_taken_out_are_taken_up_by_another(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
     before = pool_rollouts.figures()
@@ -237,6 +238,7 @@ def test_z_without_replacements_the_trajectories_are_invalid_and_say_why(tiny_po
     assert all("replacements are used up" in (trajectory.error or "") for trajectory in dead)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Path, other_policy: Path) -> None:
     config = EngineConfig.model_validate({**ENGINE, "updates": "drain"})

@@ -44,6 +44,7 @@ def request(name: str, task: Task) -> RolloutRequest:
     return RolloutRequest(name, task, "tiny", 3, seed=len(name))
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_mixture_of_environments_and_dialects_runs_side_by_side(chat_policy: Path) -> None:
     config = RolloutConfig.model_validate(

@@ -70,6 +70,7 @@ def taught(policy: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_policy_calls_a_tool_of_ones_own(tiny_policy: Path, tmp_path: Path) -> None:
     config = configuration(tmp_path)

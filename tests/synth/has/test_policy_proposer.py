@@ -80,6 +80,7 @@ def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokeni
     assert proposer.propose(steps[1], 2, (), random.Random(0)) == proposer.propose(steps[2], 2, (), random.Random(0)) == []
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> None:
     from transformers import AutoTokenizer

@@ -94,6 +94,7 @@ def test_a_real_server_does_not_know_another_model(server: str) -> None:
         teacher.complete([user("q")])
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, open_teacher(own(policy), lake) as teacher:
