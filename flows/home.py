@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from flows.config import FlywheelConfig, load_config
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -66,10 +68,23 @@ class Home:
         draft.replace(self.config_file)
 
     def load(self) -> FlywheelConfig:
-        """The configuration that the home belongs to."""
+        """The configuration that the home belongs to.
+
+        Raises:
+            RequestError: the folder is no home, or its configuration is damaged or of another version.
+        """
         if not self.config_file.is_file():
             raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
-        return FlywheelConfig.model_validate(json.loads(self.config_file.read_text())["config"])
+        try:
+            return FlywheelConfig.model_validate(json.loads(self.config_file.read_text())["config"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise RequestError(
+                f"{self.config_file} does not fit this version ({key}: {first['msg']}); start anew in another --home."
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RequestError(f"{self.config_file} is damaged ({error!r}); restore it, or start anew in another --home.") from error
 
     def _compare(self, resolved: dict[str, Any]) -> None:
         stored = json.loads(self.config_file.read_text())["config"]

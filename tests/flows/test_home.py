@@ -36,6 +36,19 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_configuration_of_another_version_or_a_damaged_one_is_one_sentence(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config("quickstart"))
+    whole = home.config_file.read_text()
+    home.config_file.write_text(whole.replace('"largest_fall"', '"largest_drop"'))
+    with pytest.raises(RequestError, match=r"does not fit this version \(evaluation.largest_drop: .*; start anew"):
+        home.load()
+    for damaged in (whole[:100], "[]", '{"digest": 1}'):
+        home.config_file.write_text(damaged)
+        with pytest.raises(RequestError, match="is damaged"):
+            home.load()
+
+
 def test_no_home_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no run's home"):
         Home(tmp_path).load()
