@@ -11,12 +11,24 @@ import asyncio
 import resource
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from rl.config import EnvironmentKindConfig
 from rl.dialect import Action
-from rl.environment import Environment, EnvironmentFault, FaultKind, Observation, Probed, Resources, Step, find_environment, kind_of
+from rl.environment import (
+    Environment,
+    EnvironmentFactory,
+    EnvironmentFault,
+    FaultKind,
+    Observation,
+    Probed,
+    Resources,
+    Step,
+    find_environment,
+    kind_of,
+)
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -29,7 +41,7 @@ class EnvironmentWorker:
     """Runs environments of one kind, each under the id of its trajectory."""
 
     def __init__(self, factory: str, config: EnvironmentKindConfig, index: Index | None) -> None:
-        self._factory = factory
+        self._factory_name = factory
         self._seconds = config.step_timeout_seconds
         self._resources = Resources(index, config.options)
         self._environments: dict[str, Environment] = {}
@@ -65,8 +77,13 @@ class EnvironmentWorker:
         if environment is not None:
             await self._guarded(environment.close(), "close")
 
+    @cached_property
+    def _factory(self) -> EnvironmentFactory:
+        """Found once: a look through all installed packages takes longer than most steps."""
+        return find_environment(self._factory_name)
+
     def _create(self, trajectory_id: str) -> Environment:
-        return find_environment(self._factory)(replace(self._resources, trajectory_id=trajectory_id))
+        return self._factory(replace(self._resources, trajectory_id=trajectory_id))
 
     async def _guarded(self, work: Awaitable[T], what: str) -> T:
         """The result of `work`; whatever it raises becomes a fault with its kind, told in one line."""
