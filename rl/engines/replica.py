@@ -22,6 +22,7 @@ from rl.config import EngineConfig
 from rl.engine import EngineDead, EngineFault, Generation, Sampling
 from rl.engines.figures import EngineFigures, EngineState
 from rl.engines.vllm_engine import VllmEngine, environment_variables
+from rl.hosting.courier import CallFailed, Courier
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Replica:
 
     name: str
     actor: Any
+    courier: Courier
     group: PlacementGroup | None
     weights: Weights
     ready: asyncio.Task[None] = field(init=False)
@@ -71,16 +73,24 @@ class Replica:
         except RayActorError as error:
             raise EngineDead(one_line(error)) from error
         except RayTaskError as error:
-            kind = EngineDead if isinstance(error.cause, EngineDead) else EngineFault
-            raise kind(one_line(error)) from error
+            raise _fault_of(error.cause) from error
 
     async def generate(self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling) -> Generation:
         """One continuation, as soon as the engine is up. Raises as `call` does."""
         with self._in_flight():
             await asyncio.shield(self.ready)
-            generation: Generation = await self.call("generate", request_id, prompt_ids, sampling)
+            generation = await self._carried(request_id, prompt_ids, sampling)
         self.requests += 1
         self.tokens += len(generation.token_ids)
+        return generation
+
+    async def _carried(self, *arguments: Any) -> Generation:
+        try:
+            generation: Generation = await self.courier.call("generate", *arguments)
+        except RayActorError as error:
+            raise EngineDead(one_line(error)) from error
+        except CallFailed as error:
+            raise _fault_of(error.cause) from error
         return generation
 
     async def load_weights(self, weights: Weights) -> None:
@@ -127,7 +137,8 @@ def create_replica(name: str, config: EngineConfig, weights: Weights) -> Replica
     actor_class = ray.remote(VllmEngine).options(
         **_place(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
     )
-    replica = Replica(name, actor_class.remote(config, *weights), group, weights)
+    actor = actor_class.remote(config, *weights)
+    replica = Replica(name, actor, Courier(actor), group, weights)
     replica.idle.set()
     return replica
 
@@ -150,9 +161,13 @@ def _place(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says, without Ray's wrapping."""
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, EngineFault):
-        return str(cause).partition("\n")[0]
-    lines = str(cause).strip().splitlines() or [""]
-    return f"{type(cause).__name__}: {lines[0]}"
+    """The kind of an error and the first line of what it says."""
+    if isinstance(error, EngineFault):
+        return str(error).partition("\n")[0]
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+def _fault_of(cause: Exception) -> EngineFault:
+    """What a method of the engine raised, as a fault."""
+    return (EngineDead if isinstance(cause, EngineDead) else EngineFault)(one_line(cause))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from rl.config import EngineConfig
 from rl.engine import EngineDead, EngineFault, Generation, GenerationStop, Sampling
+from rl.hosting.courier import Reachable
 
 GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
@@ -38,10 +39,11 @@ def environment_variables(config: EngineConfig) -> dict[str, str]:
     }
 
 
-class VllmEngine:
+class VllmEngine(Reachable):
     """One vLLM engine. Lives in a process of its own, whose environment holds `environment_variables(config)`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int = 0) -> None:
+        super().__init__()
         self._config = config
         self._policy_path = policy_path
         self._version = version

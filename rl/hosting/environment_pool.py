@@ -20,6 +20,7 @@ from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
 from rl.environment import BUILT_IN, GROUP, EnvironmentFault, FaultKind, Observation, Step
 from rl.hosting import health as environment_health
+from rl.hosting.courier import CallFailed, Courier
 from rl.hosting.environment_worker import EnvironmentWorker, first_line
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
@@ -39,6 +40,7 @@ class Worker:
     """A worker actor; `checked` is answered once it is up and an environment could be made in it."""
 
     actor: Any
+    courier: Courier
     checked: Any
     up: bool = False
     ended: FaultKind | None = None
@@ -79,7 +81,7 @@ class EnvironmentClient:
                 await self._faults(self._worker.checked, START_SECONDS)
                 self._worker.up = True
             self._open = True
-            return await self._faults(self._worker.actor.reset.remote(self._trajectory_id, task, seed))
+            return await self._faults(self._worker.courier.call("reset", self._trajectory_id, task, seed))
         except EnvironmentFault as fault:
             self._fault = str(fault)
             raise
@@ -88,7 +90,7 @@ class EnvironmentClient:
         """Answer one action."""
         tool = environment_health.tool(action.tool)
         try:
-            step: Step = await self._faults(self._worker.actor.step.remote(self._trajectory_id, action))
+            step: Step = await self._faults(self._worker.courier.call("step", self._trajectory_id, action))
         except EnvironmentFault as fault:
             # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
             if not self._ended:
@@ -103,7 +105,7 @@ class EnvironmentClient:
     async def close(self) -> None:
         """Let the worker forget this trajectory; nobody waits for it. How the trajectory went is noted at the health gate."""
         if self._open:
-            self._worker.actor.close.remote(self._trajectory_id)
+            self._worker.courier.tell("close", self._trajectory_id)
         self._pool.health.record(environment_health.environment(self._kind.name), self._fault)
 
     async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
@@ -112,18 +114,16 @@ class EnvironmentClient:
             seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
         try:
             return await asyncio.wait_for(call, seconds)
-        except (RayError, TimeoutError) as error:
+        except (CallFailed, RayError, TimeoutError) as error:
             fault = self._fault_of(error)
-            if fault.kind is FaultKind.MEMORY or not isinstance(error, RayTaskError):
+            if fault.kind is FaultKind.MEMORY or not isinstance(error, CallFailed | RayTaskError):
                 self._open = False
                 self._pool.replace(self._kind, self._worker, fault.kind)
             raise fault from error
 
     def _fault_of(self, error: Exception) -> EnvironmentFault:
-        if isinstance(error, RayTaskError) and isinstance(error.cause, EnvironmentFault):
-            return error.cause
-        if isinstance(error, RayTaskError):
-            return EnvironmentFault(_told(error))
+        if isinstance(error, CallFailed | RayTaskError):
+            return error.cause if isinstance(error.cause, EnvironmentFault) else EnvironmentFault(_told(error))
         if isinstance(error, TimeoutError):
             return EnvironmentFault("the environment's worker is stuck in a step and was replaced", FaultKind.TIMEOUT)
         kind = self._worker.ended or FaultKind.DIED
@@ -193,7 +193,7 @@ class EnvironmentPool:
             runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
         )
         actor = remote.remote(kind.factory, kind.config, self._index)
-        return Worker(actor, actor.check.remote())
+        return Worker(actor, Courier(actor), actor.check.remote())
 
 
 def _check_image(name: str, image: str | None) -> None:
@@ -221,5 +221,5 @@ def _why(error: Exception, config: EnvironmentKindConfig) -> str:
 
 def _told(error: Exception) -> str:
     """What went wrong in a worker, in one line and without its traceback."""
-    cause = error.cause if isinstance(error, RayTaskError) else error
+    cause = error.cause if isinstance(error, CallFailed | RayTaskError) else error
     return first_line(str(cause) if isinstance(cause, EnvironmentFault | RequestError) else f"{type(cause).__name__}: {cause}")

@@ -29,6 +29,7 @@ from rl.environment import (
     find_environment,
     kind_of,
 )
+from rl.hosting.courier import Reachable
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -37,10 +38,11 @@ T = TypeVar("T")
 GIB = 1024**3
 
 
-class EnvironmentWorker:
+class EnvironmentWorker(Reachable):
     """Runs environments of one kind, each under the id of its trajectory."""
 
     def __init__(self, factory: str, config: EnvironmentKindConfig, index: Index | None) -> None:
+        super().__init__()
         self._factory_name = factory
         self._seconds = config.step_timeout_seconds
         self._resources = Resources(index, config.options)
