@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,6 @@ SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediat
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
 EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(TEXTS)]
 CONFIG = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=1, epochs=2, warmup_steps=2, save_every=5, log_every=1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

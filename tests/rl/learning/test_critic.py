@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,9 @@ from rl.learning.critic import NAME, estimate, value_loss
 from rl.learning.learner import ReinforceTrainer
 from rl.learning.reinforce import train_reinforce
 from rl.policies.policy import load_policy
-from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, sample_pairs, trajectory, turn
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
 
 
 def config_of(**changes: Any) -> ReinforceConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rl.learning.config import CRITICS, ReinforceConfig
 from rl.learning.filters import Collected
 from rl.learning.learner import ReinforceTrainer
 from rl.policies.policy import load_policy
-from tests.rl.toy import make_policy, sample_pairs
+from tests.rl.toy import sample_pairs
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
@@ -34,20 +34,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=8, max_completion_tokens=LENGTH)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,21 +21,12 @@ from rl.learning.filters import Collected
 from rl.learning.learner import Collect, ReinforceTrainer
 from rl.learning.reinforce import train_reinforce
 from rl.policies.policy import load_policy
-from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, make_policy, sample_pairs, trajectory, turn
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, sample_pairs, trajectory, turn
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
 
 CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def quiet(step: int, figures: dict[str, float]) -> None:
@@ -50,11 +41,6 @@ def row_of(ids: Iterable[int], mask: Sequence[int]) -> Row:
     """A row of one turn whose actions have log-probability -1 and advantage 0.5."""
     own = [float(value) for value in mask]
     return Row((1,), tuple(ids), tuple(mask), tuple(-x for x in own), tuple(x / 2 for x in own), (*[0] * (len(own) - 1), 1), (1.0,))
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,6 @@ SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediat
 QUESTION, SEARCH, INFORMATION = "<question> Who?</question>", "<search> Amber</search>", "<information> Blue River.</information>"
 SEGMENTS = ((QUESTION, False), (SEARCH, True), (INFORMATION, False))
 EXAMPLES = [Example(str(number), "trajectory", SEGMENTS, ()) for number in range(24)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from rl.learning.likelihoods import crossed, prompt_information, ratio_figures
 from rl.learning.reinforce import train_reinforce
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.policies.policy import load_policy
-from tests.rl.toy import Sampler, make_policy, trajectory, turn
+from tests.rl.toy import Sampler, trajectory, turn
 from warehouse.records import Call, StopReason
 
 pytestmark = pytest.mark.engine
@@ -122,14 +121,6 @@ def test_figures_of_a_step_tell_format_tools_length_staleness_and_the_likelihood
 
 
 # Training
-
-
-@pytest.fixture
-def policy(tmp_path: Path) -> Iterator[Path]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield make_policy(tmp_path / "policy")
-    torch.set_num_threads(threads)
 
 
 CONFIG = ReinforceConfig(steps=8, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=16, learning_rate=3e-3, save_every=2)
