@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerControl
 
 from rl.learning.config import ReinforceConfig
 from rl.learning.critic import without_head
 from rl.learning.curriculum import Curriculum
 from rl.learning.learner import Collect, Publish, ReinforceTrainer
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
-from rl.learning.training import OnMetric, TrainResult, last_figures, run_trainer
+from rl.learning.training import FiguresCallback, OnMetric, TrainResult, last_figures, run_trainer
 from rl.policies.policy import load_policy, save_policy
 
 OnBreach = Callable[[Breach], None]
@@ -64,28 +64,18 @@ def train_reinforce(
     return TrainResult(output, figures)
 
 
-class SignsCallback(TrainerCallback):
+class SignsCallback(FiguresCallback):
     """Holds each step's figures against the limits, and ends the training where one says so, behind a checkpoint where it is a pause."""
 
     def __init__(self, signs: SignMonitor, on_breach: OnBreach, steps_per_figure: int) -> None:
-        """`steps_per_figure`: optimiser steps that make one step of what is reported."""
+        super().__init__(steps_per_figure)
         self._signs = signs
         self._on_breach = on_breach
-        self._steps_per_figure = steps_per_figure
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Called by the trainer whenever it logs, before it saves."""
-        if not logs or "train_runtime" in logs:
-            return
+    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
+        """Check all numbers: one that is not finite breaks every limit."""
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
-        for breach in self._signs.check(state.global_step // self._steps_per_figure, numbers):
+        for breach in self._signs.check(step, numbers):
             self._on_breach(breach)
         if self._signs.fatal is not None:
             control.should_training_stop = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,12 +93,11 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-class MetricsCallback(TrainerCallback):
-    """Passes a trainer's figures on, without those about the run as a whole that it logs at the end."""
+class FiguresCallback(TrainerCallback, ABC):
+    """Is told a trainer's figures of each step, without those about the run as a whole that it logs at the end."""
 
-    def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+    def __init__(self, steps_per_figure: int) -> None:
         """`steps_per_figure`: optimiser steps that make one step of what is reported."""
-        self._on_metric = on_metric
         self._steps_per_figure = steps_per_figure
 
     def on_log(
@@ -108,9 +108,25 @@ class MetricsCallback(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Called by the trainer whenever it logs."""
+        """Called by the trainer whenever it logs, before it saves."""
         if logs and "train_runtime" not in logs:
-            self._on_metric(state.global_step // self._steps_per_figure, finite_figures(logs))
+            self.take(state.global_step // self._steps_per_figure, logs, control)
+
+    @abstractmethod
+    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
+        """Take what the trainer logged of a step; `control` tells the trainer what to do next."""
+
+
+class MetricsCallback(FiguresCallback):
+    """Passes the figures on."""
+
+    def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+        super().__init__(steps_per_figure)
+        self._on_metric = on_metric
+
+    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
+        """Report the finite ones."""
+        self._on_metric(step, finite_figures(logs))
 
 
 def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
