@@ -50,6 +50,37 @@ class RolloutRequest:
     suite: str | None = None
     sample: int = 0
 
+    def trajectory(
+        self,
+        prompt_ids: tuple[int, ...],
+        turns: tuple[Turn, ...],
+        stop: StopReason,
+        started: datetime | None,
+        seconds: float | None,
+        error: str | None,
+    ) -> Trajectory:
+        """What came of the request, as a record. Who judges it comes later, except that a fault makes it invalid here."""
+        return Trajectory(
+            id=self.trajectory_id,
+            task_key=self.task.key,
+            policy=self.policy,
+            stage=self.stage,
+            horizon=self.horizon,
+            prompt_ids=prompt_ids,
+            turns=turns,
+            stop_reason=stop,
+            outcome=Outcome.INVALID if stop is StopReason.FAULT else None,
+            reward=None,
+            seed=self.seed,
+            started=started,
+            seconds=seconds,
+            wheel_turn=self.wheel_turn,
+            step=self.step,
+            suite=self.suite,
+            sample=self.sample,
+            error=error,
+        )
+
 
 class Generator(Protocol):
     """The part of an `Engine` that the loop uses."""
@@ -103,7 +134,8 @@ class AgentLoop:
             stop = StopReason.MAX_SECONDS
         except (EngineFault, EnvironmentFault) as fault:
             stop, progress.error = StopReason.FAULT, str(fault)
-        return _record(progress, stop, started, time.perf_counter() - clock)
+        seconds = time.perf_counter() - clock
+        return request.trajectory(progress.prompt_ids, tuple(progress.turns), stop, started, seconds, progress.error)
 
     async def _run(self, progress: _Progress) -> StopReason:
         task = progress.request.task
@@ -244,29 +276,4 @@ def _turn(
         policy_version=generation.policy_version,
         policy_versions=versions if len(set(versions)) > 1 else (),
         calls=acted.calls,
-    )
-
-
-def _record(progress: _Progress, stop: StopReason, started: datetime, seconds: float) -> Trajectory:
-    """The trajectory as a record; who judges it comes later, except that a fault makes it invalid here."""
-    request = progress.request
-    return Trajectory(
-        id=request.trajectory_id,
-        task_key=request.task.key,
-        policy=request.policy,
-        stage=request.stage,
-        horizon=request.horizon,
-        prompt_ids=progress.prompt_ids,
-        turns=tuple(progress.turns),
-        stop_reason=stop,
-        outcome=Outcome.INVALID if stop is StopReason.FAULT else None,
-        reward=None,
-        seed=request.seed,
-        started=started,
-        seconds=seconds,
-        wheel_turn=request.wheel_turn,
-        step=request.step,
-        suite=request.suite,
-        sample=request.sample,
-        error=progress.error,
     )

@@ -25,7 +25,7 @@ from rl.serving.protocol import ContextFull, Refused
 from rl.serving.recorder import Recorder
 from rl.serving.rendering import ChatRenderer
 from warehouse.errors import RequestError
-from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Trajectory, Turn
+from warehouse.records import NOT_RUN, Call, StopReason, Trajectory, Turn
 
 try:
     from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -188,24 +188,12 @@ def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopR
     recorded = segments[0] if segments else None
     error = rewritten or (recorded.error if recorded else None) or error
     turns = () if recorded is None else tuple(_with_calls(turn, acted.calls.get(turn.index, [])) for turn in recorded.turns)
-    return Trajectory(
-        id=request.trajectory_id,
-        task_key=request.task.key,
-        policy=request.policy,
-        stage=request.stage,
-        horizon=request.horizon,
+    return request.trajectory(
         prompt_ids=() if recorded is None else recorded.prompt_ids,
         turns=turns,
-        stop_reason=stop if error is None else StopReason.FAULT,
-        outcome=None if error is None else Outcome.INVALID,
-        reward=None,
-        seed=request.seed,
+        stop=stop if error is None else StopReason.FAULT,
         started=None if recorded is None else recorded.started,
         seconds=None if recorded is None else recorded.seconds,
-        wheel_turn=request.wheel_turn,
-        step=request.step,
-        suite=request.suite,
-        sample=request.sample,
         error=error,
     )
 
