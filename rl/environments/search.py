@@ -10,6 +10,7 @@ from rl.environments.tool_use import ToolEnvironment
 from rl.retrieval.search import Index, passages
 from rl.tools import ToolMiss, tool
 from warehouse.errors import RequestError
+from warehouse.records import Document
 
 
 class SearchOptions(Section):
@@ -33,16 +34,25 @@ class SearchEnvironment(ToolEnvironment):
         Args:
             query: the title of a document, or words to look for.
         """
-        hits = self._index.find(query, self._documents)
-        if hits.miss is not None:
-            raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
-        return passages(hits.documents)
+        return passages(find(self._index, query, self._documents))
 
     async def probe(self) -> None:
         """See that a document is found by its own title."""
         document = next((document for document in self._index.documents if document.title.strip()), None)
         if document is not None and not self._index.find(document.title, self._documents).documents:
             raise EnvironmentFault(f"the index does not find its own document {document.id}")
+
+
+def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
+    """The best `count` documents for what a policy looks for.
+
+    Raises:
+        ToolMiss: there is none; it says why.
+    """
+    hits = index.find(query, count)
+    if hits.miss is not None:
+        raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
+    return hits.documents
 
 
 def create(resources: Resources) -> SearchEnvironment:

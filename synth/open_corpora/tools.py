@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from eval.answers import sub_match
 from rl.environment import EnvironmentFault, Observation
+from rl.environments.search import find
 from rl.environments.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex, passage
-from rl.tools import ToolError, ToolMiss, tool
+from rl.tools import ToolError, tool
 from synth.teachers.replies import read_yes
 from synth.teachers.teacher import Reply, Request, Teacher, user
 from warehouse.records import Document, Failure, Task
@@ -71,10 +72,7 @@ class ExpanderEnvironment(ToolEnvironment):
         Args:
             query: the title of a document, or words to look for.
         """
-        hits = self._index.find(query, self._documents)
-        if hits.miss is not None:
-            raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
-        return "\n\n".join(map(_shown, hits.documents))
+        return "\n\n".join(map(_shown, find(self._index, query, self._documents)))
 
     async def summarize(self, documents: list[str], goal: str) -> str:
         """Have documents read for a goal.
