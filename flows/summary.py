@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.verdicts import paired, read_verdicts
+from flows.verdicts import paired, probability, read_verdicts
 from warehouse import Lake
 
 Rows = list[dict[str, Any]]
@@ -75,8 +75,7 @@ def stage_name(row: dict[str, Any]) -> str:
 def _change(row: dict[str, Any]) -> str:
     if row["change"] is None:
         return ""
-    p_value = "p < 0.001" if row["p_value"] < 0.001 else f"p = {row['p_value']:.3f}"
-    return f"{100 * row['change']:+.1f} ({p_value})"
+    return f"{100 * row['change']:+.1f} ({probability(row['p_value'])})"
 
 
 def _rate(row: dict[str, Any], interval: bool = False) -> str:

@@ -29,3 +29,8 @@ def paired(before: Solved, after: Solved) -> PairedTest | None:
     """McNemar's test on the tasks that both have a verdict for; None where there are none."""
     keys = sorted(before.keys() & after.keys())
     return mcnemar([before[key] for key in keys], [after[key] for key in keys]) if keys else None
+
+
+def probability(p_value: float) -> str:
+    """A p-value as it stands in a sentence."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"

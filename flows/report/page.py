@@ -14,8 +14,9 @@ from plotly.offline import get_plotlyjs
 
 from flows.report.data import COMPARED, Evaluation, ReportData, read_report_data
 from flows.report.figures import Panel, Plots, curriculum_plots, health_plots, hops_plots, loss_plots, reinforcement_plots, variant_name
-from flows.report.summary import percent, probability, signed, summarize
+from flows.report.summary import percent, signed, summarize, unbroken
 from flows.report.trajectories import Reading, read_trajectories
+from flows.verdicts import probability
 from warehouse import Lake
 
 
@@ -48,7 +49,7 @@ def render(data: ReportData, readings: tuple[Reading, ...]) -> str:
     environment = Environment(
         loader=PackageLoader("flows.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"percent": percent, "probability": probability, "signed": signed}
+    environment.filters |= {"percent": percent, "probability": probability, "signed": signed, "unbroken": unbroken}
     return environment.get_template("page.html.jinja").render(
         data=data,
         summary=summarize(data),

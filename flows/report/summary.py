@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from eval.statistics import PairedTest
 from flows.report.data import COMPARED, Evaluation, ReportData, stage_order
-from flows.verdicts import Solved, paired
+from flows.verdicts import Solved, paired, probability
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "cold start", "rl": "reinforcement learning"}
 """What each stage is called in sentences."""
@@ -83,9 +83,9 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}{_HARD_SPACE}%"
 
 
-def probability(p_value: float) -> str:
-    """A p-value as it stands in a sentence."""
-    return ("p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}").replace(" ", _HARD_SPACE)
+def unbroken(text: str) -> str:
+    """Text that no line ends within."""
+    return text.replace(" ", _HARD_SPACE)
 
 
 def _suites(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def _change_sentence(row: SummaryRow) -> str:
     sign = "more" if row.change.points >= 0 else "less"
     words = f"{abs(row.change.points):.1f} points {sign} than the stage before"
     test = row.change.test
-    return f"{words}." if test is None else f"{words} ({probability(test.p_value)}, McNemar on {test.tasks:,} common tasks)."
+    return f"{words}." if test is None else f"{words} ({unbroken(probability(test.p_value))}, McNemar on {test.tasks:,} common tasks)."
 
 
 def _unreliable(evaluation: Evaluation) -> str:
