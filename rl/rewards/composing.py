@@ -7,9 +7,10 @@ from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
+from eval.verifier import Attempt
 from rl.learning.config import RewardConfig
 from rl.rewards.outcomes import format_ladder, outcome, signed_outcome, well_formed
-from rl.rewards.part import Attempt, Grounds, Part, Value
+from rl.rewards.part import Grounds, Part, Value
 from rl.rewards.processes import environment, evidence, length, tool_success, void_turns
 from rl.rewards.unsupervised import agreement, confidence
 from warehouse.errors import RequestError

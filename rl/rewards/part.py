@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from eval.verifier import Attempt
 from rl.learning.config import RewardConfig
-from warehouse.records import Task, Trajectory
-
-Attempt = tuple[Task, Trajectory]
-"""A judged trajectory with its task: `outcome` is the verifier's verdict, and `reward` its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +41,7 @@ class Grounds:
 
 
 Part = Callable[[Sequence[Attempt], Grounds], list[Value]]
-"""A value for each attempt that is not invalid, in their order; pure."""
+"""A value for each attempt that is not invalid, in their order; pure.
+
+The attempts are judged: a trajectory's `outcome` is the verifier's verdict, and its `reward` the verifier's value.
+"""

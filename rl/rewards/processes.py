@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eval.verifier import Attempt
 from rl.learning.describing import OK, is_readable, tool_calls
-from rl.rewards.part import Attempt, Grounds, Value
+from rl.rewards.part import Grounds, Value
 from warehouse.records import Task, Trajectory, Turn
 
 

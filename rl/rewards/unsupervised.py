@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eval.unsupervised import Agreement, Confidence
-from rl.rewards.part import Attempt, Grounds, Value
+from eval.verifier import Attempt
+from rl.rewards.part import Grounds, Value
 from warehouse.records import Score
 
 

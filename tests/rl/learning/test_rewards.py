@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from eval.verifier import Attempt
 from rl.estimators import process
 from rl.learning.batches import rows_of
 from rl.learning.config import RewardConfig
 from rl.rewards.composing import compose, find_parts, weights_of
-from rl.rewards.part import Attempt, Grounds, Value
+from rl.rewards.part import Grounds, Value
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
 from warehouse.errors import RequestError
