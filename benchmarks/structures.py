@@ -30,6 +30,7 @@ from synth.formulas.triples import formula_digest
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.definitions import Definer
 from synth.questions.expansion import Grown, Growth, Structure, essence, grow
+from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse import Outcome, Task
@@ -68,7 +69,7 @@ def measure(graph: KnowledgeGraph, growth: Growth, count: int, seed: int, index:
     questions = draw(graph, growth, count, seed)
     phrasing = Phrasing.of(graph)
     tasks = [task_of(grown, phrasing) for grown in questions]
-    proofs = [prove(graph, task.formula, task.question, lambda query: next(iter(index.search(query, 1)), None)) for task in tasks]
+    proofs = [prove(graph, task.formula, task.question, first_hit(index)) for task in tasks]
     shares = {
         "triples": _mean([len(task.formula) for task in tasks]),
         "redundant": _mean([bool(proof.redundant or proof.constant_edges) for proof in proofs]),

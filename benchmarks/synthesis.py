@@ -23,6 +23,7 @@ import pyarrow as pa
 from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.paths import first_hit
 from warehouse.corpora.films import read_films
 from warehouse.records import Document
 
@@ -79,7 +80,7 @@ def generated(facts: int, seed: int = 0) -> KnowledgeGraph:
 
 def rate(graph: KnowledgeGraph, config: QuestionConfig, index: SearchIndex | None) -> dict[str, Any]:
     """Questions a second of processor time, the second of two runs: the first fills what is made once for a graph."""
-    retrieve = None if index is None else lambda query: next(iter(index.search(query, 1)), None)
+    retrieve = None if index is None else first_hit(index)
     build_questions(graph, config.model_copy(update={"count": 50}), 1, retrieve)
     started, wall = time.process_time(), time.perf_counter()
     tasks, failures = build_questions(graph, config, 2, retrieve)

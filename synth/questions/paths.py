@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rl.retrieval.search import Index
 from synth.formulas.projections import Values, witness
 from synth.formulas.triples import TARGET, VARIABLE, constant, is_constant, members
 from synth.knowledge.graph import KnowledgeGraph
@@ -50,6 +51,11 @@ Route = tuple[Hop, ...]
 
 Retrieve = Callable[[str], Document | None]
 """The first document that a search for a text gives, if any."""
+
+
+def first_hit(index: Index) -> Retrieve:
+    """The search over an index, as a function that gives its best document."""
+    return lambda query: next(iter(index.find(query).documents), None)
 
 
 def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:

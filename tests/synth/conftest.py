@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import build_tokenizer
 from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.paths import Retrieve
+from synth.questions.paths import Retrieve, first_hit
 from synth.worlds.world import WorldConfig, generate_world, world_words
 from warehouse.corpora.corpus import Corpus
-from warehouse.records import Document
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +35,3 @@ def retrieve(world: Corpus) -> Retrieve:
 def tokenizer(world: Corpus) -> PreTrainedTokenizerBase:
     """A tokenizer trained on the world."""
     return build_tokenizer([document.text for document in world.documents], 1_500, world_words())
-
-
-def first_hit(index: SearchIndex) -> Callable[[str], Document | None]:
-    """A search that gives its first hit."""
-    return lambda query: next(iter(index.search(query, 1)), None)

@@ -6,21 +6,14 @@ from rl.retrieval.search import SearchIndex
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.paths import first_hit
 from synth.trajectories.demonstrations import DemonstrationConfig, build_demonstrations
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.digests import digest
-from warehouse.records import Document
 
 world = generate_world(WorldConfig(entities=150, prose_variety=3), "train", seed=2)
 graph = KnowledgeGraph.of(world)
-index = SearchIndex(world.documents)
-
-
-def retrieve(query: str) -> Document | None:
-    """The first hit."""
-    return next(iter(index.search(query, 1)), None)
-
-
+retrieve = first_hit(SearchIndex(world.documents))
 config = QuestionConfig(counts={1: 20, 2: 20, 4: 20}, intersections=0.3, unions=0.3, identify=0.5, variety=3)
 tasks, dropped = build_questions(graph, config, 1, retrieve)
 demonstrations, _ = build_demonstrations(graph, tasks, DemonstrationConfig(early_stop=0.4, wrong_turn=0.4), 1, retrieve)

@@ -15,9 +15,10 @@ from flows.workshop import Workshop
 from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.decontamination import EvaluationIndex
+from synth.questions.paths import first_hit
 from synth.questions.splits import split_of
 from synth.teachers.teacher import Teacher
-from warehouse import Document, Example, Failure, Policy
+from warehouse import Example, Failure, Policy
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -40,13 +41,13 @@ class Bench:
     @cached_property
     def train(self) -> QuestionSource:
         """What training may see."""
-        return self._source(self.sources.train, "train")
+        return self._source(self.sources.train, self.train_index, "train")
 
     @cached_property
     def held_out(self) -> QuestionSource:
         """What suites are drawn from."""
         if not self.sources.shared:
-            return self._source(self.sources.held_out, "heldout")
+            return self._source(self.sources.held_out, SearchIndex(self.sources.held_out.documents), "heldout")
         return QuestionSource(self.train.graph, self.train.retrieve, self._allowed("heldout"))
 
     @cached_property
@@ -93,17 +94,11 @@ class Bench:
         largest = self.settings.batch
         return enumerate(items[start : start + largest] for start in range(0, len(items), largest))
 
-    def _source(self, corpus: Corpus, split: str) -> QuestionSource:
-        return QuestionSource(KnowledgeGraph.of(corpus), first_hit(corpus), self._allowed(split))
+    def _source(self, corpus: Corpus, index: SearchIndex, split: str) -> QuestionSource:
+        return QuestionSource(KnowledgeGraph.of(corpus), first_hit(index), self._allowed(split))
 
     def _allowed(self, split: str) -> Callable[[str], bool] | None:
         """Which entities the questions of a split may touch; worlds of their own need no such rule."""
         if not self.sources.shared:
             return None
         return lambda entity: split_of(entity, HELD_OUT_SHARE) == split
-
-
-def first_hit(corpus: Corpus) -> Callable[[str], Document | None]:
-    """The search over a corpus, as a function that gives its best document."""
-    index = SearchIndex(corpus.documents)
-    return lambda query: next(iter(index.search(query, 1)), None)
