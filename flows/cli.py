@@ -13,9 +13,7 @@ import warnings
 import typer
 
 from flows.commands import data, imports, judging, lake, looking, stages, wheel
-from rl.hosting.health import UnhealthyError
-from rl.learning.signs import Unhealthy
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, WorkFailed
 
 app = typer.Typer(
     help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
@@ -54,7 +52,7 @@ def main() -> None:
     except RequestError as error:
         print(f"flywheel: {error}", file=sys.stderr)
         sys.exit(2)
-    except (UnhealthyError, Unhealthy) as error:
+    except WorkFailed as error:
         print(f"flywheel: {error}", file=sys.stderr)
         sys.exit(1)
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from warehouse.errors import WorkFailed
 
-class UnhealthyError(Exception):
+
+class UnhealthyError(WorkFailed):
     """Too many of the last trajectories or calls were faults; the text names whose."""
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl.learning.config import SignLimit
+from warehouse.errors import WorkFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Breach:
         return f"{self.limit.sign} is {self.value:.4g} at step {self.step} and {_demand(self.limit)}; it began at step {self.since}"
 
 
-class Unhealthy(Exception):
+class Unhealthy(WorkFailed):
     """A sign of health ended the training; the same command goes on from the last checkpoint where it was a pause."""
 
     def __init__(self, breach: Breach) -> None:
