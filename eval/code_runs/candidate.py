@@ -46,7 +46,7 @@ def _answer(names: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
 def _raised(error: BaseException) -> dict[str, Any]:
     try:
         text = str(error)[:500]
-    except Exception:
+    except Exception:  # the program's own __str__ may raise whatever it likes
         text = ""
     return {"raised": type(error).__name__, "text": text}
 

@@ -88,7 +88,7 @@ def _open(module: ModuleType, path: Path) -> tuple[Any, Iterator[tuple[str, Any]
     except Exception as error:  # whatever a broken archive makes zip, JSON and validation raise
         try:
             return _open_broken(module, path)
-        except Exception:
+        except Exception:  # as above, where the archive's directory or its header is broken too
             raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
 
 
