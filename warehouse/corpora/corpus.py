@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from warehouse.records import Document, Fact, Failure
 
@@ -20,14 +20,6 @@ class Corpus:
     documents: tuple[Document, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
-
-    def with_source(self, source: str) -> Corpus:
-        """The same corpus with `source` written on every fact and document, so that worlds stay apart in one lake."""
-        return replace(
-            self,
-            facts=tuple(replace(fact, source=source) for fact in self.facts),
-            documents=tuple(replace(document, source=source) for document in self.documents),
-        )
 
     def joined(self, other: Corpus) -> Corpus:
         """Both corpora as one; a type that only one of them knows is kept."""
