@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import duckdb
 import pytest
 from pydantic import ValidationError
 
+from tests.ports import free_port
 from warehouse import Lake, Record, RequestError, Trajectory
 from warehouse.extensions import ExtensionError, connect
 from warehouse.storage import FILE, Storage
@@ -64,12 +64,6 @@ def _need_extension(name: str) -> None:
         pytest.skip(f"DuckDB's extension {name} is not here: {str(error).splitlines()[0][:200]}")
 
 
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The connection string of an empty database on a server of our own, which no other account may reach."""
@@ -88,7 +82,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             shutil.chown(place, user, user)
         except LookupError:
             pytest.skip("a server cannot run as root, and there is no account postgres to run it")
-    port = _free_port()
+    port = free_port()
     try:
         subprocess.run([*run, initdb, "-D", str(place / "data"), "-A", "trust", "-U", "flywheel"], check=True, capture_output=True, cwd="/")
         command = [*run, server, "-D", str(place / "data"), "-p", str(port), "-k", str(place), "-c", "listen_addresses=", "-c", "fsync=off"]
@@ -184,7 +178,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     if minio is None:
         pytest.skip("the S3-compatible server minio is not installed")
     _need_extension("httpfs")
-    folder, port = tmp_path_factory.mktemp("s3"), _free_port()
+    folder, port = tmp_path_factory.mktemp("s3"), free_port()
     (folder / "lakes").mkdir()  # MinIO serves a folder as a bucket
     keys = {"AWS_ACCESS_KEY_ID": "flywheel", "AWS_SECRET_ACCESS_KEY": "flywheel-secret"}
     environment = os.environ | {"MINIO_ROOT_USER": "flywheel", "MINIO_ROOT_PASSWORD": "flywheel-secret"}

@@ -20,6 +20,7 @@ from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import Call, check_health, perform
 from rl.tools.config import ServerConfig
 from rl.tools.server import McpServer
+from tests.ports import free_port
 from tests.rl.tools.mcp_server import PNG
 from warehouse.errors import RequestError
 
@@ -172,7 +173,7 @@ def test_configurations_that_cannot_be_met_are_refused() -> None:
 
 @pytest.mark.end_to_end
 async def test_a_server_over_http_answers_and_may_be_started_again() -> None:
-    port = _free_port()
+    port = free_port()
     process = _serve(port)
     server = McpServer("web", ServerConfig(url=f"http://127.0.0.1:{port}/mcp", headers={"X-Token": "${TESTS_SECRET}"}), FOLDER)
     tools = started(server)
@@ -197,9 +198,3 @@ def _serve(port: int) -> subprocess.Popen[bytes]:
                 return process
         time.sleep(0.1)
     raise TimeoutError("the server does not listen")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

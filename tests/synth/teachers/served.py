@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from rl.config import EngineConfig
 from rl.engines.vllm_engine import environment_variables
+from tests.ports import free_port
 
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 START_SECONDS = 300
@@ -26,9 +26,7 @@ START_SECONDS = 300
 def serve(policy: Path, folder: Path) -> Iterator[str]:
     """The address of a server of the policy under the name `tiny`; `folder` takes its log."""
     (folder / "chat.jinja").write_text(CHAT_TEMPLATE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     # What `vllm serve` runs; that command itself asks for the metadata of a package `vllm`, and the CPU build is another package.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy, "--served-model-name", "tiny"]
     command += ["--host", "127.0.0.1", "--port", port, "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16"]

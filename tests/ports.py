@@ -1,0 +1,12 @@
+"""Ports for servers that tests start in processes of their own."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
