@@ -91,7 +91,7 @@ def health_plots(data: ReportData) -> Plots:
     """Signs of health over the steps of RL."""
     titles = {
         "entropy": ("Entropy", "Of the policy's actions, in nats a token; a fall to zero ends exploration"),
-        "logprob_difference": ("Engine against learner", "Mean difference of log-probabilities; near zero while weights agree"),
+        "logprob_difference": ("Engine against learner", "Largest difference of log-probabilities; near zero while weights agree"),
         "grad_norm": ("Gradient norm", "Before clipping"),
         "valid": ("Valid trajectories", "Those without a fault of an engine, tool or environment"),
     }
