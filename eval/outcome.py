@@ -1,10 +1,10 @@
-"""Verifiers of the final answer.
+"""Verifiers of the final answer, and the verifier of each task: by its answer, by the state that it left, or by what it was paid.
 
 Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
 ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
 
 A task whose provenance says `"set": true` asks for all of its answers; every other asks for any one. `"verifier"` in the provenance names
-the kind that judges it, `"options"` are those of the kind, such as a tolerance.
+the verifier that judges it, `"options"` are those of a kind, such as a tolerance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.kinds import KINDS, Kind
-from warehouse.records import Outcome, Score, StopReason, Task, Trajectory
+from eval.returns import EnvironmentReward
+from eval.state import StateVerifier
+from eval.verifier import Verifier, why_not_finished
+from warehouse.records import Outcome, Score, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,15 @@ class ExactMatch(AnswerVerifier):
         super().__init__(KINDS["qa_em"])
 
 
-def verifier_of(task: Task, default: str) -> AnswerVerifier:
-    """The verifier of the kind that a task's provenance names, or else of the kind `default`."""
+_OF_ACTS: tuple[Verifier, ...] = (StateVerifier(), StateVerifier(strict=True), EnvironmentReward())
+VERIFIERS: dict[str, Verifier] = {**{name: AnswerVerifier(kind) for name, kind in KINDS.items()}, **{each.name: each for each in _OF_ACTS}}
+"""Every verifier that judges a trajectory by its record alone, by name: those a task or a configuration may name."""
+
+
+def verifier_of(task: Task, default: str) -> Verifier:
+    """The verifier that a task's provenance names, or else the one called `default`."""
     named = task.provenance.get("verifier")
-    return AnswerVerifier(KINDS[named if isinstance(named, str) and named in KINDS else default])
+    return VERIFIERS[named if isinstance(named, str) and named in VERIFIERS else default]
 
 
 def options_of(task: Task, kind: Kind) -> dict[str, Any]:
@@ -66,13 +74,6 @@ def options_of(task: Task, kind: Kind) -> dict[str, Any]:
     given = task.provenance.get("options")
     options = dict(given) if isinstance(given, dict) else {}
     return options | ({"set": True} if task.provenance.get("set") is True and "set" in kind.options else {})
-
-
-def why_not_finished(trajectory: Trajectory) -> str | None:
-    """The fault that a trajectory ended by, if it did."""
-    if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
-        return trajectory.error or "the trajectory ended by a fault"
-    return None
 
 
 def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:

@@ -1,17 +1,22 @@
 """Verifier of what an environment paid: a game, a judge or a server says itself how well it went.
 
-The value is the return, the sum of the rewards of all turns. It is a success from 1 on, or from what the task's provenance holds under
-`success`. Where nothing was paid although the environment answered calls, it does not pay at all, and the verifier cannot judge.
+The value is the return, the sum of what all calls were paid; a turn's own reward is not looked at, for RL writes its composed reward
+there. It is a success from 1 on, or from what the task's provenance holds under `success`. An environment that saw a trajectory to its
+end, answered its calls and paid nothing, not even 0, does not pay at all, and the verifier cannot judge. One that was not asked to
+the end, because a limit came first, may pay only there: such a trajectory earned nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eval.verifier import why_not_finished
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory
 
 ANSWERED_CALL = "ok"
 """The outcome of a call that the environment answered."""
+SUCCESS = "success"
+"""Where a task's provenance holds the return from which on it is solved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +24,22 @@ class EnvironmentReward:
     """`environment`: the return of the trajectory."""
 
     name: str = "environment"
-    version: str = "1"
+    version: str = "2"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
-        """The return; invalid after a fault, and where the environment pays nothing."""
-        rewards = [turn.reward for turn in trajectory.turns if turn.reward is not None]
-        if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
-            return self._invalid(trajectory, trajectory.error or "the trajectory ended by a fault")
-        if not rewards and any(turn.tool_outcome == ANSWERED_CALL for turn in trajectory.turns):
+        """The return; invalid after a fault, where the environment pays nothing, and where `success` is no number."""
+        if reason := why_not_finished(trajectory):
+            return self._invalid(trajectory, reason)
+        calls = [call for turn in trajectory.turns for call in turn.calls]
+        rewards = [call.reward for call in calls if call.reward is not None]
+        answered = any(call.outcome == ANSWERED_CALL for call in calls)
+        if not rewards and answered and trajectory.stop_reason is StopReason.ANSWERED:
             return self._invalid(trajectory, "the environment paid nothing, not even 0")
+        least = task.provenance.get(SUCCESS, 1.0)
+        if isinstance(least, bool) or not isinstance(least, int | float):
+            return self._invalid(trajectory, f"the task is a success from {least!r:.40} on, which is no number")
         value = float(sum(rewards))
-        reached = value >= float(task.provenance.get("success", 1.0))
-        return Score(trajectory.id, self.name, self.version, value, Outcome.SUCCESS if reached else Outcome.FAILURE)
+        return Score(trajectory.id, self.name, self.version, value, Outcome.SUCCESS if value >= least else Outcome.FAILURE)
 
     def _invalid(self, trajectory: Trajectory, reason: str) -> Score:
         return Score(trajectory.id, self.name, self.version, None, Outcome.INVALID, reason)

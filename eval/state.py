@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.answers import exact_match
-from warehouse.records import Outcome, Score, StopReason, Task, Trajectory
+from eval.verifier import why_not_finished
+from warehouse.records import Outcome, Score, Task, Trajectory
 
 State = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Table → key of a record → field → value; JSON-able, and no value is null."""
@@ -27,6 +28,8 @@ EXTRA_WRITES = "extra_writes"
 """Where a call's figures hold how many of them are beside the reference."""
 REFERENCE = "reference"
 """Where a task's provenance holds the changes of its reference."""
+_ANSWERED = ("ok", "miss")
+"""Outcomes of a call that a tool has answered. An error may be the loop's, which refuses a call before any world is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,12 @@ def compare(reference: Changes, made: Changes) -> StateVerdict:
 
 
 def recorded_changes(trajectory: Trajectory) -> Changes | None:
-    """The changes after a trajectory's last call; none where it called no tool, and None where they were not recorded."""
+    """The changes after a trajectory's last call; none where no call came to a world, and None where they were not recorded."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     held = [call.figures[STATE] for call in calls if STATE in call.figures]
     if held:
-        return held[-1]
-    return None if any(call.outcome is not None for call in calls) else {}
+        return held[-1] if isinstance(held[-1], Mapping) else None
+    return None if any(call.outcome in _ANSWERED for call in calls) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +85,15 @@ class StateVerifier:
     @property
     def version(self) -> str:
         """Version of its verdicts."""
-        return "1"
+        return "2"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         """1 for a state that was reached, else 0; invalid after a fault, and where task or trajectory holds no state."""
+        if reason := why_not_finished(trajectory):
+            return self._invalid(trajectory, reason)
         reference, made = task.provenance.get(REFERENCE), recorded_changes(trajectory)
-        if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
-            return self._invalid(trajectory, trajectory.error or "the trajectory ended by a fault")
-        if reference is None or made is None:
-            return self._invalid(trajectory, f"{'the task' if reference is None else 'the trajectory'} holds no state")
+        if not isinstance(reference, Mapping) or made is None:
+            return self._invalid(trajectory, f"{'the trajectory' if isinstance(reference, Mapping) else 'the task'} holds no state")
         value = float(self._succeeded(task, trajectory, reference, compare(reference, made)))
         return Score(trajectory.id, self.name, self.version, value, Outcome.SUCCESS if value else Outcome.FAILURE)
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.answers import Key, key_of
-from eval.outcome import why_not_finished
-from eval.verifier import UNSUPERVISED, Attempt
+from eval.verifier import UNSUPERVISED, Attempt, why_not_finished
 from warehouse.records import NOT_RUN, Outcome, Score, Trajectory
 
 SURE = 0.5

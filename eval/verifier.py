@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from warehouse.records import Score, Task, Trajectory
+from warehouse.records import Outcome, Score, StopReason, Task, Trajectory
 
 Attempt = tuple[Task, Trajectory]
 """A trajectory with the task that it tried."""
@@ -54,6 +54,13 @@ class BatchVerifier(Protocol):
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
         """A score for each attempt, in their order."""
         ...
+
+
+def why_not_finished(trajectory: Trajectory) -> str | None:
+    """The fault that a trajectory ended by, if it did: no verifier can speak of it then."""
+    if trajectory.stop_reason is StopReason.FAULT or trajectory.outcome is Outcome.INVALID:
+        return trajectory.error or "the trajectory ended by a fault"
+    return None
 
 
 def verify_all(verifier: Verifier | BatchVerifier, attempts: Sequence[Attempt]) -> list[Score]:

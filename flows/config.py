@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from eval.kinds import KINDS
+from eval.outcome import VERIFIERS
 from flows.overrides import apply_overrides
 from rl.config import CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
 from rl.learning.config import ReinforceConfig
@@ -117,14 +117,15 @@ class EvaluationConfig(Section):
     largest_fall: float = Field(default=0.02, ge=0, le=1)
     """A candidate that falls by more than this on any suite is not promoted."""
     verifier: str = "qa_em"
-    """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`."""
+    """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`,
+    or `state`, `state_strict` or `environment`."""
     judge: TeacherConfig | None = None
     """The model behind the verifier `judge`, which `flywheel reverify` takes beside these kinds."""
 
     @model_validator(mode="after")
     def _check_verifier(self) -> EvaluationConfig:
-        if self.verifier not in KINDS:
-            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(KINDS)}")
+        if self.verifier not in VERIFIERS:
+            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(VERIFIERS)}")
         if self.judge is not None and self.judge.kind == "oracle":
             raise ValueError("judge.kind must be openai or engine: the graph's oracle answers questions, it judges nothing")
         return self

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.kinds import KINDS, Kind
-from eval.outcome import verifier_of
+from eval.outcome import VERIFIERS, verifier_of
 from eval.rows import read_rows
 from eval.validation import Subject, Tally, Validation, subject_of, validate
 from flows.home import Home
@@ -42,8 +42,7 @@ def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation
     groups: dict[str, list[Task]] = {}
     for task in tasks:
         groups.setdefault(kind or verifier_of(task, configured).name, []).append(task)
-    found = [validate(kind_of(name), [subject_of(task, kind_of(name)) for task in group]) for name, group in groups.items()]
-    return _together(found)
+    return _together([_validate_tasks(name, group) for name, group in groups.items()])
 
 
 def kind_of(name: str) -> Kind:
@@ -51,6 +50,16 @@ def kind_of(name: str) -> Kind:
     if name not in KINDS:
         raise RequestError(f"There is no verifier {name!r} to prove: choose one of {', '.join(KINDS)}.")
     return KINDS[name]
+
+
+def _validate_tasks(name: str, tasks: Sequence[Task]) -> Validation:
+    """Tasks of one verifier; where that one looks at no answer there is none to try, and nothing is proven."""
+    if name in VERIFIERS and name not in KINDS:
+        unjudged = Tally()
+        for task in tasks:
+            unjudged.note(True, f"{task.key}: the verifier {name} looks at no answer")
+        return Validation(Tally(), {}, unjudged)
+    return validate(kind_of(name), [subject_of(task, kind_of(name)) for task in tasks])
 
 
 def _subject(row: Any) -> Subject:

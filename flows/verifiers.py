@@ -1,4 +1,4 @@
-"""Verifiers by name: the kinds, the unsupervised ones, and the judge, which has to be opened and to show what it can do."""
+"""Verifiers by name: those of the record, the unsupervised ones, and the judge, which has to be opened and to show what it can do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from eval.judges import Judge, calibrate, refuse_unfit
-from eval.kinds import KINDS
-from eval.outcome import AnswerVerifier
+from eval.outcome import VERIFIERS
 from eval.unsupervised import Agreement, Confidence
 from eval.verifier import BatchVerifier, Verifier
 from synth.teachers.config import TeacherConfig
@@ -16,7 +15,7 @@ from warehouse.errors import RequestError
 
 JUDGE = "judge"
 _UNSUPERVISED: dict[str, BatchVerifier] = {verifier.name: verifier for verifier in (Agreement(), Confidence())}
-NAMES = (*KINDS, JUDGE, *_UNSUPERVISED)
+NAMES = (*VERIFIERS, JUDGE, *_UNSUPERVISED)
 """Every verifier that `flywheel reverify` takes."""
 
 
@@ -31,7 +30,7 @@ def open_verifier(name: str, judge: TeacherConfig | None, lake: Lake) -> Iterato
         with open_judge(judge, lake) as opened:
             yield opened
     elif name in NAMES:
-        yield _UNSUPERVISED.get(name) or AnswerVerifier(KINDS[name])
+        yield _UNSUPERVISED.get(name) or VERIFIERS[name]
     else:
         raise RequestError(f"there is no verifier {name!r}; choose one of {', '.join(NAMES)}.")
 

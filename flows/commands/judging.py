@@ -85,7 +85,9 @@ def _print_validation(found: Validation) -> None:
 def reverify(
     home: HomeOption,
     where: Annotated[str, typer.Option(help="SQL condition on `trajectories`.")] = "TRUE",
-    verifier: Annotated[str | None, typer.Option(help="A kind of `verify`, judge, or unsupervised:…; the home's own without it.")] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="A kind of `verify`, state, environment, judge, …; the home's own by default.")
+    ] = None,
     failed_only: Annotated[bool, typer.Option("--failed-only", help="Only what this verifier could not judge before.")] = False,
     json_: JsonOption = False,
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ STATES = some.dictionaries(
 )
 
 
-def task(reference: dict[str, Any] | None, *answers: str) -> Task:
+def task(reference: Any, *answers: str) -> Task:
     return Task("t", "tool_world", "?", answers, provenance={} if reference is None else {"reference": reference})
 
 
-def trajectory(*made: dict[str, Any] | None, answer: str | None = "Done.", stop: StopReason = StopReason.ANSWERED) -> Trajectory:
+def trajectory(*made: Any, answer: str | None = "Done.", stop: StopReason = StopReason.ANSWERED) -> Trajectory:
     calls = [Call("set", "{}", "ok", figures={} if one is None else {"state": one}) for one in made]
     calls += [] if answer is None else [Call("answer", answer, None)]
     turns = tuple(_turn(index, call) for index, call in enumerate(calls))
@@ -32,7 +33,7 @@ def _turn(index: int, call: Call) -> Turn:
     return Turn(index, (), (), "", call.tool, call.arguments, (), "", None, call.outcome, 0.0, 0, calls=(call,))
 
 
-def verdict(reference: dict[str, Any] | None, seen: Trajectory, *answers: str, strict: bool = False) -> Score:
+def verdict(reference: Any, seen: Trajectory, *answers: str, strict: bool = False) -> Score:
     return StateVerifier(strict).verify(task(reference, *answers), seen)
 
 
@@ -86,6 +87,12 @@ def test_the_last_state_counts_also_where_nothing_was_answered() -> None:
     assert verdict(REFERENCE, trajectory(REFERENCE, {}, answer=None)).value == 0.0
 
 
+def test_calls_that_came_to_no_world_changed_nothing() -> None:
+    refused = Turn(0, (), (), "", "fly", "{}", (), "", None, "error", 0.0, 0, calls=(Call("fly", "{}", "error"),))
+    score = verdict(REFERENCE, replace(trajectory(), turns=(refused,)))
+    assert (score.value, score.verdict) == (0.0, Outcome.FAILURE)
+
+
 def test_a_question_is_judged_by_its_answer_and_by_having_changed_nothing() -> None:
     assert verdict({}, trajectory({}, answer="42"), "42").value == 1.0
     assert verdict({}, trajectory(answer="42"), "42").value == 1.0
@@ -97,11 +104,13 @@ def test_a_question_is_judged_by_its_answer_and_by_having_changed_nothing() -> N
     ("reference", "seen", "reason"),
     [
         (None, trajectory({}), "the task holds no state"),
+        (["rooms"], trajectory({}), "the task holds no state"),
+        (REFERENCE, trajectory(["rooms/a/lit"]), "the trajectory holds no state"),
         (REFERENCE, trajectory(None), "the trajectory holds no state"),
         (REFERENCE, trajectory(REFERENCE, stop=StopReason.FAULT), "ended by a fault"),
     ],
 )
-def test_what_cannot_be_judged_is_invalid_and_no_zero(reference: dict[str, Any] | None, seen: Trajectory, reason: str) -> None:
+def test_what_cannot_be_judged_is_invalid_and_no_zero(reference: Any, seen: Trajectory, reason: str) -> None:
     score = verdict(reference, seen)
     assert (score.value, score.verdict) == (None, Outcome.INVALID)
     assert reason in (score.error or "")

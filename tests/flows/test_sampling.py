@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -14,6 +15,7 @@ from flows.stages.sampling import Wanted, sample
 from flows.workshop import Workshop
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
+from synth.tool_worlds.generate import generate_tasks
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
 from warehouse.errors import RequestError
 
@@ -27,11 +29,17 @@ SIZES = PolicyConfig(
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     root = tmp_path_factory.mktemp("home")
     limits = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tokens": 200}
-    config = FlywheelConfig.model_validate({"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}}})
+    kinds = {"lake": {"factory": "game", "options": {"arguments": {"is_slippery": False}}}}
+    config = FlywheelConfig.model_validate(
+        {"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}, "environments": {"kinds": kinds}}}
+    )
     create_policy(SIZES, ["Where is Amber Stone?"], ["Amber", "Stone"], root / POLICY.path, seed=0)
     shop = Workshop(Home(root), config, Lake(root))
     tasks = [Task(f"k{hops}", "search", f"Where is Amber Stone, {hops}?", ("Here",), hops=hops) for hops in (1, 2, 3)]
-    shop.lake.add([*tasks, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
+    world = replace(next(generate_tasks(1, seed=7)), hops=8)
+    named = {"g0": {}, "g1": {"game": {"map_name": "no such map"}}}
+    games = [Task(key, "lake", "Win.", (), hops=8, provenance={"verifier": "environment", **more}) for key, more in named.items()]
+    shop.lake.add([*tasks, world, *games, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
     yield shop
     shop.close()
 
@@ -56,6 +64,20 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: W
     named = shop.lake.query("SELECT DISTINCT name FROM metrics WHERE run_id = 'r'").to_pylist()
     assert {"engine_requests", "engine_tokens_per_second", "tokens_per_second"} <= {row["name"] for row in named}
     assert shop.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
+
+
+@pytest.mark.engine
+def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(shop: Workshop) -> None:
+    run = run_of(shop, "worlds")
+    figures = sample(shop, POLICY, Wanted("hops = 8", 2, 1.0, 3), run)
+    assert (figures["trajectories"], figures["failure"], figures["invalid"]) == (6, 4, 2)
+    rows = shop.lake.query(
+        "SELECT task_key, verifier, verdict, any_value(s.error) AS error FROM scores s JOIN trajectories t ON t.id = s.trajectory_id "
+        "WHERE starts_with(t.id, 'worlds-') GROUP BY ALL"
+    ).to_pylist()
+    found = {row["task_key"].split("-")[0]: (row["verifier"], row["verdict"]) for row in rows}
+    assert found == {"tool": ("state", "failure"), "g0": ("environment", "failure"), "g1": ("environment", "invalid")}
+    assert all("cannot be set up" in row["error"] for row in rows if row["verdict"] == "invalid")
 
 
 @pytest.mark.slow
