@@ -37,7 +37,7 @@ async def test_the_example_plays(folder: Path) -> None:
     assert (await environment.reset(TASK, seed=142)).text == "The number is below 100."
     steps = [await environment.step(Action("guess", f'{{"number": {number}}}')) for number in (-1, 20, 80, 42)]
     assert [step.observation for step in steps] == ["Error: the number is at least 0", "Higher.", "Lower.", "Yes."]
-    assert [(step.reward, step.done) for step in steps] == [(None, False)] * 3 + [(2.0, True)]
+    assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * 3 + [(2.0, True)]
 
 
 @pytest.mark.engine
