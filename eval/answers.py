@@ -52,6 +52,12 @@ def listed(text: str, golds: Iterable[str] = ()) -> list[str]:
     return [item.strip() for item in items if item.strip()]
 
 
+def as_list(items: Sequence[str]) -> str:
+    """The items as one answer that `listed` takes apart again, unless every separator stands in one of them."""
+    mark = next((mark for mark in SEPARATORS if not any(mark in item for item in items)), SEPARATORS[0])
+    return f"{mark} ".join(items)
+
+
 def exact_match(prediction: str, golds: Iterable[str]) -> bool:
     """Whether `prediction` is one of the accepted answers; an empty prediction is none, and neither is a list of several."""
     accepted, key = list(golds), key_of(prediction)

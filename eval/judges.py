@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eval.outcome import why_not_judged
+from eval.outcome import asks_for_set, why_not_judged
 from eval.verifier import Attempt
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -197,4 +197,4 @@ def read_verdict(completion: Completion) -> Verdict | Failure:
 
 
 def _case(task: Task, trajectory: Trajectory) -> Case:
-    return Case(task.question, task.answers, (trajectory.answer or "").strip(), task.provenance.get("set") is True)
+    return Case(task.question, task.answers, (trajectory.answer or "").strip(), asks_for_set(task))

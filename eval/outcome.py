@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from eval.answers import as_list
 from eval.kinds import KINDS, Kind
 from eval.returns import EnvironmentReward
 from eval.state import StateVerifier
@@ -73,7 +74,19 @@ def options_of(task: Task, kind: Kind) -> dict[str, Any]:
     """The options that a task's provenance gives for a kind."""
     given = task.provenance.get("options")
     options = dict(given) if isinstance(given, dict) else {}
-    return options | ({"set": True} if task.provenance.get("set") is True and "set" in kind.options else {})
+    return options | ({"set": True} if asks_for_set(task) and "set" in kind.options else {})
+
+
+def asks_for_set(task: Task) -> bool:
+    """Whether a task asks for all of its answers and not for any one."""
+    return task.provenance.get("set") is True
+
+
+def right_answer(task: Task) -> str:
+    """An answer that is accepted: the list of all where the task asks for a set, else the first. Raises ValueError where none is."""
+    if not task.answers:
+        raise ValueError(f"the task {task.key} accepts no answer")
+    return as_list(task.answers) if asks_for_set(task) else task.answers[0]
 
 
 def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from eval.answers import as_list
 from eval.dates import read_date
 from eval.kinds import Golds, Kind
 from eval.mathematics import final_expression
@@ -93,8 +94,7 @@ def right_answers(kind: Kind, subject: Subject) -> list[str]:
     """What has to pass: each accepted answer; all of a set together, in either order."""
     names = [gold if isinstance(gold, str) else gold[0] for gold in subject.golds]
     if _is_set(kind, subject):
-        mark = ";" if not any(";" in name for name in names) else "|"
-        return [f" {mark} ".join(names), f" {mark} ".join(reversed(names))]
+        return [as_list(names), as_list(names[::-1])]
     return names
 
 

@@ -15,7 +15,7 @@ from eval.answers import exact_match
 from synth.has.decisions import Decision, DecisionRecord, Option, calls_of, option
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve, Route, stating_documents
-from synth.trajectories.oracle import path_of, thought
+from synth.trajectories.oracle import paths_of, thought
 from synth.trajectories.transcripts import observation, prompt, tagged
 from warehouse.digests import digest
 from warehouse.records import Document, Example, Task, Turn
@@ -38,10 +38,11 @@ class Compass:
         self._retrieve = retrieve
 
     def bearings(self, task: Task, before: Sequence[Turn]) -> Bearings | None:
-        """Where a run stands after the turns `before`; None where the graph does not know the question's path."""
-        path = path_of(self._graph, task)
-        if path is None:
+        """Where a run stands after the turns `before`; None where the graph knows no path to the answer, or several, as to a set."""
+        paths = paths_of(self._graph, task)
+        if len(paths) != 1:
             return None
+        (path,) = paths
         read = 0
         for turn in before:
             for tool, query in calls_of(turn):

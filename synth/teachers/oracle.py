@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from eval.outcome import right_answer
 from synth.teachers.teacher import Ending, Fault, Reply, Request, completion_id, failed
 from warehouse.records import Completion, Task
 
@@ -13,20 +14,20 @@ class OracleTeacher:
 
     name = "oracle"
 
-    def __init__(self, answers: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, answers: Mapping[str, str]) -> None:
         self._answers = answers
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> OracleTeacher:
         """The oracle that knows the answers of `tasks`."""
-        return cls({task.question: task.answers for task in tasks})
+        return cls({task.question: right_answer(task) for task in tasks if task.answers})
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
-        """The answer to each question, several joined by "; "; a failure where the question is none of those."""
+        """The answer to each question, the list of all where it asks for a set; a failure where the question is none of those."""
         return [self._reply(request) for request in requests]
 
     def _reply(self, request: Request) -> Reply:
-        answers = self._answers.get(request.messages[-1].content.strip()) if request.messages else None
-        if not answers:
+        answer = self._answers.get(request.messages[-1].content.strip()) if request.messages else None
+        if answer is None:
             return failed(Fault.UNKNOWN, "the graph has no such question", self.name, request)
-        return Completion(completion_id(self.name, request), self.name, request.content, "; ".join(answers), Ending.STOP, 0, 0, attempts=0)
+        return Completion(completion_id(self.name, request), self.name, request.content, answer, Ending.STOP, 0, 0, attempts=0)

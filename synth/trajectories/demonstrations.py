@@ -16,7 +16,7 @@ from rl.config import Section
 from rl.retrieval.search import passage
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route
-from synth.trajectories.oracle import Show, path_of, transcript, walk
+from synth.trajectories.oracle import Show, paths_of, transcript, walk
 from warehouse.digests import digest, seed_from
 from warehouse.records import Example, Failure, Task
 
@@ -73,12 +73,12 @@ def build_demonstrations(
 def _demonstrate(
     graph: KnowledgeGraph, task: Task, config: DemonstrationConfig, seed: int, retrieve: Retrieve | None, show: Show, wheel_turn: int
 ) -> Example | None:
-    path = path_of(graph, task)
-    if path is None:
+    paths = paths_of(graph, task)
+    if not paths:
         return None
     rng = random.Random(seed_from("demonstration", seed, task.key))
-    style, taken = spoil(graph, path, config, rng)
-    solution = walk(graph, taken, retrieve)
+    style, taken = spoil(graph, paths[0], config, rng)
+    solution = walk(graph, paths if style is Style.CLEAN else [taken], retrieve)
     if solution is None:
         return None
     segments = transcript(task.question, solution, show)

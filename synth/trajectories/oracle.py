@@ -6,9 +6,11 @@ thinks after reading a document: the relation that mattered and what it gave ("e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from eval.answers import as_list
+from eval.outcome import asks_for_set
 from rl.retrieval.search import passage
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route, find_document, stating_documents, trace
@@ -46,23 +48,39 @@ def path_of(graph: KnowledgeGraph, task: Task) -> Route | None:
     return trace(graph, task.formula, task.answers[0]) if task.formula and task.answers else None
 
 
+def paths_of(graph: KnowledgeGraph, task: Task) -> tuple[Route, ...]:
+    """The paths to all that a task asks for: one, or one to each answer of a set. None at all where `path_of` would miss one of them."""
+    wanted = [replace(task, answers=(answer,)) for answer in task.answers] if asks_for_set(task) else [task]
+    found = [path for path in (path_of(graph, each) for each in wanted) if path is not None]
+    return tuple(found) if len(found) == len(wanted) else ()
+
+
 def solution_of(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None = None) -> Solution | None:
     """How the oracle solves `task`; None where the graph and its documents do not carry it."""
-    path = path_of(graph, task)
-    return walk(graph, path, retrieve) if path else None
+    paths = paths_of(graph, task)
+    return walk(graph, paths, retrieve) if paths else None
 
 
-def walk(graph: KnowledgeGraph, path: Route, retrieve: Retrieve | None = None) -> Solution | None:
-    """The steps along `path`; None where a document is missing."""
+def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | None = None) -> Solution | None:
+    """The steps along `paths`, which are those of one formula, and the ends of all of them; None where a document is missing.
+
+    What several paths read at the same place is read once, and all that it gives is thought of together.
+    """
+    places: dict[tuple[int, Hop], list[Hop]] = {}
+    for path in paths:
+        for number, hop in enumerate(path):
+            given = places.setdefault((number, replace(hop, value="")), [])
+            if hop not in given:
+                given.append(hop)
     steps: list[OracleStep] = []
     think = ""
-    for hop in path:
-        document = read(graph, hop, retrieve)
-        if document is None:
+    for hops in places.values():
+        documents = [read(graph, hop, retrieve) for hop in hops]
+        if documents[0] is None or any(document != documents[0] for document in documents):
             return None
-        steps.append(OracleStep(think, hop.query, document))
-        think = thought(graph, hop)
-    return Solution(tuple(steps), think, path[-1].value)
+        steps.append(OracleStep(think, hops[0].query, documents[0]))
+        think = thought(graph, *hops)
+    return Solution(tuple(steps), think, as_list(list(dict.fromkeys(path[-1].value for path in paths))))
 
 
 def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
@@ -73,9 +91,13 @@ def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document
     return graph.documents[stating[0]] if stating else None
 
 
-def thought(graph: KnowledgeGraph, hop: Hop) -> str:
-    """What the oracle thinks after the document of `hop`: the relation and what it gave, or the kind of thing it found."""
-    return f"{spoken(hop.relation or graph.types.get(hop.entity, 'found'))} {hop.value}"
+def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
+    """What the oracle thinks after the document of `hop`: the relation and what it gave, or the kind of thing it found.
+
+    `more` are hops that follow the same relation in the same document, to other values.
+    """
+    values = as_list([each.value for each in (hop, *more)])
+    return f"{spoken(hop.relation or graph.types.get(hop.entity, 'found'))} {values}"
 
 
 def transcript(question: str, solution: Solution, show: Show = passage) -> Segments:
