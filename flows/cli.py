@@ -13,7 +13,6 @@ import warnings
 import typer
 
 from flows.commands import data, imports, judging, lake, looking, stages, wheel
-from warehouse.errors import RequestError, WorkFailed
 
 app = typer.Typer(
     help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
@@ -49,12 +48,18 @@ def main() -> None:
     flywheel.propagate = False
     try:
         app()
-    except RequestError as error:
-        print(f"flywheel: {error}", file=sys.stderr)
-        sys.exit(2)
-    except WorkFailed as error:
-        print(f"flywheel: {error}", file=sys.stderr)
-        sys.exit(1)
+    except Exception as error:
+        sys.exit(_told(error))
+
+
+def _told(error: Exception) -> int:
+    """The exit status of an error that is told in one sentence; every other is raised again."""
+    from warehouse.errors import RequestError, WorkFailed  # and with it DuckDB and Pydantic, which --help does not need
+
+    if not isinstance(error, RequestError | WorkFailed):
+        raise error
+    print(f"flywheel: {error}", file=sys.stderr)
+    return 2 if isinstance(error, RequestError) else 1
 
 
 if __name__ == "__main__":
