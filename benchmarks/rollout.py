@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.deeper import deepen
 from benchmarks.slow_search import latency
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
@@ -69,8 +70,8 @@ class Timed:
         return self.tokens / self.seconds
 
 
-def read_bench(home: Path, policy: str, count: int, in_flight: int, folder: Path) -> Bench:
-    """Policy, documents and tasks of a home, the policy copied to `folder`."""
+def read_bench(home: Path, policy: str, layers: int | None, count: int, in_flight: int, folder: Path) -> Bench:
+    """Policy, documents and tasks of a home, the policy copied to `folder`, and deepened to `layers` where they are given."""
     config = Home(home).load()
     with Lake(home, read_only=True) as lake:
         rows = lake.query(
@@ -78,6 +79,8 @@ def read_bench(home: Path, policy: str, count: int, in_flight: int, folder: Path
         ).to_pylist()
     tasks = [Task(row["key"], PLAIN, row["question"], tuple(row["answers"]), hops=row["hops"]) for row in rows]
     copy = Path(shutil.copytree(home / "policies" / policy, folder / policy))
+    if layers is not None:
+        copy = deepen(copy, layers, folder / f"{policy}-{layers}")
     kinds = config.rollout.environments.kinds | {LATE: EnvironmentKindConfig()}
     environments = config.rollout.environments.model_copy(update={"kinds": kinds})
     rollout = config.rollout.model_copy(update={"concurrency": in_flight, "environments": environments})
@@ -233,6 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="a home with a trained policy")
     parser.add_argument("--policy", default="t1-rl", help="the policy's folder in HOME/policies")
+    parser.add_argument("--layers", type=int, help="deepen the policy by layers that change nothing to so many (benchmarks/deeper.py)")
     parser.add_argument("--count", type=int, default=512, help="trajectories a round")
     parser.add_argument("--in-flight", type=int, default=128, help="trajectories side by side")
     parser.add_argument("--rounds", type=int, default=3)
@@ -242,7 +246,7 @@ def main() -> None:
     # Ray's workers must find the environments and loops beside this file.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
-        bench = read_bench(arguments.home, arguments.policy, arguments.count, arguments.in_flight, Path(folder))
+        bench = read_bench(arguments.home, arguments.policy, arguments.layers, arguments.count, arguments.in_flight, Path(folder))
         figures = compare(bench, arguments.rounds, not arguments.no_trl)
     print(json.dumps(figures)) if arguments.json else _print(figures)
 
