@@ -80,6 +80,8 @@ class FactColumns:
     def objects(self, subject: int, relation: int) -> list[int]:
         """What `relation` leads to from `subject`, in the order of the facts."""
         mine = self.places(subject)
+        if not mine:
+            return []
         if len(mine) > _SCAN:
             part = slice(mine.start, mine.stop)
             return self.object[part][self.relation[part] == relation].tolist()

@@ -24,7 +24,7 @@ _RECENT = 50_000
 class Texts(Sequence[str]):
     """Different texts in a fixed order; `number` finds the place of one, by a table that is built when it is first asked."""
 
-    __slots__ = ("_bytes", "_length", "_offsets", "_recent", "_table")
+    __slots__ = ("_bytes", "_length", "_offsets", "_read", "_recent", "_table")
 
     def __init__(self, texts: pa.Array) -> None:
         plain = texts.cast(pa.large_string())
@@ -36,6 +36,7 @@ class Texts(Sequence[str]):
         self._length = len(plain)
         self._table: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
         self._recent: dict[str, int | None] = {}
+        self._read: dict[int, str] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -49,7 +50,13 @@ class Texts(Sequence[str]):
             return [self[place] for place in range(*number.indices(self._length))]
         if not -self._length <= number < self._length:
             raise IndexError(number)
-        return self._at(number % self._length).decode()
+        number %= self._length
+        text = self._read.get(number)
+        if text is None:
+            if len(self._read) >= _RECENT:
+                self._read.clear()
+            text = self._read[number] = self._at(number).decode()
+        return text
 
     def __iter__(self) -> Iterator[str]:
         return (self[number] for number in range(self._length))
