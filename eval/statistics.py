@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 
@@ -81,6 +81,27 @@ def bootstrap_difference(
     return bootstrap_mean([right - left for left, right in zip(a, b, strict=True)], resamples, confidence, seed)
 
 
+def bootstrap_ratio(
+    parts: Sequence[float], wholes: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
+) -> Interval:
+    """The sum of `parts` over the sum of `wholes`, one of each a task, with its percentile bootstrap interval: tasks are resampled whole.
+
+    Attempts at one task are alike, so resampling attempts would give too narrow an interval. Raises ValueError for unequal lengths and
+    where a whole is not positive.
+    """
+    above, below = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
+    if len(above) != len(below) or len(below) == 0 or below.min() <= 0:
+        raise ValueError("a ratio needs a positive whole for each part")
+    generator = np.random.default_rng(seed)
+    piece = max(1, _RESAMPLES_AT_ONCE // len(above))
+    ratios = []
+    for start in range(0, resamples, piece):
+        drawn = generator.integers(0, len(above), (min(piece, resamples - start), len(above)))
+        ratios.append(above[drawn].sum(axis=1) / below[drawn].sum(axis=1))
+    low, high = np.quantile(np.concatenate(ratios), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(above.sum() / below.sum()), float(low), float(high))
+
+
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
     """McNemar's exact test: the pairs in which one alone succeeded, two-sided against Binomial(n, 1/2); p is 1 without any.
 
@@ -104,7 +125,7 @@ def pass_hat_k(n: int, correct: int, k: int) -> float:
     return comb(correct, k) / comb(n, k)
 
 
-def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
+def majority_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
     """Whether the commonest of the first k answers is right; a tie counts by the share of tied answers that are right.
 
     Answers must be normalised already; None is an abstention. Raises ValueError for fewer than k or unequal lengths.

@@ -28,12 +28,13 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A row to prove: its id, the accepted answers, the options of the kind, and the question where it is known."""
+    """A row to prove: its id, accepted answers and options of the kind; question and reference solution where they are known."""
 
     id: str
     golds: Golds
     options: dict[str, Any] = field(default_factory=dict)
     question: str = ""
+    solution: str = ""
 
 
 @dataclass(slots=True)
@@ -91,7 +92,14 @@ def _validate_one(kind: Kind, subject: Subject, other: Subject, found: Validatio
 
 
 def right_answers(kind: Kind, subject: Subject) -> list[str]:
-    """What has to pass: each accepted answer; all of a set together, in either order."""
+    """What has to pass: each accepted answer; all of a set together, in either order; of code the reference solution.
+
+    Raises ValueError for code without one.
+    """
+    if kind.name == "code":
+        if not subject.solution:
+            raise ValueError("there is no reference solution to prove the tests by")
+        return [subject.solution]
     names = [gold if isinstance(gold, str) else gold[0] for gold in subject.golds]
     if _is_set(kind, subject):
         return [as_list(names), as_list(names[::-1])]
@@ -100,6 +108,9 @@ def right_answers(kind: Kind, subject: Subject) -> list[str]:
 
 def wrong_answers(kind: Kind, subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
     """Answers that are wrong for `subject`, each with its sort; `other` is another row, whose answer is one of them."""
+    if kind.name == "code":
+        yield from _wrong_programs(subject, other)
+        return
     gold, another = _final(kind, right_answers(kind, subject)[0]), _final(kind, right_answers(kind, other)[0])
     apart = not _may_be_right(another, kind, subject)
     loose = bool(set(subject.options) - {"set"})  # a tolerance, or a coarser granularity: what is near may be right
@@ -117,6 +128,14 @@ def wrong_answers(kind: Kind, subject: Subject, other: Subject) -> Iterator[tupl
     for sort, text in candidates.items():
         if text and _bare(text) not in _accepted(kind, subject):
             yield sort, text
+
+
+def _wrong_programs(subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
+    """Programs that are wrong: another task's may be right only where it is the same."""
+    yield "empty", " "
+    yield "ends early", "import os\nos._exit(0)\n"
+    if other.solution and _bare(other.solution) != _bare(subject.solution):
+        yield "another row's", other.solution
 
 
 def near_miss(text: str) -> str:
@@ -170,4 +189,4 @@ def _is_set(kind: Kind, subject: Subject) -> bool:
 
 def subject_of(task: Task, kind: Kind) -> Subject:
     """A task as what is proven."""
-    return Subject(task.key, task.answers, options_of(task, kind), task.question)
+    return Subject(task.key, task.answers, options_of(task, kind), task.question, str(task.proofs.get("solution", "")))

@@ -12,7 +12,7 @@ import warnings
 
 import typer
 
-from flows.commands import data, imports, judging, lake, looking, stages, wheel
+from flows.commands import data, evaluating, imports, judging, lake, looking, stages, wheel
 
 app = typer.Typer(
     help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for family in (wheel, stages, looking, imports, judging, data, lake):
+for family in (wheel, stages, evaluating, looking, imports, judging, data, lake):
     family.register(app)
 
 

@@ -39,10 +39,15 @@ def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation
         tasks = lake.tasks(split=suite)
     if not tasks:
         raise RequestError(f"{home} has no tasks{f' in the split {suite!r}' if suite else ''}; `flywheel synth` makes them.")
+    return validate_tasks(tasks, configured, kind)
+
+
+def validate_tasks(tasks: Sequence[Task], default: str, kind: str | None = None) -> Validation:
+    """Prove tasks by `kind`, or each by the verifier that it names or else by `default`."""
     groups: dict[str, list[Task]] = {}
     for task in tasks:
-        groups.setdefault(kind or verifier_of(task, configured).name, []).append(task)
-    return _together([_validate_tasks(name, group) for name, group in groups.items()])
+        groups.setdefault(kind or verifier_of(task, default).name, []).append(task)
+    return _together([_validate_group(name, group) for name, group in groups.items()])
 
 
 def kind_of(name: str) -> Kind:
@@ -52,7 +57,7 @@ def kind_of(name: str) -> Kind:
     return KINDS[name]
 
 
-def _validate_tasks(name: str, tasks: Sequence[Task]) -> Validation:
+def _validate_group(name: str, tasks: Sequence[Task]) -> Validation:
     """Tasks of one verifier; where that one looks at no answer there is none to try, and nothing is proven."""
     if name in VERIFIERS and name not in KINDS:
         unjudged = Tally()

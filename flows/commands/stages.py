@@ -42,7 +42,6 @@ def register(app: typer.Typer) -> None:
     app.command()(synth)
     app.command()(train)
     app.command()(rollout)
-    app.command("eval")(evaluate)
 
 
 def synth(
@@ -104,21 +103,6 @@ def rollout(
     _show(
         run_stage(home, sampling_flow, policy=policy, condition=condition, samples=samples, temperature=temperature, horizon=horizon), json_
     )
-
-
-def evaluate(
-    home: HomeOption,
-    policy: PolicyOption,
-    suite: Annotated[str, typer.Option(help="Name of a held-out suite.")] = "held_out",
-    json_: JsonOption = False,
-) -> None:
-    """Roll out a policy on a held-out suite and print success by hops with 95 % intervals.
-
-    Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
-    """
-    from flows.stage_flows import evaluation_flow, run_stage
-
-    _show(run_stage(home, evaluation_flow, policy=policy, suite=suite), json_)
 
 
 def _show(rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -1,10 +1,12 @@
 """Evaluation: greedy rollouts of one policy on the tasks of a held-out suite, judged by the configured verifier, stored for the views.
 
-A trajectory's id follows from policy, suite and task, so an evaluation that was interrupted does only what is missing.
+A trajectory's id follows from policy, suite and task, and it is stored soon after it ends, so an evaluation that was interrupted does only
+what is missing.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +14,13 @@ from typing import Any
 from eval.outcome import verifier_of
 from flows.runs import StageRun
 from flows.workshop import Workshop
-from rl.rollouts.rollout import RolloutRequest
+from rl.engines.figures import PoolFigures
+from rl.rollouts.rollout import RolloutRequest, Rollouts
 from warehouse import Policy, Score, Task, Trajectory
 from warehouse.digests import seed_from
+
+COMMIT_SECONDS = 3.0
+"""How long an ended trajectory may wait before it is in the lake: one commit for many."""
 
 
 def score(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifier: str) -> tuple[list[Trajectory], list[Score]]:
@@ -25,6 +31,25 @@ def score(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifier: s
     return judged, scores
 
 
+def roll_out(shop: Workshop, rollouts: Rollouts, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, float]:
+    """Run the requests, judge and store what comes of them as it ends; the engines' figures of this time alone."""
+    run.total_steps = len(requests)
+    tasks = {request.trajectory_id: request.task for request in requests}
+    before, waiting, committed = rollouts.figures(), list[Trajectory](), time.monotonic()
+    stream = rollouts.submit(requests)
+    try:
+        for done, trajectory in enumerate(stream, 1):
+            waiting.append(trajectory)
+            if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
+                judged, scores = score([tasks[one.id] for one in waiting], waiting, shop.config.evaluation.verifier)
+                shop.lake.add([*judged, *scores])
+                run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
+                waiting, committed = [], time.monotonic()
+    finally:
+        stream.cancel()
+    return _speed(rollouts.figures(), before)
+
+
 def evaluate(shop: Workshop, policy: Policy, suite: str, run: StageRun) -> dict[str, Any]:
     """Roll out `policy` on every task of `suite` that it has no trajectory for yet, and return its figures."""
     tasks = shop.lake.tasks(split=suite)
@@ -33,9 +58,7 @@ def evaluate(shop: Workshop, policy: Policy, suite: str, run: StageRun) -> dict[
     missing = {trajectory_id: task for trajectory_id, task in ids.items() if trajectory_id not in stored}
     if missing:
         requests = [_request(shop, policy, suite, run, trajectory_id, task) for trajectory_id, task in missing.items()]
-        trajectories = shop.rollouts(shop.folder(policy)).rollout(requests)
-        judged, scores = score(list(missing.values()), trajectories, shop.config.evaluation.verifier)
-        shop.lake.add([*judged, *scores])
+        roll_out(shop, shop.rollouts(shop.folder(policy)), requests, run)
     return figures(shop, policy, suite)
 
 
@@ -46,6 +69,14 @@ def figures(shop: Workshop, policy: Policy, suite: str) -> dict[str, Any]:
         [policy.id, suite],
     ).to_pylist()
     return {f"{suite}.{'all' if row['hops'] is None else row['hops']}": {k: v for k, v in row.items() if k != "hops"} for row in rows}
+
+
+def _speed(figures: PoolFigures, before: PoolFigures) -> dict[str, float]:
+    return {
+        "tokens_per_second": figures.tokens_per_second(before),
+        "retaken": float(figures.retaken - before.retaken),
+        "replacements": float(figures.replacements - before.replacements),
+    }
 
 
 def _request(shop: Workshop, policy: Policy, suite: str, run: StageRun, trajectory_id: str, task: Task) -> RolloutRequest:

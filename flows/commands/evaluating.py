@@ -1,0 +1,133 @@
+"""`flywheel eval`: a policy on a suite, its figures, the comparison with another policy, and the check of the suite itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.commands.options import HomeOption, JsonOption, SetOption, print_json
+
+if TYPE_CHECKING:
+    from flows.suites.config import SuiteConfig
+    from warehouse import Lake
+
+SuiteOption = Annotated[str, typer.Option(help="A suite of the home, one of profiles/suites, or the path of a TOML file.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("eval")(evaluate)
+
+
+def evaluate(
+    home: HomeOption,
+    policy: Annotated[str | None, typer.Option(help="Id of a policy; the home's champion without it.")] = None,
+    suite: SuiteOption = "held_out",
+    against: Annotated[str | None, typer.Option(help="Another policy, already evaluated on the suite, to compare with.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the suite itself and contamination; run nothing.")] = False,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Evaluate a policy on a suite and print its figures with 95 % intervals. Exit status 1 where too little was judged for a result.
+
+    Started again, it goes on where it was; what is done is only printed.
+
+    Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
+    """
+    from flows.home import Home
+    from flows.lakes import open_lake
+    from flows.plan import evaluation_id
+    from flows.suites.definitions import check_same
+    from flows.suites.loading import find_suite
+
+    config = Home(home).load()
+    chosen = find_suite(suite, config.evaluation, set_ or [])
+    with open_lake(home) as lake:
+        named = policy or _champion(lake)
+        _check_policies(lake, named, against)
+        check_same(lake, chosen)
+        done = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
+    if check:
+        options = "".join(f" --set {text}" for text in set_ or [])
+        _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)
+    else:
+        if not done:
+            _run_suite(home, chosen, named)
+        _report_suite(home, chosen, named, against, json_)
+
+
+def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
+    from flows.stage_flows import evaluation_flow, run_stage
+    from flows.suites.loading import is_own
+
+    if is_own(suite):
+        run_stage(home, evaluation_flow, policy=policy, suite=suite.name)
+    else:
+        from flows.prefect_runtime import quiet_prefect
+        from flows.suites.running import suite_flow
+
+        with quiet_prefect(home):
+            suite_flow(home=home, policy=policy, suite=suite)
+
+
+def _report_suite(home: Path, suite: SuiteConfig, policy: str, against: str | None, as_json: bool) -> None:
+    from flows.lakes import open_lake
+    from flows.suites.reading import read_report
+
+    with open_lake(home) as lake:
+        report = read_report(lake, suite, policy, against)
+    if as_json:
+        print_json(report.record())
+    else:
+        from flows.suites.printing import print_report
+
+        print_report(report)
+    if report.objection is not None:
+        raise typer.Exit(1)
+
+
+def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_json: bool) -> None:
+    from eval.traits import State
+    from flows.home import Home
+    from flows.lakes import open_lake
+    from flows.suites.checking import check_suite
+    from flows.suites.contamination import contamination
+    from flows.suites.drawing import draw
+
+    config = Home(home).load()
+    with open_lake(home) as lake:
+        drawn = draw(suite, config, lake)
+        traits = check_suite(lake, suite, drawn, config.evaluation.verifier, command)
+        trained = contamination(lake, policy, suite.name, drawn)
+    if as_json:
+        told = asdict(trained) | {"counts": trained.counts, "tasks_asked": trained.tasks_asked}
+        print_json({"suite": suite.name, "traits": [asdict(trait) for trait in traits], "policy": policy, "contamination": told})
+    else:
+        from flows.suites.printing import print_contamination, print_traits
+
+        print_traits(suite.name, traits)
+        print_contamination(policy, trained)
+    if any(trait.state is State.NOT_KEPT for trait in traits if trait.name in ("label quality", "grading checked")):
+        raise typer.Exit(1)
+
+
+def _champion(lake: Lake) -> str:
+    from warehouse.errors import RequestError
+
+    promoted = lake.policies("promoted")
+    if not promoted:
+        known = ", ".join(policy.id for policy in lake.policies()) or "none yet"
+        raise RequestError(f"{lake.place.home} has no champion; name a policy with --policy (it has {known}).")
+    return max(promoted, key=lambda policy: policy.wheel_turn).id
+
+
+def _check_policies(lake: Lake, *named: str | None) -> None:
+    from warehouse.errors import RequestError
+
+    known = {policy.id for policy in lake.policies()}
+    for name in named:
+        if name is not None and name not in known:
+            raise RequestError(f"{lake.place.home} has no policy {name!r}; it has {', '.join(sorted(known)) or 'none yet'}.")

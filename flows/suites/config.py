@@ -1,0 +1,122 @@
+"""What a suite is, as its TOML says it: where its tasks come from, how they are tried and judged, and which one figure it is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from eval.kinds import KINDS
+from eval.suite_figures import HEADLINES
+from rl.config import EnvironmentKindConfig, Section
+from rl.rollouts.choices import RolloutChoice
+from synth.questions.building import QuestionConfig
+from synth.worlds.world import WorldConfig
+
+RESERVED = ("train", "demonstration", "import")
+"""Splits that are no suites."""
+
+
+class GeneratedSource(Section):
+    """Proven questions over a generated world of its own, whose names no training world has."""
+
+    kind: Literal["generated"]
+    world: WorldConfig = WorldConfig()
+    questions: QuestionConfig = QuestionConfig()
+
+
+class GraphSource(Section):
+    """Proven questions over real facts and texts, on the entities that training never asks about."""
+
+    kind: Literal["films", "countries"]
+    path: Path
+    longest_document: PositiveInt | None = None
+    """Characters of a film's document at most, in whole sentences."""
+    questions: QuestionConfig = QuestionConfig()
+
+
+class QuestionSetSource(Section):
+    """A question set of others: a file, or for MuSiQue the folder with its closed corpus."""
+
+    kind: Literal["gsm8k", "humaneval", "mbpp", "musique"]
+    path: Path
+
+
+class TaskSource(Section):
+    """Tasks as JSON lines, exported from a lake or written by anybody, over the home's own documents."""
+
+    kind: Literal["tasks"]
+    path: Path
+
+
+class HomeSource(Section):
+    """Held-out tasks that the home's lake has already, over the home's own documents."""
+
+    kind: Literal["home"]
+    splits: tuple[str, ...] = Field(min_length=1)
+
+    @field_validator("splits")
+    @classmethod
+    def _check(cls, splits: tuple[str, ...]) -> tuple[str, ...]:
+        if trained := [split for split in splits if split in RESERVED]:
+            raise ValueError(f"{trained[0]} is no held-out split")
+        return splits
+
+
+Source = Annotated[GeneratedSource | GraphSource | QuestionSetSource | TaskSource | HomeSource, Field(discriminator="kind")]
+
+
+class SuiteConfig(Section):
+    """One suite."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,39}$")
+    meaning: str
+    """What the headline figure means, in one sentence."""
+    headline: str = "success"
+    """The one figure to quote: `success`, `pass@K`, `pass^K` or `majority@K`."""
+    source: Source
+    environment: str | None = None
+    """The environment that tasks are tried in; each one's own without it."""
+    kind: EnvironmentKindConfig | None = None
+    """Options and limits of that environment, in the place of the home's."""
+    tools: tuple[str, ...] | None = None
+    """The tools that may be called; all that the environment has without it."""
+    dialect: str | None = None
+    """How actions stand in tokens; the home's `rollout.dialect` without it."""
+    verifier: str | None = None
+    """The kind of verifier; each task's own, or the home's, without it."""
+    number: PositiveInt | None = None
+    """Tasks; all that the source has without it."""
+    draw: Literal["random", "deepest"] = "random"
+    """Which tasks where there are more than `number`: any, by the seed, or the deepest proven ones that no single search finds."""
+    samples: PositiveInt = 1
+    """Attempts a task."""
+    temperature: NonNegativeFloat = 0.0
+    horizon: PositiveInt = 8
+    """Turns of an attempt."""
+    limits: dict[str, Any] = Field(default_factory=dict)
+    """Limits of `rollout.limits` that are other than the home's."""
+    seed: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> SuiteConfig:
+        if self.name in RESERVED:
+            raise ValueError(f"name: {self.name!r} is what other tasks are called; choose another")
+        if self.verifier is not None and self.verifier not in KINDS:
+            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(KINDS)}")
+        headline = HEADLINES.fullmatch(self.headline)
+        if headline is None:
+            raise ValueError(f"headline is {self.headline!r}; choose success, pass@K, pass^K or majority@K")
+        if headline[2] is not None and int(headline[2]) > self.samples:
+            raise ValueError(f"headline is {self.headline}, which needs samples of {headline[2]} or more")
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError("temperature 0 gives the same attempt each time; with several samples set a higher one")
+        if self.kind is not None and self.environment is None:
+            raise ValueError("kind says how an environment is set up: name it under environment")
+        return self
+
+    @property
+    def rollout(self) -> dict[str, Any]:
+        """What its tasks ask for beside their environment, as their provenance holds it."""
+        return RolloutChoice(dialect=self.dialect, tools=self.tools).model_dump(exclude_none=True, mode="json")

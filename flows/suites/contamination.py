@@ -1,0 +1,141 @@
+"""What a policy and its ancestors were trained on, held against a suite: the same task, the same question, a suite's document or entity.
+
+Each ancestor is looked at as it was trained: its examples at the snapshot that it was trained on, and of RL the tasks that it sampled. A
+document or an entity that was seen is no question that was seen, so those two are told apart from the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eval.answers import normalize
+from eval.suite_tasks import origin_of
+from flows.suites.drawing import Drawn
+from synth.formulas.triples import is_constant, members
+from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex
+from warehouse import Document, Example, Lake, Policy, Task
+from warehouse.errors import RequestError
+
+
+class Sort(StrEnum):
+    """How a suite's task was met in training."""
+
+    SAME_TASK = "same_task"
+    SAME_QUESTION = Contamination.SAME_QUESTION
+    SAME_FORMULA = Contamination.SAME_FORMULA
+    NEAR_DUPLICATE = Contamination.NEAR_DUPLICATE
+    CONTAINED = Contamination.CONTAINED
+    DOCUMENT = "same_document"
+    ENTITY = "same_entity"
+
+
+ASKED = (Sort.SAME_TASK, Sort.SAME_QUESTION, Sort.SAME_FORMULA, Sort.NEAR_DUPLICATE, Sort.CONTAINED)
+"""The sorts by which the question itself was met; the others say that something of its world was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A task of the suite (or a document, where that was met), the policy that was trained on it, and the piece of training data."""
+
+    sort: Sort
+    task: str
+    policy: str
+    item: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContaminationReport:
+    """All that was met; which policies were looked at, and which could not be, with the reason."""
+
+    looked_at: tuple[str, ...]
+    unknown: dict[str, str]
+    met: tuple[Met, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Tasks (of `same_document` documents) that were met, by sort."""
+        pairs = {(one.sort, one.task) for one in self.met}
+        found = Counter(sort for sort, _ in pairs)
+        return {sort.value: found[sort] for sort in Sort}
+
+    @property
+    def tasks_asked(self) -> int:
+        """Tasks whose question itself was met."""
+        return len({one.task for one in self.met if one.sort in ASKED})
+
+
+def contamination(lake: Lake, policy: str, suite: str, drawn: Drawn) -> ContaminationReport:
+    """What the lineage of `policy` was trained on, held against the tasks and documents of `suite`."""
+    index = EvaluationIndex.of({suite: drawn.tasks}, DecontaminationConfig())
+    known = {policy.id: policy for policy in lake.policies()}
+    found: list[Met] = []
+    looked, unknown = [], {}
+    for name in _lineage(lake, policy):
+        try:
+            examples = _examples(lake, known[name])
+        except RequestError as error:
+            unknown[name] = str(error)
+            continue
+        looked.append(name)
+        found += _met(index, drawn, name, examples, _sampled(lake, name), lake)
+    return ContaminationReport(tuple(looked), unknown, tuple(dict.fromkeys(found)))
+
+
+def _lineage(lake: Lake, policy: str) -> list[str]:
+    rows = lake.query("SELECT unnest(ancestors) AS id FROM lineage WHERE policy = ?", [policy]).to_pylist()
+    return [row["id"] for row in rows]
+
+
+def _examples(lake: Lake, policy: Policy) -> list[Example]:
+    """What a supervised stage read, at the snapshot that it read. Raises RequestError where the snapshot is not there any more."""
+    if policy.stage not in ("cpt", "sft") or policy.snapshot is None:
+        return []
+    lake.query("SELECT 1", at=policy.snapshot)
+    chosen = "kind = 'trajectory'" if policy.stage == "sft" else "kind <> 'trajectory'"
+    return lake.read(Example, f"wheel_turn = ? AND {chosen}", [policy.wheel_turn], at=policy.snapshot)
+
+
+def _sampled(lake: Lake, policy: str) -> list[Task]:
+    """The tasks that RL sampled."""
+    return lake.read(Task, "key IN (SELECT task_key FROM trajectories WHERE stage = 'rl' AND policy = ?)", [policy])
+
+
+def _met(
+    index: EvaluationIndex, drawn: Drawn, policy: str, examples: Sequence[Example], sampled: Sequence[Task], lake: Lake
+) -> Iterator[Met]:
+    sources = {source for example in examples for source in example.sources}
+    for task in drawn.tasks:
+        for key in {task.key, origin_of(task)} & (sources | {one.key for one in sampled}):
+            yield Met(Sort.SAME_TASK, task.key, policy, key)
+    failures = [*index.clear_tasks(sampled)[1], *index.clear_examples(examples)[1]]
+    for failure in failures:
+        item = failure.item
+        yield Met(Sort(failure.kind), item["against"], policy, item.get("task") or item["example"])
+    yield from _seen(drawn, policy, _read(lake, sources))
+
+
+def _read(lake: Lake, sources: Iterable[str]) -> list[Document]:
+    """The documents that training text was made from."""
+    return lake.read(Document, "id IN (SELECT unnest(?))", [sorted(sources)])
+
+
+def _seen(drawn: Drawn, policy: str, documents: Sequence[Document]) -> Iterator[Met]:
+    texts = {normalize(document.text): document.id for document in documents}
+    for document in drawn.documents or ():
+        if (same := texts.get(normalize(document.text))) is not None:
+            yield Met(Sort.DOCUMENT, document.id, policy, same)
+    titles = {normalize(document.title): document.id for document in documents}
+    for task in drawn.tasks:
+        for name in sorted(_entities(task)):
+            if name in titles:
+                yield Met(Sort.ENTITY, task.key, policy, titles[name])
+
+
+def _entities(task: Task) -> set[str]:
+    """The answers of a task and what its formula names, as they are compared."""
+    nodes = (node for subject, _, value in task.formula for node in (subject, value))
+    named = [member for node in nodes if is_constant(node) for member in members(node)]
+    return {normalize(name) for name in (*task.answers, *named) if normalize(name)}
