@@ -48,11 +48,10 @@ def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | Non
     both = sorted(left.keys() & right.keys())
     if not both:
         return None
-    shares = [[_share(side[task]) for task in both] for side in (left, right)]
+    old, new = [_share(left[task]) for task in both], [_share(right[task]) for task in both]
     single = all(len(side[task]) == 1 for side in (left, right) for task in both)
-    test = mcnemar(*([share == 1 for share in side] for side in shares)) if single else None
-    means = [sum(side) / len(both) for side in shares]
-    return Comparison(len(both), *means, bootstrap_difference(*shares), test)
+    test = mcnemar([share == 1 for share in old], [share == 1 for share in new]) if single else None
+    return Comparison(len(both), sum(old) / len(both), sum(new) / len(both), bootstrap_difference(old, new), test)
 
 
 def _share(task: Sequence[Trial]) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal, cast
 
 from eval.statistics import Interval, bootstrap_mean, bootstrap_ratio, majority_at_k, pass_at_k, pass_hat_k, wilson
@@ -95,11 +96,15 @@ def cost(trials: Sequence[Trial]) -> Cost | None:
     if not trials:
         return None
     timed = [trial.seconds for trial in trials if trial.seconds is not None]
-    means = [sum(getattr(trial, name) for trial in trials) / len(trials) for name in _COSTS]
-    return Cost(len(trials), *means, sum(timed) / len(timed) if timed else None)
-
-
-_COSTS = ("turns", "calls", "prompt_tokens", "action_tokens", "observation_tokens")
+    return Cost(
+        attempts=len(trials),
+        turns=fmean(trial.turns for trial in trials),
+        calls=fmean(trial.calls for trial in trials),
+        prompt_tokens=fmean(trial.prompt_tokens for trial in trials),
+        action_tokens=fmean(trial.action_tokens for trial in trials),
+        observation_tokens=fmean(trial.observation_tokens for trial in trials),
+        seconds=fmean(timed) if timed else None,
+    )
 
 
 def _successes(task: Sequence[Trial]) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eval.suite_tasks import suite_of
 from flows.config import FlywheelConfig
 from synth.questions.decontamination import STAGE, Contamination, DecontaminationConfig, EvaluationIndex
 from warehouse import Example, Lake, Task
@@ -18,16 +19,19 @@ Rows = list[dict[str, Any]]
 
 
 def decontaminate(lake: Lake, config: FlywheelConfig, against: Mapping[str, Path]) -> Rows:
-    """Take out of the lake what meets a suite of `config` or a set of `against`, and return the report.
+    """Take out of the lake what meets a suite of `config`, one that was run here, or a set of `against`, and return the report.
 
     Raises:
         RequestError: a set of `against` cannot be read.
     """
     settings = config.synth.decontamination
     settings = DecontaminationConfig.model_validate({**settings.model_dump(), "against": {**settings.against, **against}})
-    suites = {name: lake.tasks(split=name) for name in config.evaluation.suites}
+    suites: dict[str, list[Task]] = {name: [] for name in config.evaluation.suites}
+    trained: list[Task] = []
+    for task in lake.tasks():
+        suite = suite_of(task) or (task.split if task.split in suites else None)
+        (trained if suite is None else suites.setdefault(suite, [])).append(task)
     index = EvaluationIndex.of(suites, settings)
-    trained = [task for task in lake.tasks() if task.split not in suites]
     tasks, removed_tasks = index.clear_tasks(trained)
     examples = lake.examples()
     kept, removed_examples = index.clear_examples(examples)

@@ -27,10 +27,12 @@ class GeneratedSource(Section):
 
 
 class GraphSource(Section):
-    """Proven questions over real facts and texts, on the entities that training never asks about."""
+    """Proven questions over real facts and texts."""
 
     kind: Literal["films", "countries"]
     path: Path
+    entities: Literal["held_out", "all"] = "held_out"
+    """What questions may touch: entities that a home over this graph never trains on, or all, for homes that train on something else."""
     longest_document: PositiveInt | None = None
     """Characters of a film's document at most, in whole sentences."""
     questions: QuestionConfig = QuestionConfig()

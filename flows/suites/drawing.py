@@ -81,7 +81,7 @@ def _read(suite: SuiteConfig, lake: Lake) -> Drawn:
                 f"or name another folder with --set source.path=FOLDER."
             )
         corpus = read_films(source.path, source.longest_document) if source.kind == "films" else read_countries(source.path)
-        return _proven(suite, source.questions, corpus, lambda entity: split_of(entity, HELD_OUT_SHARE) == HELD_OUT)
+        return _proven(suite, source.questions, corpus, _is_held_out if source.entities == "held_out" else None)
     if isinstance(source, QuestionSetSource):
         if source.kind == "musique":
             questions, passages = read_musique(source.path)
@@ -99,6 +99,10 @@ def _proven(suite: SuiteConfig, wanted: QuestionConfig, corpus: Corpus, allowed:
     seed = seed_from(suite.seed, suite.source.kind)
     tasks, failures = build_questions(KnowledgeGraph.of(corpus), wanted, seed, first_hit(corpus), allowed)
     return Drawn(tuple(tasks), corpus.documents, (*corpus.failures, *failures))
+
+
+def _is_held_out(entity: str) -> bool:
+    return split_of(entity, HELD_OUT_SHARE) == HELD_OUT
 
 
 def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from eval.outcome import verifier_of
+from eval.suite_tasks import suite_of
 from synth.datasets.tracing import source_of
 from synth.formulas.triples import formula_digest
 from synth.questions.decontamination import STAGE
@@ -64,8 +65,8 @@ class PromptWishes:
 
 
 def rl_dataset(lake: Lake, at: int, wishes: PromptWishes) -> Dataset:
-    """All tasks as prompts, in the splits they are stored with or split anew."""
-    tasks = lake.tasks(at=at)
+    """All tasks but those of evaluation suites as prompts, in the splits they are stored with or split anew."""
+    tasks = [task for task in lake.tasks(at=at) if suite_of(task) is None]
     measured = by_difficulty(tasks, pass_rates(lake, at=at))
     filters = _decontamination(lake, at)
     failures: list[Failure] = []

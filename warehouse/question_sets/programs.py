@@ -7,6 +7,7 @@ solution stands in its proofs, where no policy sees it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from warehouse.question_sets.rows import read_rows, text_in, texts_in
@@ -37,7 +38,7 @@ def read_mbpp(path: Path) -> list[Task]:
     return tasks
 
 
-def _task(key: str, question: str, gold: dict[str, object], solution: str, source: str) -> Task:
+def _task(key: str, question: str, gold: Mapping[str, object], solution: str, source: str) -> Task:
     return Task(
         key=key,
         environment="python",

@@ -16,8 +16,6 @@ from warehouse.errors import RequestError
 from warehouse.question_sets.rows import read_rows, text_in, texts_in
 from warehouse.records import Task
 
-_DEPTHS = ("hops", "constraints", "layers")
-
 
 def read_tasks(path: Path) -> list[Task]:
     """The tasks in a file.
@@ -45,7 +43,9 @@ def _task(row: Mapping[str, Any], place: str) -> Task:
         question=question,
         answers=answers,
         formula=_formula(_inner(row, "formula", place, list), place),
-        **{name: _count(row[name], name, place) for name in _DEPTHS if name in row},
+        hops=_count(row, "hops", place),
+        constraints=_count(row, "constraints", place),
+        layers=_count(row, "layers", place),
         provenance={name: value for name, value in _inner(row, "provenance", place, dict).items() if name != "rollout"},
         proofs=_inner(row, "proofs", place, dict),
     )
@@ -69,7 +69,8 @@ def _formula(triples: list[Any], place: str) -> tuple[tuple[str, str, str], ...]
     return tuple((subject, relation, value) for subject, relation, value in triples)
 
 
-def _count(value: Any, name: str, place: str) -> int:
+def _count(row: Mapping[str, Any], name: str, place: str) -> int:
+    value = row.get(name, 1)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise RequestError(f"{place}: {name} is {value!r:.20}, which is no count; correct it.")
     return value

@@ -1,0 +1,96 @@
+"""What a lineage was trained on meets a suite in each of its ways, at the snapshot that it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from eval.suite_tasks import enter
+from flows.config import load_config
+from flows.decontamination import decontaminate
+from flows.suites.contamination import contamination
+from flows.suites.drawing import Drawn
+from synth.datasets.prompts import PromptWishes, rl_dataset
+from warehouse import Document, Example, Lake, Outcome, Policy, StopReason, Task, Trajectory
+
+pytestmark = pytest.mark.slow
+
+FORMULA = (("C@Oslo", "country", "V@x"), ("V@x", "capital", "?"))
+LONG = "How many apples has Janet left for the market after breakfast with her friends?"
+SUITE = [
+    enter(task, "s")
+    for task in (
+        Task("q1", "search", "What is the capital of where Oslo lies?", ("Oslo",), FORMULA),
+        Task("q2", "search", LONG, ("9",)),
+        Task("q3", "search", "Which river runs through Amber Town?", ("Blue River",)),
+        Task("q4", "search", "Who wrote it?", ("Nobody",)),
+    )
+]
+DRAWN = Drawn(tuple(SUITE), (Document("d9", "Amber Town", "Amber Town lies on the Blue River.", "suite"),))
+
+
+def sampled(task: Task) -> Trajectory:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    return Trajectory(f"r-{task.key}", task.key, "t1-rl", "rl", 3, (1,), (), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Lake(tmp_path / "home") as lake:
+        yield lake
+
+
+def trained(lake: Lake, *records: Example | Document | Task) -> None:
+    """CPT on the records, then SFT on nothing, then RL on the one training task."""
+    lake.add(records)
+    snapshot = lake.snapshot()
+    lake.add([Policy("t0-init", None, "init", "p", "w", None, 0), Policy("t1-cpt", "t0-init", "cpt", "p", "w", snapshot)])
+    lake.add([Policy("t1-sft", "t1-cpt", "sft", "p", "w", lake.snapshot()), Policy("t1-rl", "t1-sft", "rl", "p", "w", lake.snapshot())])
+
+
+def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
+    same = Task("t1", "search", "the capital of Oslo's land?", ("Oslo",), (("C@Oslo", "country", "V@y"), ("V@y", "capital", "?")), "train")
+    trained(
+        lake,
+        Document("w1", "The Town", "Amber Town lies on the Blue River.", "world"),
+        Document("w2", "Blue River", "Blue River is a river.", "world"),
+        Example("x1", "fas_reason", ((f"<question> {LONG.lower()}</question>", True),), ("w2", "q1")),
+        Example("x2", "document", (("Amber Town lies on the Blue River.", True),), ("w1",)),
+        same,
+    )
+    lake.add([sampled(same)])
+    found = contamination(lake, "t1-rl", "s", DRAWN)
+    assert found.looked_at == ("t1-rl", "t1-sft", "t1-cpt", "t0-init") and found.unknown == {}
+    counts = {sort: count for sort, count in found.counts.items() if count}
+    assert counts == {"same_task": 1, "same_question": 1, "same_formula": 1, "same_document": 1, "same_entity": 1}
+    assert found.tasks_asked == 2
+    assert {(one.sort, one.task, one.policy, one.item) for one in found.met if one.sort == "same_formula"} == {
+        ("same_formula", "s-q1", "t1-rl", "t1")
+    }
+
+
+def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
+    trained(lake)
+    lake.add([Example("late", "fas_reason", ((f"<question> {LONG}</question>", True),), ())])
+    assert contamination(lake, "t1-rl", "s", DRAWN).met == (), "it came after the training"
+    lake.add([Policy("other", "t0-init", "cpt", "p", "w", lake.snapshot())])
+    assert contamination(lake, "t1-rl", "s", DRAWN).met == ()
+    assert contamination(lake, "other", "s", DRAWN).tasks_asked == 1
+
+
+def test_a_snapshot_that_is_gone_is_unknown_and_not_clean(lake: Lake) -> None:
+    lake.add([Policy("lost", None, "cpt", "p", "w", 99_999)])
+    found = contamination(lake, "lost", "s", DRAWN)
+    assert found.looked_at == () and "no snapshot 99999" in found.unknown["lost"]
+
+
+def test_the_tasks_of_suites_are_kept_and_kept_out_of_training(lake: Lake) -> None:
+    asked = Task("t1", "search", LONG, ("9",), split="train")
+    lake.add([*SUITE, asked, Task("t2", "search", "Rome?", ("Rome",), split="train")])
+    assert [row["key"] for row in rl_dataset(lake, lake.snapshot(), PromptWishes()).splits["train"]] == ["t1", "t2"]
+    (row,) = [row for row in decontaminate(lake, load_config("quickstart"), {}) if row["suite"] == "s"]
+    assert (row["tasks"], row["same_question"]) == (4, 1)
+    assert sorted(task.key for task in lake.tasks()) == ["s-q1", "s-q2", "s-q3", "s-q4", "t2"]

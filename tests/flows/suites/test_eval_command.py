@@ -1,0 +1,130 @@
+"""`flywheel eval` over what a lake holds: figures, comparison, no result where too little was judged, and the check. Nothing is run."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from eval.suite_tasks import enter
+from flows.cli import app
+from flows.config import load_config
+from flows.home import Home
+from flows.suites.loading import find_suite
+from warehouse import Lake, Outcome, Policy, Run, StopReason, Task, Trajectory, Turn
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("Amber", "Blue", "Coral", "Dusk", "Ember", "Fern", "Gold", "Hazel", "Iris", "Jade")
+TASKS = [Task(f"k{n}", "search", f"Which name has number {n}?", (f"{NAMES[n % 10]} {NAMES[n // 10]}",), hops=1 + n % 2) for n in range(100)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which three policies have tried a suite of a file: t1-rl well, t1-sft badly, t1-cpt with three faults."""
+    root = tmp_path_factory.mktemp("suites")
+    config = load_config("quickstart")
+    Home(root / "home").claim(config)
+    rows = [{"key": task.key, "question": task.question, "answers": task.answers, "hops": task.hops} for task in TASKS]
+    (root / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    suite = find_suite("tasks", config.evaluation, settings_of(root))
+    with Lake(root / "home") as lake:
+        lake.add(enter(task, "mine", verifier="qa_em") for task in TASKS)
+        for policy, solved, broken in (("t1-rl", 80, 0), ("t1-sft", 40, 2), ("t1-cpt", 10, 3)):
+            lake.add([Policy(policy, None, policy.split("-")[1], f"policies/{policy}", "w", None, promoted=policy == "t1-rl")])
+            lake.add([Run(f"eval-{policy}-mine", "eval", 1, {"suite": suite.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])
+            lake.add(tried(policy, number, number < solved, number >= 100 - broken) for number in range(100))
+    return root
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def settings_of(root: Path) -> list[str]:
+    return ["name=mine", f"source.path={root / 'tasks.jsonl'}", "verifier=qa_em"]
+
+
+def tried(policy: str, number: int, solved: bool, broken: bool) -> Trajectory:
+    turn = Turn(0, (1, 2), (-0.1, -0.1), "a", "answer", "a", (), "", None, None, 0.1, 1)
+    stop = StopReason.FAULT if broken else StopReason.ANSWERED
+    outcome = Outcome.INVALID if broken else Outcome.SUCCESS if solved else Outcome.FAILURE
+    key = f"mine-k{number}"
+    return Trajectory(f"{policy}-{key}-0", key, policy, "eval", 8, (1,), (turn,), stop, outcome, None, 0, NOW, 0.5, suite="mine")
+
+
+def evaluate(root: Path, *arguments: str, status: int = 0) -> str:
+    options = [part for text in settings_of(root) for part in ("--set", text)]
+    done = CliRunner().invoke(app, ["eval", "--home", str(root / "home"), "--suite", "tasks", *options, *arguments])
+    if isinstance(done.exception, RequestError):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def document(root: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(evaluate(root, "--json", *arguments, status=status))
+    return found
+
+
+def test_the_champions_figures_stand_beside_another_policys(home: Path) -> None:
+    found = document(home, "--against", "t1-sft")
+    assert found["policy"] == "t1-rl" and found["objection"] is None
+    assert found["headline"]["estimate"]["value"] == 0.8
+    assert found["groups"]["hops"]["1"]["tasks"] == 50
+    assert found["comparison"]["real"] is True and found["comparison"]["tasks"] == 98
+    told = evaluate(home, "--against", "t1-sft")
+    assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +39.8 points" in told.replace("\n", " ")
+
+
+def test_a_suite_with_too_much_invalid_is_no_result_and_status_1(home: Path) -> None:
+    assert document(home, "--policy", "t1-sft")["objection"] is None, "two of a hundred may be"
+    found = document(home, "--policy", "t1-cpt", status=1)
+    assert found["coverage"]["invalid"] == 3 and found["headline"] is None and found["ladder"] is None
+    told = evaluate(home, "--policy", "t1-cpt", status=1)
+    assert "no result: 3 of 100 attempts (3.0 %) are invalid" in told and "success =" not in told
+
+
+def test_the_check_tells_each_of_the_seven_traits(home: Path) -> None:
+    found = document(home, "--check")
+    states = {trait["name"]: trait["state"] for trait in found["traits"]}
+    assert states == {
+        "size": "not kept", "label quality": "kept", "one headline figure": "kept", "one command": "kept", "meaning": "kept",
+        "grading checked": "kept", "not saturated": "kept",
+    }  # fmt: skip
+    assert found["contamination"]["looked_at"] == ["t1-rl"] and found["contamination"]["tasks_asked"] == 0
+    assert "a difference of 19" in evaluate(home, "--check").replace("\n", " ")
+
+
+def test_data_that_has_changed_is_seen_by_the_check(home: Path) -> None:
+    file = home / "tasks.jsonl"
+    before = file.read_text()
+    try:
+        file.write_text(before.replace("number 7?", "number seven?"))
+        states = {trait["name"]: trait["state"] for trait in document(home, "--check")["traits"]}
+    finally:
+        file.write_text(before)
+    assert states["one command"] == "not kept"
+
+
+def test_labels_that_do_not_pass_are_status_1(home: Path) -> None:
+    settings = ["--set", "name=numbers", "--set", "verifier=gsm8k", "--check"]
+    states = {trait["name"]: trait["state"] for trait in document(home, *settings, status=1)["traits"]}
+    assert states["label quality"] == "not kept" and states["one command"] == "not known"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--policy", "none"], "has no policy 'none'"),
+        (["--against", "none"], "has no policy 'none'"),
+        (["--set", "horizon=3"], "other settings"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_runs(home: Path, arguments: list[str], told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        evaluate(home, *arguments)

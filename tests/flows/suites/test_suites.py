@@ -1,0 +1,157 @@
+"""Suites are defined, drawn and entered: by name, the same each time, and refused in one sentence where something is wrong."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.suite_tasks import origin_of, suite_of
+from flows.config import FlywheelConfig, load_config
+from flows.suites.config import SuiteConfig
+from flows.suites.definitions import check_same
+from flows.suites.drawing import digest_of, draw
+from flows.suites.loading import FOLDER, find_suite, is_own, own_suite
+from flows.suites.running import rollout_config
+from warehouse import Lake, Run, Task
+from warehouse.errors import RequestError
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+CONFIG = load_config("quickstart")
+SHIPPED = sorted(file.stem for file in FOLDER.glob("*.toml"))
+MEANING = "Share of the questions in this file that one greedy attempt answers rightly."
+
+
+def suite(tmp_path: Path, *rows: dict[str, Any], **settings: Any) -> SuiteConfig:
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "tasks", "path": tmp_path / "tasks.jsonl"}
+    return SuiteConfig.model_validate({"name": "mine", "meaning": MEANING, "source": source, **settings})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "home")
+
+
+def test_every_shipped_suite_is_read_and_named_as_its_file() -> None:
+    assert {"worlds", "browse", "films", "countries", "musique", "gsm8k", "humaneval", "mbpp", "tasks"} <= set(SHIPPED)
+    for name in SHIPPED:
+        found = find_suite(name, CONFIG.evaluation)
+        assert found.name == name
+        assert rollout_config(found, CONFIG.rollout).limits.max_context_tokens >= CONFIG.rollout.limits.max_context_tokens
+
+
+def test_a_suite_of_the_home_is_one_too() -> None:
+    own = find_suite("held_out", CONFIG.evaluation)
+    assert is_own(own) and own == own_suite("held_out", CONFIG.evaluation)
+    assert own.meaning.startswith("Share of held-out questions of 1 to 4 hops")
+    with pytest.raises(RequestError, match="--set is for suites of a TOML file"):
+        find_suite("held_out", CONFIG.evaluation, ["number=3"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["horizn=3"], "unknown key horizn"),
+        (["headline=pass@2"], "needs samples of 2"),
+        (["headline=accuracy"], "choose success"),
+        (["samples=4"], "temperature 0 gives the same attempt"),
+        (["verifier=vibes"], "choose one of qa_em"),
+        (["name=train"], "name"),
+        (["name=../x"], "name"),
+        (["name=held_out"], "has a suite held_out of its own"),
+        (["source.kind=web"], "source"),
+        (['kind={"options": {}}', "environment=null"], "name it under environment"),
+    ],
+)
+def test_a_wrong_suite_is_refused_in_one_sentence(overrides: list[str], told: str) -> None:
+    with pytest.raises(RequestError, match=told) as refused:
+        find_suite("worlds", CONFIG.evaluation, overrides)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_suite_is_told_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="choose one of browse, countries, deep"):
+        find_suite("nonesuch", CONFIG.evaluation)
+    (tmp_path / "x.toml").write_text("name = ")
+    with pytest.raises(RequestError, match="is not TOML"):
+        find_suite(str(tmp_path / "x.toml"), CONFIG.evaluation)
+
+
+@pytest.mark.parametrize("name", ["films", "countries", "musique", "gsm8k", "humaneval", "mbpp", "tasks"])
+def test_a_suite_whose_data_is_absent_says_so(name: str, lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"absent|there is no file"):
+        draw(find_suite(name, CONFIG.evaluation, [f"source.path={tmp_path / 'none'}"]), CONFIG, lake)
+
+
+def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake: Lake) -> None:
+    rows = [{"key": f"k{number}", "question": f"Q{number}?", "answers": ["a"]} for number in range(5)]
+    wanted = suite(tmp_path, *rows, verifier="qa_f1", dialect="chat", number=3)
+    drawn = draw(wanted, CONFIG, lake)
+    assert len(drawn.tasks) == 3 and drawn.documents is None
+    assert drawn == draw(wanted, CONFIG, lake)
+    task = drawn.tasks[0]
+    assert (task.split, suite_of(task), task.key) == ("mine", "mine", f"mine-{origin_of(task)}")
+    assert task.provenance["verifier"] == "qa_f1" and task.provenance["rollout"] == {"dialect": "chat"}
+    assert digest_of(reversed(drawn.tasks)) == drawn.digest
+
+
+def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -> None:
+    wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"], "environment": "evil.py:create"})
+    with pytest.raises(RequestError, match="neither built in nor a kind"):
+        draw(wanted, CONFIG, lake)
+
+
+def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> None:
+    wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"]})
+    lake.add([Run("eval-p-mine", "eval", 1, {"suite": wanted.model_dump(mode="json")}, "d", 0, 1, "completed", datetime.now(UTC))])
+    check_same(lake, wanted)
+    check_same(lake, wanted.model_copy(update={"name": "other", "horizon": 3}))
+    with pytest.raises(RequestError, match=r"other settings \(horizon, seed differ\)"):
+        check_same(lake, wanted.model_copy(update={"horizon": 3, "seed": 5}))
+
+
+def test_a_suite_has_limits_and_an_environment_of_its_own() -> None:
+    found = find_suite("musique", CONFIG.evaluation)
+    config = rollout_config(found, CONFIG.rollout)
+    assert config.limits.max_observation_tokens == 320
+    assert config.environments.kind("search").options == {"documents": 3}
+    assert CONFIG.rollout.environments.kind("search").options == {}
+    with pytest.raises(RequestError, match="max_tokenz"):
+        rollout_config(found.model_copy(update={"limits": {"max_tokenz": 3}}), CONFIG.rollout)
+
+
+def test_the_homes_own_tasks_stay_as_they_are_and_others_are_copies(lake: Lake) -> None:
+    easy, hard = (Task(key, "search", f"{key}?", ("a",), split="held_out", proofs={"easy": key == "easy"}) for key in ("easy", "hard"))
+    lake.add([easy, hard])
+    assert draw(own_suite("held_out", CONFIG.evaluation), CONFIG, lake).tasks == (easy, hard)
+    table = {"name": "hardest", "meaning": MEANING, "draw": "deepest", "source": {"kind": "home", "splits": ["held_out"]}}
+    (task,) = draw(SuiteConfig.model_validate(table), CONFIG, lake).tasks
+    assert (task.key, task.split, origin_of(task)) == ("hardest-hard", "hardest", "hard")
+    table["source"] = {"kind": "home", "splits": ["deep"]}
+    with pytest.raises(RequestError, match="has no task in deep"):
+        draw(SuiteConfig.model_validate(table), CONFIG, lake)
+
+
+@pytest.mark.slow
+def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) -> None:
+    small = ["source.world.entities=600", 'source.questions.counts={"3": 20, "5": 20}', "number=15"]
+    wanted = find_suite("browse", CONFIG.evaluation, small)
+    drawn = draw(wanted, CONFIG, lake)
+    assert len(drawn.tasks) == 15 and drawn.digest == draw(wanted, FlywheelConfig(), lake).digest
+    assert {task.hops for task in drawn.tasks} == {5}
+    assert all(task.proofs["easy"] is False for task in drawn.tasks)
+    assert drawn.documents is not None and len(drawn.documents) == 600
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
+def test_real_countries_are_drawn_and_held_out_ones_are_fewer(lake: Lake) -> None:
+    place = f"source.path={DATA / 'kg_countries'}"
+    drawn = draw(find_suite("countries", CONFIG.evaluation, [place]), CONFIG, lake)
+    fewer = draw(find_suite("countries", CONFIG.evaluation, [place, "source.entities=held_out"]), CONFIG, lake)
+    assert len(drawn.tasks) > 100 > len(fewer.tasks) > 0 and drawn.documents
+    assert {task.provenance["suite"] for task in drawn.tasks} == {"countries"}

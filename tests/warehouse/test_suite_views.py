@@ -1,0 +1,62 @@
+"""The views on suites against the same figures in Python, and against counting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from eval.statistics import pass_at_k, pass_hat_k
+from warehouse import Lake, Outcome, Run, Task, Trajectory
+
+pytestmark = pytest.mark.slow
+
+VERDICTS = {"a": "SFSF", "b": "FFFF", "c": "SSIS"}
+OUTCOMES = {"S": Outcome.SUCCESS, "F": Outcome.FAILURE, "I": Outcome.INVALID}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, make_trajectory: Callable[..., Trajectory]) -> Iterator[Lake]:
+    with Lake(tmp_path_factory.mktemp("home")) as lake:
+        lake.add([Task(key, "search", "?", ("x",), split="s") for key in "abcd"])
+        lake.add([Run("eval-p-s", "eval", 1, {"suite": {"name": "s", "samples": 4}}, "d", 0, 1, "completed", datetime.now(UTC))])
+        for policy, verdicts in (("p", VERDICTS), ("q", {"a": "S", "b": "S", "c": "F"}), ("r", {"a": "F", "b": "S", "c": "I"})):
+            lake.add(
+                make_trajectory(
+                    f"{policy}-{key}-{sample}", 2 + sample % 2, task_key=key, policy=policy, stage="eval", suite="s",
+                    sample=sample, outcome=OUTCOMES[verdict], reward=None,
+                )
+                for key, told in verdicts.items() for sample, verdict in enumerate(told)
+            )  # fmt: skip
+        yield lake
+
+
+def test_coverage_counts_what_is_missing(filled: Lake) -> None:
+    (row,) = filled.query("SELECT * EXCLUDE (invalid_share) FROM suite_coverage WHERE policy = 'p'").to_pylist()
+    assert row == {
+        "policy": "p", "suite": "s", "tasks": 4, "wanted": 16, "judged": 11, "invalid": 1, "missing": 4, "is_result": False
+    }  # fmt: skip
+
+
+def test_at_k_equals_the_estimators(filled: Lake) -> None:
+    rows = filled.query("SELECT k, tasks, pass_at_k, pass_hat_k FROM suite_at_k WHERE policy = 'p' ORDER BY k").to_pylist()
+    counts = [(sum(v != "I" for v in told), told.count("S")) for told in VERDICTS.values()]
+    for row in rows:
+        able = [(n, c) for n, c in counts if n >= row["k"]]
+        assert row["tasks"] == len(able)
+        assert row["pass_at_k"] == pytest.approx(sum(pass_at_k(n, c, row["k"]) for n, c in able) / len(able))
+        assert row["pass_hat_k"] == pytest.approx(sum(pass_hat_k(n, c, row["k"]) for n, c in able) / len(able))
+    assert [row["k"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_turns_cost_and_pairs(filled: Lake) -> None:
+    rows = filled.query("SELECT turns, attempts, successes FROM suite_by_turns WHERE policy = 'p' ORDER BY turns").to_pylist()
+    assert rows == [{"turns": 2, "attempts": 5, "successes": 3}, {"turns": 3, "attempts": 6, "successes": 2}]
+    (spent,) = filled.query("SELECT attempts, turns, action_tokens FROM suite_cost WHERE policy = 'p'").to_pylist()
+    assert spent == {"attempts": 12, "turns": 2.5, "action_tokens": 7.5}
+    (pair,) = filled.query("SELECT * FROM suite_pairs WHERE a = 'q' AND b = 'r'").to_pylist()
+    assert {name: pair[name] for name in ("tasks", "both", "only_a", "only_b", "neither")} == {
+        "tasks": 2, "both": 1, "only_a": 1, "only_b": 0, "neither": 0
+    }  # fmt: skip
+    assert pair["difference"] == -0.5
