@@ -28,6 +28,7 @@ def evaluate(
     suite: SuiteOption = "held_out",
     against: Annotated[str | None, typer.Option(help="Another policy, already evaluated on the suite, to compare with.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the suite itself and contamination; run nothing.")] = False,
+    retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Make attempts again that a fault made invalid.")] = False,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -54,9 +55,18 @@ def evaluate(
         options = "".join(f" --set {text}" for text in set_ or [])
         _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)
     else:
-        if not done:
+        forgotten = _forget_invalid(home, chosen, named) if retry_invalid else 0
+        if forgotten or not done:
             _run_suite(home, chosen, named)
         _report_suite(home, chosen, named, against, json_)
+
+
+def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
+    from flows.suites.retrying import forget_invalid
+    from flows.workshop import workshop
+
+    with workshop(home) as shop:
+        return forget_invalid(shop.lake, policy, suite.name)
 
 
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:

@@ -15,7 +15,8 @@ from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
 from flows.suites.loading import find_suite
-from warehouse import Lake, Outcome, Policy, Run, StopReason, Task, Trajectory, Turn
+from flows.suites.retrying import forget_invalid
+from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
@@ -78,7 +79,7 @@ def test_the_champions_figures_stand_beside_another_policys(home: Path) -> None:
     assert found["groups"]["hops"]["1"]["tasks"] == 50
     assert found["comparison"]["real"] is True and found["comparison"]["tasks"] == 98
     told = evaluate(home, "--against", "t1-sft")
-    assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +39.8 points" in told.replace("\n", " ")
+    assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +40.8 points" in told.replace("\n", " ")
 
 
 def test_a_suite_with_too_much_invalid_is_no_result_and_status_1(home: Path) -> None:
@@ -115,6 +116,19 @@ def test_labels_that_do_not_pass_are_status_1(home: Path) -> None:
     settings = ["--set", "name=numbers", "--set", "verifier=gsm8k", "--check"]
     states = {trait["name"]: trait["state"] for trait in document(home, *settings, status=1)["traits"]}
     assert states["label quality"] == "not kept" and states["one command"] == "not known"
+
+
+def test_what_a_fault_broke_is_taken_out_to_be_made_again(home: Path) -> None:
+    with Lake(home / "home") as lake:
+        lake.add([tried("t1-old", number, True, number < 4) for number in range(5)])
+        lake.add([Score(f"t1-old-mine-k{number}-0", "qa_em", "1", None, Outcome.INVALID, "no answer") for number in range(4)])
+        lake.add([Run("eval-t1-old-mine", "eval", 1, {}, "d", 0, 1, "completed", NOW)])
+        assert forget_invalid(lake, "t1-old", "mine") == 4
+        assert [one.id for one in lake.trajectories("policy = 't1-old'")] == ["t1-old-mine-k4-0"]
+        assert lake.scores("starts_with(trajectory_id, 't1-old')") == []
+        assert [run.state for run in lake.runs("id = 'eval-t1-old-mine'")] == ["failed"], "the suite is not done any more"
+        assert [failure.kind for failure in lake.failures("eval")] == ["retried"] * 4
+        assert forget_invalid(lake, "t1-old", "mine") == 0
 
 
 @pytest.mark.parametrize(
