@@ -1,13 +1,14 @@
 """What a policy and its ancestors were trained on, held against a suite: the same task, the same question, a suite's document or entity.
 
-Each ancestor is looked at as it was trained: its examples at the snapshot that it was trained on, and of RL the tasks that it sampled. A
-document or an entity that was seen is no question that was seen, so those two are told apart from the rest.
+Each ancestor is looked at as it was trained: at the snapshot that it was trained on, its examples, and of RL the tasks that it sampled.
+What was taken out of the lake later was trained on all the same. A document or an entity that was seen is no question that was seen, so
+those two are told apart from the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,6 +68,15 @@ class ContaminationReport:
         return len({one.task for one in self.met if one.sort in ASKED})
 
 
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What one policy was trained on."""
+
+    examples: Sequence[Example] = ()
+    documents: Sequence[Document] = ()
+    tasks: Sequence[Task] = ()
+
+
 def contamination(lake: Lake, policy: str, suite: str, drawn: Drawn) -> ContaminationReport:
     """What the lineage of `policy` was trained on, held against the tasks and documents of `suite`."""
     index = EvaluationIndex.of({suite: drawn.tasks}, DecontaminationConfig())
@@ -75,12 +85,12 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: Drawn) -> Contamin
     looked, unknown = [], {}
     for name in _lineage(lake, policy):
         try:
-            examples = _examples(lake, known[name])
+            material = _material(lake, known[name])
         except RequestError as error:
             unknown[name] = str(error)
             continue
         looked.append(name)
-        found += _met(index, drawn, name, examples, _sampled(lake, name), lake)
+        found += _met(index, drawn, name, material)
     return ContaminationReport(tuple(looked), unknown, tuple(dict.fromkeys(found)))
 
 
@@ -89,37 +99,30 @@ def _lineage(lake: Lake, policy: str) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def _examples(lake: Lake, policy: Policy) -> list[Example]:
-    """What a supervised stage read, at the snapshot that it read. Raises RequestError where the snapshot is not there any more."""
-    if policy.stage not in ("cpt", "sft") or policy.snapshot is None:
-        return []
-    lake.query("SELECT 1", at=policy.snapshot)
+def _material(lake: Lake, policy: Policy) -> _Material:
+    """What a stage read. Raises RequestError where the snapshot is not there any more."""
+    at = policy.snapshot
+    if at is None:
+        return _Material()
+    lake.query("SELECT 1", at=at)
+    if policy.stage == "rl":
+        sampled = "key IN (SELECT task_key FROM trajectories WHERE stage = 'rl' AND policy = ?)"
+        return _Material(tasks=lake.read(Task, sampled, [policy.id], at))
     chosen = "kind = 'trajectory'" if policy.stage == "sft" else "kind <> 'trajectory'"
-    return lake.read(Example, f"wheel_turn = ? AND {chosen}", [policy.wheel_turn], at=policy.snapshot)
+    examples = lake.read(Example, f"wheel_turn = ? AND {chosen}", [policy.wheel_turn], at)
+    sources = sorted({source for example in examples for source in example.sources})
+    return _Material(examples, documents=lake.read(Document, "id IN (SELECT unnest(?))", [sources], at))
 
 
-def _sampled(lake: Lake, policy: str) -> list[Task]:
-    """The tasks that RL sampled."""
-    return lake.read(Task, "key IN (SELECT task_key FROM trajectories WHERE stage = 'rl' AND policy = ?)", [policy])
-
-
-def _met(
-    index: EvaluationIndex, drawn: Drawn, policy: str, examples: Sequence[Example], sampled: Sequence[Task], lake: Lake
-) -> Iterator[Met]:
-    sources = {source for example in examples for source in example.sources}
+def _met(index: EvaluationIndex, drawn: Drawn, policy: str, material: _Material) -> Iterator[Met]:
+    keys = {task.key for task in material.tasks} | {source for example in material.examples for source in example.sources}
     for task in drawn.tasks:
-        for key in {task.key, origin_of(task)} & (sources | {one.key for one in sampled}):
+        for key in {task.key, origin_of(task)} & keys:
             yield Met(Sort.SAME_TASK, task.key, policy, key)
-    failures = [*index.clear_tasks(sampled)[1], *index.clear_examples(examples)[1]]
-    for failure in failures:
+    for failure in (*index.clear_tasks(material.tasks)[1], *index.clear_examples(material.examples)[1]):
         item = failure.item
         yield Met(Sort(failure.kind), item["against"], policy, item.get("task") or item["example"])
-    yield from _seen(drawn, policy, _read(lake, sources))
-
-
-def _read(lake: Lake, sources: Iterable[str]) -> list[Document]:
-    """The documents that training text was made from."""
-    return lake.read(Document, "id IN (SELECT unnest(?))", [sorted(sources)])
+    yield from _seen(drawn, policy, material.documents)
 
 
 def _seen(drawn: Drawn, policy: str, documents: Sequence[Document]) -> Iterator[Met]:
