@@ -42,18 +42,18 @@ FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite,
 
 SUITE_AT_K = View(
     "suite_at_k",
-    "What are pass@k and pass^k of each policy on each suite, over the tasks with k judged attempts or more? Unbiased estimates.",
+    "What are pass@k and pass^k of each policy on each suite, for k up to 128, over the tasks with k judged attempts or more? Unbiased.",
     """
 WITH steps AS (
-    SELECT policy, suite, n, c, unnest(range(1, n + 1)) AS k FROM suite_tasks
+    SELECT policy, suite, n, c, unnest(range(1, least(n, 128) + 1)) AS k FROM suite_tasks
 ), estimated AS (
-    SELECT policy, suite, k,
-        CASE WHEN n - c < k THEN 1.0
-            ELSE 1 - coalesce(list_product([1 - k / i for i in range(n - c + 1, n + 1)]), 1) END AS pass_at_k,
-        CASE WHEN c < k THEN 0.0 ELSE list_product([(c - i) / (n - i) for i in range(0, k)]) END AS pass_hat_k
+    SELECT policy, suite, k, lgamma(n + 1) - lgamma(n - k + 1) AS all_ways,
+        CASE WHEN n - c < k THEN NULL ELSE lgamma(n - c + 1) - lgamma(n - c - k + 1) END AS ways_to_fail,
+        CASE WHEN c < k THEN NULL ELSE lgamma(c + 1) - lgamma(c - k + 1) END AS ways_to_succeed
     FROM steps
 )
-SELECT policy, suite, k, count(*) AS tasks, avg(pass_at_k) AS pass_at_k, avg(pass_hat_k) AS pass_hat_k
+SELECT policy, suite, k, count(*) AS tasks, avg(1 - coalesce(exp(ways_to_fail - all_ways), 0)) AS pass_at_k,
+    avg(coalesce(exp(ways_to_succeed - all_ways), 0)) AS pass_hat_k
 FROM estimated GROUP BY policy, suite, k
 """,
 )
