@@ -42,10 +42,11 @@ def evaluate(
     from flows.lakes import open_lake
     from flows.plan import evaluation_id
     from flows.suites.definitions import check_same
-    from flows.suites.loading import find_suite
+    from flows.suites.loading import check_data, find_suite
 
     config = Home(home).load()
     chosen = find_suite(suite, config.evaluation, set_ or [])
+    check_data(chosen)
     with open_lake(home) as lake:
         named = policy or _champion(lake)
         _check_policies(lake, named, against)

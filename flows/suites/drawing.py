@@ -11,7 +11,7 @@ from eval.suite_tasks import enter
 from flows.config import FlywheelConfig
 from flows.stages.synthesis.bench import HELD_OUT_SHARE, first_hit
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig
-from flows.suites.loading import is_own
+from flows.suites.loading import check_data, is_own
 from rl.environment import BUILT_IN
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
@@ -57,6 +57,7 @@ def draw(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> Drawn:
     Raises:
         RequestError: the source's data is absent or broken, or gives no task.
     """
+    check_data(suite)
     source = _read(suite, lake)
     found = source.tasks
     chosen = deepest(found, suite.number) if suite.draw == "deepest" else _any(found, suite)
@@ -75,11 +76,6 @@ def _read(suite: SuiteConfig, lake: Lake) -> Drawn:
         corpus = generate_world(source.world, "heldout", seed_from(suite.seed, "suite"))
         return _proven(suite, source.questions, corpus, None)
     if isinstance(source, GraphSource):
-        if not source.path.is_dir():
-            raise RequestError(
-                f"the suite {suite.name} needs the {source.kind} in {source.path}, which is absent: put the data there, "
-                f"or name another folder with --set source.path=FOLDER."
-            )
         corpus = read_films(source.path, source.longest_document) if source.kind == "films" else read_countries(source.path)
         return _proven(suite, source.questions, corpus, _is_held_out if source.entities == "held_out" else None)
     if isinstance(source, QuestionSetSource):

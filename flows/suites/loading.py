@@ -59,6 +59,16 @@ def is_own(suite: SuiteConfig) -> bool:
     return isinstance(suite.source, HomeSource) and suite.source.splits == (suite.name,)
 
 
+def check_data(suite: SuiteConfig) -> None:
+    """Raises RequestError where the data of the suite is absent: known before anything is started."""
+    path = getattr(suite.source, "path", None)
+    if path is not None and not path.exists():
+        raise RequestError(
+            f"the suite {suite.name} needs {suite.source.kind} in {path}, and there is no such file or folder: put the data there, "
+            f"or name another place with --set source.path=PATH."
+        )
+
+
 def _described(error: ValidationError, path: Path) -> str:
     """The first thing wrong with a suite, in one sentence."""
     first = error.errors(include_url=False)[0]

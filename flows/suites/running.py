@@ -17,9 +17,10 @@ from flows.runs import StageRun, execute
 from flows.suites.config import SuiteConfig
 from flows.suites.definitions import check_same
 from flows.suites.drawing import Drawn, digest_of, draw
+from flows.suites.reading import policies_on
 from flows.workshop import Workshop, workshop
 from rl.config import Limits, RolloutConfig, read_options
-from warehouse import Lake, Policy, Trajectory
+from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
@@ -34,19 +35,19 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
     with workshop(home) as shop:
         record = shop.policy(policy)
         check_same(shop.lake, suite)
+        drawn = draw(suite, shop.config, shop.lake)
 
         def work(run: StageRun) -> dict[str, Any]:
-            return run_suite(shop, record, suite, run)
+            return run_suite(shop, record, suite, drawn, run)
 
         settings = {SUITE: suite.model_dump(mode="json")}
         return execute(shop.lake, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)[1]
 
 
-def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, run: StageRun) -> dict[str, Any]:
+def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, drawn: Drawn, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
     from rl.rollouts.rollout import RolloutRequest, Rollouts  # Ray and transformers: not before engines are wanted
 
-    drawn = draw(suite, shop.config, shop.lake)
     _keep_tasks(shop.lake, suite, drawn)
     requests = [
         RolloutRequest(
@@ -85,11 +86,13 @@ def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
 
 
 def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: Drawn) -> None:
-    """The tasks into the lake, in one commit; those that are there must be the same ones."""
+    """The tasks into the lake; where one was attempted already, they must be the same ones."""
     stored = lake.tasks(split=suite.name)
     if stored and digest_of(stored) != drawn.digest:
-        raise RequestError(
-            f"the tasks of the suite {suite.name} are other ones than {lake.place.home} was evaluated on: its data has changed; "
-            f"give the suite another name with --set name=NAME."
-        )
+        if policies_on(lake, suite.name):
+            raise RequestError(
+                f"the tasks of the suite {suite.name} are other ones than {lake.place.home} was evaluated on: its data has changed; "
+                f"give the suite another name with --set name=NAME."
+            )
+        lake.remove(Task, [task.key for task in stored])
     lake.add([*drawn.tasks, *drawn.failures])

@@ -16,7 +16,7 @@ from flows.suites.definitions import check_same
 from flows.suites.drawing import digest_of, draw
 from flows.suites.loading import FOLDER, find_suite, is_own, own_suite
 from flows.suites.running import rollout_config
-from warehouse import Lake, Run, Task
+from warehouse import Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -83,7 +83,7 @@ def test_an_unknown_suite_is_told_those_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["films", "countries", "musique", "gsm8k", "humaneval", "mbpp", "tasks"])
 def test_a_suite_whose_data_is_absent_says_so(name: str, lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"absent|there is no file"):
+    with pytest.raises(RequestError, match="and there is no such file or folder"):
         draw(find_suite(name, CONFIG.evaluation, [f"source.path={tmp_path / 'none'}"]), CONFIG, lake)
 
 
@@ -108,10 +108,13 @@ def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -
 def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"]})
     lake.add([Run("eval-p-mine", "eval", 1, {"suite": wanted.model_dump(mode="json")}, "d", 0, 1, "completed", datetime.now(UTC))])
+    other = wanted.model_copy(update={"horizon": 3, "seed": 5})
+    check_same(lake, other)  # nothing was attempted yet
+    lake.add([Trajectory("x", "mine-k", "p", "eval", 8, (), (), StopReason.ANSWERED, None, None, 0, None, None, suite="mine")])
     check_same(lake, wanted)
-    check_same(lake, wanted.model_copy(update={"name": "other", "horizon": 3}))
+    check_same(lake, other.model_copy(update={"name": "other"}))
     with pytest.raises(RequestError, match=r"other settings \(horizon, seed differ\)"):
-        check_same(lake, wanted.model_copy(update={"horizon": 3, "seed": 5}))
+        check_same(lake, other)
 
 
 def test_a_suite_has_limits_and_an_environment_of_its_own() -> None:
