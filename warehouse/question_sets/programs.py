@@ -1,7 +1,7 @@
 """HumanEval (Chen et al. 2021, arXiv 2107.03374) and MBPP (Austin et al. 2021, arXiv 2108.07732): a function to write, judged by tests.
 
-The answer of a task is a whole program in both. Its accepted answer is the tests as JSON, in the forms of `eval.code`; the reference
-solution stands in its proofs, where no policy sees it.
+The answer of a task is a whole program in both. Its accepted answer is the tests as JSON, in the forms of `eval.code`, with HumanEval's
+prompt, whose functions some tests use; the reference solution stands in its proofs, where no policy sees it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read_humaneval(path: Path) -> list[Task]:
     tasks = []
     for place, row in read_rows(path, "HumanEval.jsonl.gz"):
         prompt, solution = text_in(row, "prompt", place), text_in(row, "canonical_solution", place)
-        gold = {"test": text_in(row, "test", place), "entry_point": text_in(row, "entry_point", place)}
+        gold = {"prompt": prompt, "test": text_in(row, "test", place), "entry_point": text_in(row, "entry_point", place)}
         question = f"Complete this Python program.\n{prompt}\n{ANSWER_WITH}"
         tasks.append(_task(text_in(row, "task_id", place).replace("/", "-"), question, gold, prompt + solution, "humaneval"))
     return tasks

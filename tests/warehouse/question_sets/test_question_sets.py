@@ -36,7 +36,7 @@ def test_programs_keep_their_tests_as_the_answer_and_their_solution_out_of_sight
     packed = tmp_path / "HumanEval.jsonl.gz"
     packed.write_bytes(gzip.compress(json.dumps(row).encode()))
     (task,) = read_humaneval(packed)
-    assert json.loads(task.answers[0]) == {"test": "t", "entry_point": "f"}
+    assert json.loads(task.answers[0]) == {"prompt": "def f():\n", "test": "t", "entry_point": "f"}
     assert task.proofs == {"solution": "def f():\n    return 1\n"} and "return 1" not in task.question
     row = {"prompt": "Write g.", "code": "def g(): pass", "test_list": ["assert g() is None"], "test_imports": []}
     (task,) = read_mbpp(written(tmp_path / "test.jsonl", row))
