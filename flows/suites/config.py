@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from eval.kinds import KINDS
+from eval.outcome import VERIFIERS
 from eval.suite_figures import HEADLINES
 from rl.config import EnvironmentKindConfig, Section
 from rl.rollouts.choices import RolloutChoice
@@ -87,7 +87,7 @@ class SuiteConfig(Section):
     dialect: str | None = None
     """How actions stand in tokens; the home's `rollout.dialect` without it."""
     verifier: str | None = None
-    """The kind of verifier; each task's own, or the home's, without it."""
+    """The verifier; each task's own, or the home's, without it."""
     number: PositiveInt | None = None
     """Tasks; all that the source has without it."""
     draw: Literal["random", "deepest"] = "random"
@@ -105,8 +105,8 @@ class SuiteConfig(Section):
     def _check(self) -> SuiteConfig:
         if self.name in RESERVED:
             raise ValueError(f"name: {self.name!r} is what other tasks are called; choose another")
-        if self.verifier is not None and self.verifier not in KINDS:
-            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(KINDS)}")
+        if self.verifier is not None and self.verifier not in VERIFIERS:
+            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(VERIFIERS)}")
         headline = HEADLINES.fullmatch(self.headline)
         if headline is None:
             raise ValueError(f"headline is {self.headline!r}; choose success, pass@K, pass^K or majority@K")

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from eval.suite_tasks import enter
 from flows.config import FlywheelConfig
-from flows.stages.synthesis.bench import HELD_OUT_SHARE, first_hit
+from flows.stages.synthesis.bench import HELD_OUT_SHARE
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig
 from flows.suites.loading import check_data, is_own
 from rl.environment import BUILT_IN
+from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
 from synth.questions.deepest import deepest
+from synth.questions.paths import first_hit
 from synth.questions.splits import HELD_OUT, split_of
 from synth.worlds.world import generate_world
 from warehouse import Document, Failure, Lake, Task
@@ -93,7 +95,7 @@ def _read(suite: SuiteConfig, lake: Lake) -> Drawn:
 
 def _proven(suite: SuiteConfig, wanted: QuestionConfig, corpus: Corpus, allowed: Callable[[str], bool] | None) -> Drawn:
     seed = seed_from(suite.seed, suite.source.kind)
-    tasks, failures = build_questions(KnowledgeGraph.of(corpus), wanted, seed, first_hit(corpus), allowed)
+    tasks, failures = build_questions(KnowledgeGraph.of(corpus), wanted, seed, first_hit(SearchIndex(corpus.documents)), allowed)
     return Drawn(tuple(tasks), corpus.documents, (*corpus.failures, *failures))
 
 
