@@ -46,7 +46,7 @@ from warehouse import (
     Turn,
 )
 from warehouse.maintenance import compact
-from warehouse.schema import SCORES, TOOL_CALLS, TRAJECTORIES, TURNS, OwnedCall, OwnedTurn
+from warehouse.schema import SCORES, TOOL_CALLS, TRAJECTORIES, TURNS, owned_calls, owned_turns
 from warehouse.views import MACROS, VIEWS
 
 BATCH = 10_000
@@ -164,9 +164,8 @@ def ingest(home: Path, size: int, log: Any) -> dict[str, Any]:
 
 def copy(plain: duckdb.DuckDBPyConnection, runs: list[Trajectory], folder: Path) -> tuple[float, int]:
     """Seconds and bytes of DuckDB's COPY of the rows of `runs`, which stand in Arrow tables already."""
-    turns = [OwnedTurn(run.id, one) for run in runs for one in run.turns]
-    calls = [OwnedCall(owner, one.index, *place) for owner, one in turns for place in enumerate(one.calls)]
-    tables = [TRAJECTORIES.encode(runs), TURNS.encode(turns), TOOL_CALLS.encode(calls), SCORES.encode([score(run) for run in runs])]
+    parts = ((TRAJECTORIES, runs), (TURNS, owned_turns(runs)), (TOOL_CALLS, owned_calls(runs)), (SCORES, [*map(score, runs)]))
+    tables = [table.encode(own) for table, own in parts]
     seconds = size = 0
     for number, table in enumerate(tables):
         path = folder / f"{number}.parquet"

@@ -91,6 +91,22 @@ MIGRATIONS: tuple[Migration, ...] = (
             "error VARCHAR, recorded TIMESTAMP)",
         ),
     ),
+    Migration(
+        "which calls are the first of their tool and outcome in a trajectory",
+        (
+            "ALTER TABLE tool_calls ADD COLUMN IF NOT EXISTS is_first BOOLEAN",
+            """
+            UPDATE tool_calls SET is_first = placed.place = 1
+            FROM (
+                SELECT trajectory_id, turn_index, call_index,
+                    row_number() OVER (PARTITION BY trajectory_id, tool, outcome ORDER BY turn_index, call_index) AS place
+                FROM tool_calls
+            ) placed
+            WHERE tool_calls.trajectory_id = placed.trajectory_id AND tool_calls.turn_index = placed.turn_index
+                AND tool_calls.call_index = placed.call_index AND tool_calls.is_first IS NULL
+            """,
+        ),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 
@@ -183,6 +199,8 @@ def _create(cursor: Cursor) -> None:
 
 def _define(cursor: Cursor) -> None:
     cursor.execute(f"CALL {NAME}.set_option('parquet_row_group_size', '{ROW_GROUP}')")
+    # Its encodings of numbers and text are quicker to write than the first version's, and a fifth smaller.
+    cursor.execute(f"CALL {NAME}.set_option('parquet_version', '2')")
     for table in TABLES:
         cursor.execute(f"COMMENT ON TABLE {table.name} IS {quoted(table.comment)}")
         for name, comment in [*((column.name, column.comment) for column in table.columns), ("recorded", RECORDED)]:

@@ -5,10 +5,13 @@ Nothing here opens a transaction; `lake.py` decides what belongs together.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain, islice
+from math import ceil
 from operator import itemgetter
 from typing import Any
 
@@ -16,15 +19,17 @@ import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import NAME
-from warehouse.columns import Table
+from warehouse.columns import PIECE_ROWS, Table
 from warehouse.records import Call, Trajectory, Turn
-from warehouse.schema import TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, OwnedCall, OwnedTurn, Record
+from warehouse.schema import TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_turns
 
 Cursor = duckdb.DuckDBPyConnection
 Key = tuple[Any, ...]
 
 _BATCH_ROWS = 20_000
 """Rows decoded at a time."""
+_PIECES_AHEAD = 6
+"""Pieces that may be encoded before DuckDB asks for them: a few tens of megabytes of turns."""
 
 
 def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
@@ -62,12 +67,30 @@ def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
     if not records:
         return
     recorded = datetime.now(UTC).replace(tzinfo=None)
-    with _registered(cursor, table.stream(records)) as batch:
-        cursor.execute(f"INSERT INTO {NAME}.{table.name} BY NAME SELECT *, ?::TIMESTAMP AS recorded FROM {batch}", [recorded])
-    if table is TRAJECTORIES:
-        turns = [OwnedTurn(trajectory.id, turn) for trajectory in records for turn in trajectory.turns]
-        insert(cursor, TURNS, turns)
-        insert(cursor, TOOL_CALLS, [OwnedCall(owner, turn.index, *place) for owner, turn in turns for place in enumerate(turn.calls)])
+    parts = _parts(table, records)
+    with ThreadPoolExecutor(1, "encode") as encoder:
+        pieces = _ahead(encoder, (piece for part, own in parts for piece in part.pieces(own)))
+        for part, own in parts:
+            batches = chain.from_iterable(piece.to_batches() for piece in islice(pieces, ceil(len(own) / PIECE_ROWS)))
+            with _registered(cursor, pa.RecordBatchReader.from_batches(part.encode([]).schema, batches)) as batch:
+                cursor.execute(f"INSERT INTO {NAME}.{part.name} BY NAME SELECT *, ?::TIMESTAMP AS recorded FROM {batch}", [recorded])
+
+
+def _parts(table: Table[Any], records: Sequence[Any]) -> list[tuple[Table[Any], Sequence[Any]]]:
+    """The tables that `records` of `table` have rows in, with what those rows are made from."""
+    if table is not TRAJECTORIES:
+        return [(table, records)]
+    parts = ((TRAJECTORIES, records), (TURNS, owned_turns(records)), (TOOL_CALLS, owned_calls(records)))
+    return [(part, own) for part, own in parts if own]
+
+
+def _ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) -> Iterator[pa.Table]:
+    """The pieces in their order, the next few encoded by another thread while DuckDB writes one: it lets go of the interpreter then."""
+    waiting = deque(encoder.submit(piece) for piece in islice(pieces, _PIECES_AHEAD))
+    while waiting:
+        piece = waiting.popleft().result()
+        waiting.extend(encoder.submit(following) for following in islice(pieces, 1))
+        yield piece
 
 
 def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:

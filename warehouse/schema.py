@@ -7,6 +7,7 @@ wrote the row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -62,12 +63,31 @@ class OwnedTurn(NamedTuple):
 
 
 class OwnedCall(NamedTuple):
-    """A call with its place: what a row of `tool_calls` is made from."""
+    """A call with its place, and whether it is the first of its kind there: what a row of `tool_calls` is made from."""
 
     trajectory_id: str
     turn_index: int
     call_index: int
+    is_first: bool
     call: Call
+
+
+def owned_turns(trajectories: Iterable[Trajectory]) -> list[OwnedTurn]:
+    """All turns of the trajectories."""
+    return [OwnedTurn(trajectory.id, turn) for trajectory in trajectories for turn in trajectory.turns]
+
+
+def owned_calls(trajectories: Iterable[Trajectory]) -> list[OwnedCall]:
+    """All calls of the trajectories."""
+    calls: list[OwnedCall] = []
+    for trajectory in trajectories:
+        seen: set[tuple[str, str | None]] = set()
+        for turn in trajectory.turns:
+            for place, call in enumerate(turn.calls):
+                kind = (call.tool, call.outcome)
+                calls.append(OwnedCall(trajectory.id, turn.index, place, kind not in seen, call))
+                seen.add(kind)
+    return calls
 
 
 def _turn_column(name: str, kind: Kind, comment: str) -> Column:
@@ -206,6 +226,7 @@ TOOL_CALLS = Table(
         Column("trajectory_id", TEXT, "trajectories.id."),
         Column("turn_index", INTEGER, "turns.index."),
         Column("call_index", INTEGER, "Place in the turn, from 0."),
+        Column("is_first", FLAG, "Whether no call before it in the trajectory had its tool and outcome."),
         _call_column("tool", TEXT, "Name of the tool; answer ends a trajectory."),
         _call_column("arguments", TEXT, "What the tool was asked."),
         _call_column("outcome", TEXT, "ok, or what went wrong; NULL for an answer and for a call that did not come back."),

@@ -9,7 +9,7 @@ TOOL_USE = View(
     "Which tools does each policy call, and what comes of the calls?",
     """
 SELECT t.wheel_turn AS turn, t.policy, t.stage, c.tool, c.outcome, count(*) AS calls,
-    count(DISTINCT t.id) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries)::BIGINT AS retries,
+    count(*) FILTER (c.is_first) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries)::BIGINT AS retries,
     avg(c.reward) AS mean_reward
 FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
 GROUP BY t.wheel_turn, t.policy, t.stage, c.tool, c.outcome
