@@ -1,8 +1,9 @@
-"""A lake at size: `python benchmarks/lake.py [--size N] [--seconds S] [--part ingest|views|processes] [--home DIR] [--json]`.
+"""A lake at size: `python benchmarks/lake.py [--size N] [--seconds S] [--part ingest|views|processes|step] [--home DIR] [--json]`.
 
 ingest     N trajectories of five turns on average, records in, against DuckDB's own COPY of the same rows to Parquet, batch by batch
 views      every view and macro over that lake, each read whole, in a process whose peak memory is told
 processes  eight processes that write and two that compact and read, for S seconds; then nothing may be lost, doubled or torn
+step       what RL asks of the lake in a step, done again with the steps of a run (`--run HOME`, on a copy), beside the time they took
 
 Lengths are those of search trajectories: prompts of 150 tokens, actions of 10 to 50, observations of 30 to 150, four characters a token.
 """
@@ -20,6 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ from warehouse import (
     Outcome,
     Policy,
     Record,
+    RewardPart,
     Score,
     StopReason,
     Task,
@@ -133,12 +137,28 @@ def surroundings(pool: Pool) -> list[Record]:
     ]  # fmt: skip
 
 
+@dataclass(slots=True)
+class Clock:
+    """Seconds of pieces of work: on the wall, and of all processors together, which other work on the machine disturbs less."""
+
+    walls: list[float] = field(default_factory=list)
+    processor: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Times what is done within as one piece."""
+        began, worked = time.perf_counter(), time.process_time()
+        yield
+        self.walls.append(time.perf_counter() - began)
+        self.processor += time.process_time() - worked
+
+
 def ingest(home: Path, size: int, log: Any) -> dict[str, Any]:
     """Seconds to store trajectories up to the number `size`, and seconds that DuckDB takes to copy the same rows to Parquet.
 
     A lake that holds some already, from a call that was cut short, is filled up; the figures are those of this call.
     """
-    pool, ours, copied, written = Pool(0), 0.0, 0.0, 0
+    pool, ours, copies, written = Pool(0), Clock(), Clock(), 0
     with Lake(home) as lake, tempfile.TemporaryDirectory(dir=home) as folder, duckdb.connect() as plain:
         lake.add(surroundings(pool))
         (already,) = lake.query("SELECT count(*) AS n FROM trajectories").column("n").to_pylist()
@@ -146,36 +166,40 @@ def ingest(home: Path, size: int, log: Any) -> dict[str, Any]:
         for start in range(already, size, BATCH):
             runs = [trajectory(pool, number) for number in range(start, min(start + BATCH, size))]
             records = [*runs, *map(score, runs)]
-            began = time.perf_counter()
-            lake.add(records)
-            ours += time.perf_counter() - began
-            seconds, size_bytes = copy(plain, runs, Path(folder))
-            copied, written = copied + seconds, written + size_bytes
-            if start // BATCH % 10 == 9:
-                print(f"{start + BATCH:9} trajectories: lake {ours:6.1f} s, copy {copied:6.1f} s", file=log, flush=True)
+            with ours.running():
+                lake.add(records)
+            written += copy(plain, runs, Path(folder), copies)
+            if start // BATCH % 5 == 4:
+                print(f"{start + BATCH:9} trajectories: {compared(ours, copies)}", file=log, flush=True)
         (counts,) = lake.query(
             "SELECT (SELECT count(*) FROM trajectories) AS trajectories, (SELECT count(*) FROM turns) AS turns"
         ).to_pylist()
-    return counts | {
-        "lake_seconds": ours, "copy_seconds": copied, "ratio": copied / ours, "copied_bytes": written,
-        "trajectories_per_second": (size - already) / ours, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    return counts | compared(ours, copies) | {
+        "copied_bytes": written, "trajectories_per_second": (size - already) / sum(ours.walls),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
 
 
-def copy(plain: duckdb.DuckDBPyConnection, runs: list[Trajectory], folder: Path) -> tuple[float, int]:
-    """Seconds and bytes of DuckDB's COPY of the rows of `runs`, which stand in Arrow tables already."""
+def compared(ours: Clock, copies: Clock) -> dict[str, float]:
+    """The lake's seconds and those of DuckDB's copies, which are one a batch as well, and their ratios."""
+    lake, copied = statistics.median(ours.walls), statistics.median(copies.walls)
+    return {
+        "lake_seconds": sum(ours.walls), "copy_seconds": sum(copies.walls), "ratio": sum(copies.walls) / sum(ours.walls),
+        "ratio_of_medians": copied / lake, "lake_processor": ours.processor, "copy_processor": copies.processor,
+        "ratio_of_processor": copies.processor / ours.processor,
+    }  # fmt: skip
+
+
+def copy(plain: duckdb.DuckDBPyConnection, runs: list[Trajectory], folder: Path, clock: Clock) -> int:
+    """Bytes of DuckDB's COPY of the rows of `runs`, which stand in Arrow tables already; `clock` times all of its tables as one piece."""
     parts = ((TRAJECTORIES, runs), (TURNS, owned_turns(runs)), (TOOL_CALLS, owned_calls(runs)), (SCORES, [*map(score, runs)]))
-    tables = [table.encode(own) for table, own in parts]
-    seconds = size = 0
-    for number, table in enumerate(tables):
-        path = folder / f"{number}.parquet"
-        plain.register("rows", table)
-        began = time.perf_counter()
-        plain.execute(f"COPY (FROM rows) TO '{path}' (FORMAT parquet)")
-        seconds += time.perf_counter() - began  # type: ignore[assignment]
-        size += path.stat().st_size
-        path.unlink()
-    return seconds, size
+    paths = [folder / f"{table.name}.parquet" for table, _ in parts]
+    for table, own in parts:
+        plain.register(table.name, table.encode(own))
+    with clock.running():
+        for (table, _), path in zip(parts, paths, strict=True):
+            plain.execute(f"COPY (FROM {table.name}) TO '{path}' (FORMAT parquet)")
+    return sum(path.stat().st_size for path in paths)
 
 
 def views(home: Path, repeats: int, log: Any) -> dict[str, Any]:
@@ -224,6 +248,50 @@ def processes(home: Path, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def steps(run: Path, home: Path, count: int) -> dict[str, Any]:
+    """Seconds that the last `count` steps of the RL in the home `run` took, and those of the lake in them, on a copy of its lake.
+
+    A step looks for what is stored of it, stores its trajectories with their scores and the parts of their rewards, and its figures.
+    """
+    shutil.copytree(run / "lake", home / "lake")
+    with Lake(home) as lake:
+        taken = lake.query(STEPS, [count]).to_pylist()
+        times = [replay(lake, one["policy"], one["step"]) for one in taken]
+        (stored,) = lake.query("SELECT count(*) AS n FROM trajectories").column("n").to_pylist()
+    whole = sum(one["seconds"] for one in taken)
+    return {
+        "steps": len(taken), "trajectories_in_lake": stored, "lake_seconds_a_step": statistics.mean(times),
+        "longest": max(times), "step_seconds": whole / len(taken), "share": sum(times) / whole,
+    }  # fmt: skip
+
+
+STEPS = """
+SELECT policy, step, seconds FROM (
+    SELECT policy, step, epoch(min(recorded) - lag(min(recorded)) OVER (PARTITION BY policy ORDER BY step)) AS seconds, min(recorded) AS at
+    FROM trajectories WHERE stage = 'rl' GROUP BY policy, step
+) WHERE seconds IS NOT NULL ORDER BY at DESC LIMIT ?
+"""
+
+
+def replay(lake: Lake, policy: str, step: int) -> float:
+    """Seconds of the lake's work in one step, whose records are taken out first."""
+    where, parameters = "stage = 'rl' AND step = ? AND policy = ?", [step, policy]
+    runs = lake.trajectories(where, parameters)
+    owners = "trajectory_id IN (SELECT unnest(?))", [[run.id for run in runs]]
+    scores, parts = lake.scores(*owners), lake.read(RewardPart, *owners)
+    figures = [one for one in lake.metrics(policy) if one.stage == "rl" and one.step == step]
+    lake.remove(Trajectory, [run.id for run in runs])
+    lake.remove(Score, [(one.trajectory_id, one.verifier, one.version) for one in scores])
+    lake.remove(RewardPart, [(one.trajectory_id, one.name) for one in parts])
+    lake.remove(Metric, [(one.run_id, one.stage, one.name, one.step) for one in figures])
+    began = time.perf_counter()
+    assert lake.trajectories(where, parameters) == []
+    lake.add([*runs, *scores, *parts])
+    lake.add([])
+    lake.add(figures)
+    return time.perf_counter() - began
+
+
 TORN = """
 SELECT t.id FROM trajectories t
 LEFT JOIN (SELECT trajectory_id AS id, count(*) AS n FROM turns GROUP BY ALL) u USING (id)
@@ -269,11 +337,15 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--part", choices=("ingest", "views", "processes"))
+    parser.add_argument("--part", choices=("ingest", "views", "processes", "step"))
+    parser.add_argument("--run", type=Path, help="home of a run with RL, for the part step")
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--home", type=Path)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.part == "step" and given.run is None:
+        parser.error("the part step needs --run HOME")
     if given.role:
         play(given.role[0], int(given.role[1]), given.home, given.seconds)
         return
@@ -299,6 +371,8 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
             return {"views": views(home, given.repeats, log)}
         case "processes":
             return {"processes": processes(home / "together", given.seconds)}
+        case "step":
+            return {"step": steps(given.run, home, given.steps)}
     options = ["--size", str(given.size), "--seconds", str(given.seconds), "--repeats", str(given.repeats)]
     return {part: in_fresh_process(part, home, options) for part in ("ingest", "views", "processes")}
 
