@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from tests.ports import free_port
 from warehouse import Lake, Record, RequestError, Trajectory
 from warehouse.extensions import ExtensionError, connect
+from warehouse.maintenance import compact
 from warehouse.storage import FILE, Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,32 +172,44 @@ def test_a_catalogue_that_does_not_answer_is_told_in_one_sentence(tmp_path: Path
     assert "\n" not in str(raised.value)
 
 
+KEYS = {"AWS_ACCESS_KEY_ID": "flywheel", "AWS_SECRET_ACCESS_KEY": "flywheel-secret"}
+
+
+def _s3_command(folder: Path, address: str) -> list[str]:
+    """A server that shows each folder in `folder` as a bucket: MinIO, or rclone, which serves S3 from version 1.65."""
+    minio, rclone = shutil.which("minio"), shutil.which("rclone")
+    if minio is not None:
+        return [minio, "server", str(folder), "--address", address, "--quiet"]
+    if rclone is None or subprocess.run([rclone, "serve", "s3", "--help"], capture_output=True).returncode:
+        pytest.skip("no S3-compatible server is installed: minio, or rclone of version 1.65 or later")
+    return [rclone, "serve", "s3", str(folder), "--addr", address, "--auth-key", ",".join(KEYS.values()), "--config", os.devnull]
+
+
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    """A bucket on a MinIO server of our own."""
-    minio = shutil.which("minio")
-    if minio is None:
-        pytest.skip("the S3-compatible server minio is not installed")
+    """A bucket on an S3-compatible server of our own."""
+    folder, address = tmp_path_factory.mktemp("s3"), f"127.0.0.1:{free_port()}"
+    command = _s3_command(folder, address)
     _need_extension("httpfs")
-    folder, port = tmp_path_factory.mktemp("s3"), free_port()
-    (folder / "lakes").mkdir()  # MinIO serves a folder as a bucket
-    keys = {"AWS_ACCESS_KEY_ID": "flywheel", "AWS_SECRET_ACCESS_KEY": "flywheel-secret"}
-    environment = os.environ | {"MINIO_ROOT_USER": "flywheel", "MINIO_ROOT_PASSWORD": "flywheel-secret"}
-    command = [minio, "server", str(folder), "--address", f"127.0.0.1:{port}", "--quiet"]
+    (folder / "lakes").mkdir()
+    environment = os.environ | dict(zip(("MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"), KEYS.values(), strict=True))
     with pytest.MonkeyPatch.context() as patch, subprocess.Popen(command, env=environment) as process:
-        for name, value in keys.items():
+        for name, value in KEYS.items():
             patch.setenv(name, value)
         try:
-            _wait_for(f"http://127.0.0.1:{port}/minio/health/live")
-            yield Storage(data="s3://lakes/one", s3_endpoint=f"127.0.0.1:{port}", s3_region="us-east-1", s3_path_style=True, s3_tls=False)
+            _wait_for(f"http://{address}/")
+            yield Storage(data="s3://lakes/one", s3_endpoint=address, s3_region="us-east-1", s3_path_style=True, s3_tls=False)
         finally:
             process.terminate()
 
 
 def _wait_for(address: str) -> None:
+    """Until a server answers, be it with a refusal."""
     for _ in range(200):
         try:
             urllib.request.urlopen(address, timeout=1).close()
+            return
+        except urllib.error.HTTPError:
             return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
@@ -214,3 +227,20 @@ def test_every_record_comes_back_from_s3(tmp_path: Path, s3: Storage, one_of_eac
         assert reader.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
         with pytest.raises(RequestError):
             reader.query("SELECT * FROM 's3://another/bucket.parquet'")
+
+
+@pytest.mark.slow
+def test_a_lake_in_s3_is_compacted_and_refuses_other_keys(tmp_path: Path, s3: Storage, make_trajectory: Callable[..., Trajectory]) -> None:
+    storage = s3.model_copy(update={"data": "s3://lakes/two"})
+    with Lake(tmp_path, storage=storage) as lake:
+        for number in range(4):
+            lake.add([make_trajectory(f"{number}-{row}") for row in range(3)])
+        before = lake.snapshot()
+        compact(lake)
+        assert lake.query("SELECT count(*) AS n FROM trajectories").to_pylist() == [{"n": 12}]
+        assert lake.query("SELECT count(*) AS n FROM trajectories", at=before).to_pylist() == [{"n": 12}]
+        assert lake.query("FROM ducklake_list_files('lake', 'trajectories')").num_rows == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+        with Lake(tmp_path, read_only=True) as reader, pytest.raises(RequestError, match=r"403|Forbidden|denied"):
+            reader.query("SELECT max(id) FROM trajectories")
