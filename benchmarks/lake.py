@@ -267,9 +267,10 @@ def steps(run: Path, home: Path, count: int) -> dict[str, Any]:
 
 STEPS = """
 SELECT policy, step, seconds FROM (
-    SELECT policy, step, epoch(min(recorded) - lag(min(recorded)) OVER (PARTITION BY policy ORDER BY step)) AS seconds, min(recorded) AS at
+    SELECT policy, step, min(recorded) AS began,
+        epoch(min(recorded) - lag(min(recorded)) OVER (PARTITION BY policy ORDER BY step)) AS seconds
     FROM trajectories WHERE stage = 'rl' GROUP BY policy, step
-) WHERE seconds IS NOT NULL ORDER BY at DESC LIMIT ?
+) WHERE seconds IS NOT NULL ORDER BY began DESC LIMIT ?
 """
 
 

@@ -37,10 +37,13 @@ _PASSING = ("database is locked", "database table is locked", "conflict", "busy"
 def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
     """Holds the lock at `path` against other threads and processes; the system frees it if this process dies.
 
-    Raises TimeoutError after `patience_s` seconds of waiting.
+    The next in line holds a second lock until it has the first. A writer that has just let go and wants it again finds that one taken:
+    it would else be there before all that wait, and starve them. Raises TimeoutError after `patience_s` seconds of waiting in either place.
     """
-    with path.open("a") as file:
-        _wait(partial(_try_lock, file.fileno()), patience_s, str(path))
+    with path.open("a") as held, path.with_suffix(".next").open("a") as line:
+        _wait(partial(_try_lock, line.fileno()), patience_s, str(path))
+        _wait(partial(_try_lock, held.fileno()), patience_s, str(path))
+        fcntl.flock(line.fileno(), fcntl.LOCK_UN)
         yield
 
 

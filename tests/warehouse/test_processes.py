@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -73,3 +74,25 @@ def test_a_writer_waits_for_another_only_so_long(tmp_path: Path) -> None:
         pass
     with writers_lock(lock, patience_s=0.05):
         pass
+
+
+def test_a_writer_that_wants_the_lock_again_lets_those_in_that_wait(tmp_path: Path) -> None:
+    """It wants it again within microseconds, and the others look every few milliseconds."""
+    lock, waiting, ended, taken = tmp_path / "writer.lock", threading.Event(), threading.Event(), 0
+
+    def take_again() -> None:
+        nonlocal taken
+        while not ended.is_set():
+            with writers_lock(lock):
+                taken += waiting.is_set()
+                time.sleep(0.02)
+
+    greedy = threading.Thread(target=take_again)
+    greedy.start()
+    for _ in range(5):
+        waiting.set()
+        with writers_lock(lock):
+            waiting.clear()
+    ended.set()
+    greedy.join()
+    assert taken < 5 * 8
