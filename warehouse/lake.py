@@ -69,6 +69,8 @@ class Lake:
     def add(self, records: Iterable[Record]) -> None:
         """Stores the records that are not there yet, of whatever kinds, in one commit; those that are there stay as they are."""
         groups = rows.grouped(records)
+        if not groups:
+            return
 
         def work(cursor: rows.Cursor) -> None:
             for kind, keyed in groups.items():

@@ -115,6 +115,8 @@ def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[A
     columns = ", ".join(f'"{name}"' for name in names)
     sql = f"SELECT {columns} FROM {NAME}.{table.name} {version} WHERE {where} ORDER BY {order}"
     values = _read(cursor, sql, parameters, table, names)
+    if not values[names[0]]:
+        return []
     rows = zip(*values.values(), strict=True)
     if table is TRAJECTORIES:
         turns = _turns(cursor, values["id"], version)
