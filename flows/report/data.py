@@ -1,17 +1,23 @@
-"""What the report shows, as read from the lake: evaluations, curves, runs, lineage, failures and tool use.
+"""What the report shows, as read from the lake: evaluations, runs, curves, failures; what belongs to one section stands in its module.
 
 Everything here is a query and a frozen value; no figure is drawn and no sentence is written. The report is a pure function
-of the lake, so the same snapshot gives the same page.
+of the lake and the policies' tokenizers, so the same snapshot gives the same page.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from flows.report.frontier import Depth, read_frontier
+from flows.report.lineage import Lineage, read_lineage
+from flows.report.rows import rows
+from flows.report.tools import ToolUse, read_tools
+from flows.report.turns import TurnFacts, read_turns
 from flows.verdicts import Solved, read_verdicts
+from rl.learning.config import SignLimit
 from warehouse import Lake
 
 STAGES = ("init", "cpt", "sft", "rl")
@@ -56,6 +62,8 @@ class RunFacts:
     variant: str | None
     rounds: tuple[int, ...]
     policy: str | None
+    limits: tuple[SignLimit, ...] = ()
+    """How far the signs of health may go, as the run was configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +77,6 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Ancestor:
-    """One policy in the lineage; `depth` is its distance from the first ancestor."""
-
-    id: str
-    parent: str | None
-    stage: str
-    wheel_turn: int
-    snapshot: int | None
-    promoted: bool
-    depth: int
-
-
-@dataclass(frozen=True, slots=True)
 class FailureCount:
     """How often something was dropped or quarantined for one kind of reason, with one reason as an example."""
 
@@ -92,14 +87,15 @@ class FailureCount:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUse:
-    """Calls of one tool by the trajectories of one stage in one turn of the wheel; `ok` of them had outcome «ok»."""
+class Breach:
+    """A limit that a run's sign of health broke: the value at `step`, and the first of the steps in a row that it did so."""
 
-    wheel_turn: int
-    stage: str
-    tool: str
-    calls: int
-    ok: int
+    run: str
+    sign: str
+    step: int
+    since: int
+    value: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,10 @@ class ReportData:
     evaluations: tuple[Evaluation, ...]
     runs: tuple[RunFacts, ...]
     curves: tuple[Curve, ...]
-    lineage: tuple[Ancestor, ...]
+    breaches: tuple[Breach, ...]
+    turns: tuple[TurnFacts, ...]
+    frontier: tuple[Depth, ...]
+    lineage: Lineage
     failures: tuple[FailureCount, ...]
     tools: tuple[ToolUse, ...]
     collected: tuple[Collected, ...]
@@ -154,28 +153,24 @@ def read_report_data(lake: Lake) -> ReportData:
         evaluations=_evaluations(lake),
         runs=runs,
         curves=_curves(lake, {run.id: run for run in runs}),
-        lineage=_lineage(lake),
+        breaches=tuple(_breach(row) for row in rows(lake, _BREACHES)),
+        turns=read_turns(lake),
+        frontier=read_frontier(lake),
+        lineage=read_lineage(lake),
         failures=tuple(FailureCount(**row) for row in rows(lake, _FAILURES)),
-        tools=tuple(ToolUse(**row) for row in rows(lake, _TOOLS)),
+        tools=read_tools(lake),
         collected=tuple(Collected(**row) for row in rows(lake, _COLLECTED)),
         verdicts=read_verdicts(lake),
     )
-
-
-def rows(lake: Lake, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """The rows of a query as dictionaries."""
-    found: list[dict[str, Any]] = lake.query(sql, parameters).to_pylist()
-    return found
 
 
 _FAILURES = """
 SELECT stage, kind, count(*) AS count, min(reason) AS reason FROM failures GROUP BY stage, kind ORDER BY count DESC, stage, kind
 """
 
-_TOOLS = """
-SELECT t.wheel_turn, t.stage, c.tool, count(*) AS calls, count(*) FILTER (c.outcome = 'ok') AS ok
-FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
-WHERE c.tool <> 'answer' GROUP BY ALL ORDER BY 1, 2, 3
+_BREACHES = """
+SELECT item->>'run' AS run, item->>'$.limit.sign' AS sign, (item->>'step')::INT AS step, (item->>'since')::INT AS since,
+    try_cast(item->>'value' AS DOUBLE) AS value, reason FROM failures WHERE starts_with(kind, 'sign_') ORDER BY 1, 2, 3
 """
 
 _COLLECTED = """
@@ -190,9 +185,17 @@ ORDER BY turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, suite
 """
 
 _CURVES = """
+WITH points AS (
+    SELECT run_id, name, step, value FROM metrics
+    UNION ALL
+    SELECT t.policy, 'reward_part/' || p.name, t.step, avg(p.weight * p.value)
+    FROM reward_parts p JOIN trajectories t ON t.id = p.trajectory_id
+    WHERE t.stage = 'rl' AND t.step IS NOT NULL AND t.outcome <> 'invalid' AND p.value IS NOT NULL GROUP BY ALL
+)
 SELECT run_id, name, list(step ORDER BY step) AS steps, list(value ORDER BY step) AS points
-FROM metrics WHERE isfinite(value) GROUP BY run_id, name ORDER BY run_id, name
+FROM points WHERE isfinite(value) GROUP BY run_id, name ORDER BY run_id, name
 """
+"""Figures of steps, and what each part of the reward brought on average at each step of RL, whose runs bear the name of their policy."""
 
 
 def _totals(lake: Lake) -> Totals:
@@ -225,7 +228,12 @@ def _run(row: dict[str, Any]) -> RunFacts:
         variant=None if variant is None else str(variant),
         rounds=_rounds_of(variant, _rounds(config)),
         policy=policy if isinstance(policy, str) else None,
+        limits=tuple(SignLimit.model_validate(limit) for limit in config.get("rl", {}).get("health", {}).get("limits", ())),
     )
+
+
+def _breach(row: dict[str, Any]) -> Breach:
+    return Breach(**{**row, "value": math.nan if row["value"] is None else row["value"]})
 
 
 def _rounds_of(variant: Any, rounds: tuple[int, ...]) -> tuple[int, ...]:
@@ -252,19 +260,3 @@ def _curves(lake: Lake, runs: dict[str, RunFacts]) -> tuple[Curve, ...]:
     found = [row for row in rows(lake, _CURVES) if row["run_id"] in runs]
     curves = [Curve(runs[row["run_id"]], row["name"], tuple(row["steps"]), tuple(row["points"])) for row in found]
     return tuple(sorted(curves, key=lambda curve: (curve.run.wheel_turn, curve.run.id, curve.name)))
-
-
-def _lineage(lake: Lake) -> tuple[Ancestor, ...]:
-    """All policies, each after its parent."""
-    found = rows(lake, "SELECT id, parent, stage, wheel_turn, snapshot, promoted FROM policies ORDER BY wheel_turn, id")
-    known = {row["id"] for row in found}
-    children: dict[str | None, list[dict[str, Any]]] = {}
-    for row in found:
-        children.setdefault(row["parent"] if row["parent"] in known else None, []).append(row)
-    ordered: list[Ancestor] = []
-    pending = [(row, 0) for row in reversed(children.get(None, []))]
-    while pending:
-        row, depth = pending.pop()
-        ordered.append(Ancestor(**row, depth=depth))
-        pending.extend((child, depth + 1) for child in reversed(children.get(row["id"], [])))
-    return tuple(ordered)

@@ -1,23 +1,33 @@
 """Writes the report: one HTML page with everything inside it, readable without a network.
 
-Documents and actions are hostile text. The template escapes all of it, figures travel as JSON that cannot close its script
-element, and the page's own policy (Content-Security-Policy) forbids it to load anything at all.
+Documents and actions are hostile text. The template escapes all of it, what scripts read travels in base64, scripts put it into the page
+as text alone, and the page's own policy (Content-Security-Policy) forbids it to load anything at all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from flows.report.data import COMPARED, Evaluation, ReportData, read_report_data
-from flows.report.figures import Panel, Plots, curriculum_plots, health_plots, hops_plots, loss_plots, reinforcement_plots, variant_name
+from flows.report import plots, tables
+from flows.report.data import ReportData, read_report_data
+from flows.report.drawing import Panel, Plots
+from flows.report.packing import pack, pack_json
+from flows.report.signs import read_signs
 from flows.report.summary import percent, signed, summarize, unbroken
 from flows.report.trajectories import Reading, read_trajectories
 from flows.verdicts import probability
 from warehouse import Lake
+
+CHUNK = 40
+"""Trajectories whose parts are packed together: opening one inflates as many."""
+_LISTED = ("id", "stage", "policy", "wheel_turn", "outcome", "n_turns", "horizon", "reward", "step", "sample", "tokens")
+_READ = ("stop_reason", "error", "parts")
 
 
 def build_report(lake: Lake, output: Path) -> Path:
@@ -30,12 +40,13 @@ def build_report(lake: Lake, output: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of plots, with the anchor by which the page links to it."""
+    """A section of plots and tables, with the anchor by which the page links to it."""
 
     anchor: str
     title: str
     lead: str
     plots: Plots
+    table: tables.Table | None = None
 
     @property
     def panels(self) -> list[tuple[str, Panel]]:
@@ -43,9 +54,10 @@ class Section:
         return [(f"{self.anchor}-{place}", panel) for place, panel in enumerate(self.plots.panels)]
 
 
-def render(data: ReportData, readings: tuple[Reading, ...]) -> str:
+def render(data: ReportData, readings: Sequence[Reading]) -> str:
     """The page as text."""
-    sections = [section for section in _sections(data) if section.panels]
+    sections = [section for section in _sections(data) if section.panels or section.table]
+    figures = {name: panel.figure for section in sections for name, panel in section.panels}
     environment = Environment(
         loader=PackageLoader("flows.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -54,38 +66,79 @@ def render(data: ReportData, readings: tuple[Reading, ...]) -> str:
         data=data,
         summary=summarize(data),
         sections=sections,
-        figures={name: panel.figure for section in sections for name, panel in section.panels},
-        compared=_compared(data),
-        readings=readings,
+        line=tables.line_table(data),
+        packed={
+            **({"figures": pack_json(figures), "plotly": pack(get_plotlyjs())} if figures else {}),
+            **dict(_packed_readings(readings)),
+        },
+        shown=len(readings),
         filters=_filters(readings),
-        plotly=get_plotlyjs() if sections else "",
     )
 
 
 def _sections(data: ReportData) -> list[Section]:
+    signs = read_signs(data)
     return [
+        Section("turns", "Turns", "What each turn of the wheel made, sampled and cost.", plots.turn_plots(data), tables.turns_table(data)),
         Section(
-            "hops", "Success by hops", "Held-out tasks by the facts that an answer needs. Whiskers are 95 % intervals.", hops_plots(data)
+            "hops",
+            "Success by hops",
+            "Held-out tasks by the facts that an answer needs. Whiskers are 95 % intervals.",
+            plots.hops_plots(data),
         ),
-        Section("learning", "Reinforcement learning", "Each step as measured, faint, under its running mean.", reinforcement_plots(data)),
-        Section("curriculum", "Curriculum", "The growing horizon against fixed ones, from the same start.", curriculum_plots(data)),
-        Section("loss", "Loss", "Each stage over its own steps.", loss_plots(data)),
-        Section("health", "Health", "Signs to look at before believing the curves.", health_plots(data)),
+        Section(
+            "learning", "Reinforcement learning", "Each step as measured, faint, under its running mean.", plots.reinforcement_plots(data)
+        ),
+        Section("rewards", "Reward parts", "What the reward was made of, step by step.", plots.reward_plots(data)),
+        Section(
+            "curriculum",
+            "Curriculum",
+            "The growing horizon against fixed ones, from the same start.",
+            plots.curriculum_plots(data),
+            tables.curricula_table(data),
+        ),
+        Section(
+            "frontier",
+            "Frontier",
+            "The tasks that RL drew, by how many of at least two attempts solved them. Only what is solved sometimes teaches anything.",
+            plots.frontier_plots(data),
+        ),
+        Section("loss", "Loss", "Each stage over its own steps.", plots.loss_plots(data)),
+        Section(
+            "health",
+            "Health",
+            "Signs to look at before believing the curves. A dashed red line is a limit, a cross the step that came to break it.",
+            plots.health_plots(data, signs),
+            tables.signs_table(signs),
+        ),
+        Section("tools", "Tool use", "What was called, how often, and what came of it.", plots.tool_plots(data), tables.tools_table(data)),
     ]
 
 
-def _compared(data: ReportData) -> list[tuple[str, Evaluation]]:
-    """(name of the curriculum, evaluation over all hops) of the runs that stand against each other."""
-    turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in COMPARED}
-    names = {run.policy: variant_name(run) for run in data.runs if run.stage == "rl" and run.policy and run.wheel_turn in turns}
-    return [(names[e.policy], e) for e in data.evaluations if e.hops is None and e.policy in names]
+def _packed_readings(readings: Sequence[Reading]) -> Iterable[tuple[str, str]]:
+    """The list of trajectories with their tasks, and their parts in chunks, under the names that the page's scripts know."""
+    if not readings:
+        return
+    tasks = {reading.task: reading for reading in readings}
+    numbers = {key: number for number, key in enumerate(tasks)}
+    listed = [{**_fields(reading, _LISTED), "task": numbers[reading.task]} for reading in readings]
+    asked = [_fields(reading, ("question", "accepted", "environment", "hops")) | {"key": key} for key, reading in tasks.items()]
+    yield "readings", pack_json({"tasks": asked, "trajectories": listed, "chunk": CHUNK})
+    for number, begin in enumerate(range(0, len(readings), CHUNK)):
+        yield f"readings-{number}", pack_json([_fields(reading, _READ) for reading in readings[begin : begin + CHUNK]])
 
 
-def _filters(readings: tuple[Reading, ...]) -> dict[str, list[str]]:
+def _fields(reading: Reading, names: Sequence[str]) -> dict[str, Any]:
+    found = {name: getattr(reading, name) for name in names}
+    return found | {"parts": [asdict(part) for part in reading.parts]} if "parts" in found else found
+
+
+def _filters(readings: Sequence[Reading]) -> dict[str, list[str]]:
     """Values to filter trajectories by, in order of appearance."""
     return {
         "turn": list(dict.fromkeys(str(reading.wheel_turn) for reading in readings)),
         "stage": list(dict.fromkeys(reading.stage for reading in readings)),
+        "policy": list(dict.fromkeys(reading.policy for reading in readings)),
         "outcome": sorted({reading.outcome for reading in readings}, reverse=True),
-        "hops": sorted({str(reading.hops) for reading in readings if reading.hops is not None}),
+        "hops": [str(hops) for hops in sorted({reading.hops for reading in readings if reading.hops is not None})],
     }

@@ -53,7 +53,7 @@ class Summary:
 def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
     """The evaluations of the wheel's own policies: one policy a stage and turn, the promoted one where there are several."""
     compared = {run.policy for run in data.runs if run.variant in COMPARED}
-    promoted = {policy.id for policy in data.lineage if policy.promoted}
+    promoted = {policy.id for policy in data.lineage.policies if policy.promoted}
     own = [evaluation for evaluation in data.evaluations if evaluation.policy not in compared]
     chosen: dict[tuple[int, str], str] = {}
     for evaluation in own:

@@ -1,30 +1,43 @@
-"""Trajectories to read: a sample of successes, failures and invalid ones of each stage and turn, cut into their parts.
+"""Trajectories to browse, read and compare: all of them, or a sample of whole tasks that is even over turns, stages and outcomes.
 
-The sample is drawn by the digest of the trajectory's id, so the same lake shows the same trajectories.
+The sample is drawn by the digest of the task, so that the attempts at one task come together and successes stand beside failures, and
+the same lake shows the same trajectories.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.data import rows
+from flows.report.pieces import Pieces
+from flows.report.rows import rows
 from warehouse import Lake
 
-AT_MOST = 60
+AT_MOST = 5_000
 """Trajectories shown in all."""
+TOKENS_AT_MOST = 6_000_000
+"""Tokens of all that are shown: where trajectories are long, fewer of them are."""
 _TEXT_AT_MOST = 6_000
 """Characters of one part that the page carries; the lake holds the rest."""
+_PIECES_AT_MOST = 1_000
+"""Tokens of one action that the page carries with their probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of tokens of one kind: `prompt`, `action` (trained) or `observation` (masked out); `note` is what it did."""
+    """A stretch of tokens of one kind: `prompt`, `action` (trained) or `observation` (masked out); `note` is what it did.
+
+    `turn` is its turn, from 1, and 0 for the prompt. `pieces` are an action's tokens as text, each with the natural logarithm of the
+    probability that it was sampled with.
+    """
 
     kind: str
+    turn: int
     text: str
     tokens: int
     note: str = ""
+    pieces: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +45,12 @@ class Reading:
     """One trajectory as it is read: who made it, what came of it, and its parts in order."""
 
     id: str
+    task: str
     question: str
     accepted: tuple[str, ...]
+    environment: str
     stage: str
+    policy: str
     wheel_turn: int
     hops: int | None
     outcome: str
@@ -43,6 +59,7 @@ class Reading:
     n_turns: int
     reward: float | None
     step: int | None
+    sample: int
     error: str | None
     parts: tuple[Part, ...]
 
@@ -54,65 +71,90 @@ class Reading:
 
 _SAMPLE = """
 WITH placed AS (
-    SELECT t.id, t.wheel_turn, t.stop_reason, t.horizon, t.n_turns, t.step, t.error, t.prompt_ids, o.reward, k.question, k.answers, k.hops,
+    SELECT t.id, t.task_key, t.wheel_turn, t.prompt_tokens + t.action_tokens + t.observation_tokens AS tokens,
         CASE WHEN t.stage = 'eval' THEN 'eval after ' || coalesce(p.stage, 'import') ELSE t.stage END AS shown_stage,
-        coalesce(o.outcome, 'unjudged') AS verdict
-    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
-    LEFT JOIN tasks k ON k.key = t.task_key LEFT JOIN policies p ON p.id = t.policy
+        coalesce(o.outcome, 'unjudged') AS verdict, o.reward AS judged_reward
+    FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id LEFT JOIN policies p ON p.id = t.policy
 ), ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY wheel_turn, shown_stage, verdict ORDER BY md5(id)) AS place FROM placed
+    SELECT *, row_number() OVER (PARTITION BY wheel_turn, shown_stage, verdict ORDER BY md5(task_key), md5(id)) AS place FROM placed
+), kept AS (
+    SELECT id, shown_stage, verdict, judged_reward, row_number() OVER (ORDER BY place, md5(id)) AS number,
+        sum(tokens) OVER (ORDER BY place, md5(id)) AS so_far FROM ranked
 )
-SELECT id, question, answers, shown_stage, wheel_turn, hops, verdict, stop_reason, horizon, n_turns, reward, step, error,
-    len(prompt_ids) AS prompt_tokens
-FROM ranked WHERE place = 1 OR verdict <> 'invalid' ORDER BY place, md5(id) LIMIT ?
+SELECT t.id, t.task_key AS task, t.policy, t.wheel_turn, t.stop_reason, t.horizon, t.n_turns, t.step, t.sample, t.error, t.prompt_ids,
+    s.shown_stage, s.verdict, s.judged_reward, k.question, k.answers, k.hops, k.environment
+FROM kept s JOIN trajectories t USING (id) LEFT JOIN tasks k ON k.key = t.task_key
+WHERE s.number <= ? AND (s.so_far <= ? OR s.number = 1)
 """
 
 _TURNS = """
-SELECT trajectory_id, action, tool, tool_outcome, observation, len(action_ids) AS action_tokens, len(observation_ids) AS observation_tokens
-FROM turns WHERE list_contains(?, trajectory_id) ORDER BY trajectory_id, "index"
+SELECT t.trajectory_id, t.action, t.tool, t.tool_outcome, t.observation, t.latency, t.reward, t.action_ids, t.action_logprobs,
+    len(t.observation_ids) AS observation_tokens
+FROM turns t JOIN (SELECT unnest(?) AS id) wanted ON wanted.id = t.trajectory_id ORDER BY t.trajectory_id, t."index"
 """
 
 
-def read_trajectories(lake: Lake, at_most: int = AT_MOST) -> tuple[Reading, ...]:
-    """Up to `at_most` trajectories, evenly over turns, stages and outcomes, in the order of the wheel."""
-    sample = rows(lake, _SAMPLE, [at_most])
-    parts: dict[str, list[Part]] = {row["id"]: [_prompt(row)] for row in sample}
+def read_trajectories(lake: Lake, at_most: int = AT_MOST, tokens_at_most: int = TOKENS_AT_MOST) -> tuple[Reading, ...]:
+    """Up to `at_most` trajectories of `tokens_at_most` tokens in all, in the order of the wheel, those of one task side by side."""
+    sample = rows(lake, _SAMPLE, [at_most, tokens_at_most])
+    pieces = Pieces(lake)
+    policies = {row["id"]: row["policy"] for row in sample}
+    parts: dict[str, list[Part]] = {row["id"]: [_prompt(row, pieces)] for row in sample}
     for turn in rows(lake, _TURNS, [list(parts)]):
-        parts[turn["trajectory_id"]].extend(_parts(turn))
+        own = parts[turn["trajectory_id"]]
+        own.extend(_parts(turn, own[-1].turn + 1, pieces, policies[turn["trajectory_id"]]))
     readings = [_reading(row, tuple(parts[row["id"]])) for row in sample]
-    return tuple(sorted(readings, key=lambda reading: (reading.wheel_turn, _place(reading.stage), reading.hops or 0, reading.id)))
+    return tuple(sorted(readings, key=_order))
+
+
+def _order(reading: Reading) -> tuple[int, int, int, str, int, str]:
+    return reading.wheel_turn, _place(reading.stage), reading.hops or 0, reading.task, reading.step or 0, reading.id
 
 
 def _reading(row: dict[str, Any], parts: tuple[Part, ...]) -> Reading:
     return Reading(
         id=row["id"],
+        task=row["task"],
         question=row["question"] or "(the task is not in the lake)",
         accepted=tuple(row["answers"] or ()),
+        environment=row["environment"] or "",
         stage=row["shown_stage"],
+        policy=row["policy"],
         wheel_turn=row["wheel_turn"],
         hops=row["hops"],
         outcome=row["verdict"],
         stop_reason=row["stop_reason"],
         horizon=row["horizon"],
         n_turns=row["n_turns"],
-        reward=row["reward"],
+        reward=row["judged_reward"],
         step=row["step"],
+        sample=row["sample"],
         error=row["error"],
         parts=parts,
     )
 
 
-def _prompt(row: dict[str, Any]) -> Part:
-    return Part("prompt", row["question"] or "", row["prompt_tokens"])
+def _prompt(row: dict[str, Any], pieces: Pieces) -> Part:
+    """The prompt as it stood in tokens; the question alone where its tokenizer is not there."""
+    text = pieces.text(row["policy"], row["prompt_ids"]) if row["prompt_ids"] else None
+    return Part("prompt", 0, _cut(text or row["question"] or ""), len(row["prompt_ids"]))
 
 
-def _parts(turn: dict[str, Any]) -> list[Part]:
+def _parts(turn: dict[str, Any], number: int, pieces: Pieces, policy: str) -> list[Part]:
     tool = turn["tool"] or "no tool"
-    parts = [Part("action", _cut(turn["action"]), turn["action_tokens"], tool)]
-    if turn["observation_tokens"]:
-        outcome = turn["tool_outcome"] or ""
-        parts.append(Part("observation", _cut(turn["observation"]), turn["observation_tokens"], f"{tool}: {outcome}" if outcome else tool))
+    reward = "" if turn["reward"] is None else f", reward {turn['reward']:g}"
+    parts = [Part("action", number, _cut(turn["action"]), len(turn["action_ids"]), tool + reward, _weighed(turn, pieces, policy))]
+    if turn["observation_tokens"] or turn["observation"]:
+        facts = [turn["tool_outcome"] or "", "" if turn["latency"] is None else f"{1000 * turn['latency']:.0f} ms"]
+        note = f"{tool}: {', '.join(filter(None, facts))}" if any(facts) else tool
+        parts.append(Part("observation", number, _cut(turn["observation"]), turn["observation_tokens"], note))
     return parts
+
+
+def _weighed(turn: dict[str, Any], pieces: Pieces, policy: str) -> tuple[tuple[str, float], ...]:
+    ids: Sequence[int] = turn["action_ids"][:_PIECES_AT_MOST]
+    texts = pieces.of(policy, ids)
+    return tuple((text, float(f"{value:.3g}")) for text, value in zip(texts, turn["action_logprobs"], strict=False))
 
 
 def _cut(text: str) -> str:
