@@ -22,8 +22,12 @@ from warehouse import Lake
 
 STAGES = ("init", "cpt", "sft", "rl")
 """Stages of a turn of the wheel, in their order."""
-COMPARED = ("fixed_first", "fixed_last")
-"""Variants of the RL stage that exist for comparison only and are no part of the wheel."""
+HORIZONS = ("fixed_first", "fixed_last")
+"""Variants of RL by their horizon."""
+WITHOUT_CPT = "without_cpt"
+"""The variant of SFT and RL that skips pre-training."""
+COMPARED = (*HORIZONS, WITHOUT_CPT)
+"""Variants of a stage that exist for comparison only and are no part of the wheel."""
 
 
 @dataclass(frozen=True, slots=True)

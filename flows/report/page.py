@@ -103,6 +103,7 @@ def _sections(data: ReportData) -> list[Section]:
             "The tasks that RL drew, by how many of at least two attempts solved them. Only what is solved sometimes teaches anything.",
             plots.frontier_plots(data),
         ),
+        Section("pretraining", "Pre-training", "The same stages of a policy that skipped it.", plots.pretraining_plots(data)),
         Section("loss", "Loss", "Each stage over its own steps.", plots.loss_plots(data)),
         Section(
             "health",

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from flows.report.data import COMPARED, Collected, Curve, Evaluation, ReportData, RunFacts, stage_order
+from flows.report.data import COMPARED, HORIZONS, WITHOUT_CPT, Collected, Curve, Evaluation, ReportData, RunFacts, stage_order
 from flows.report.drawing import (
     COLOURS,
     DASHES,
@@ -151,14 +151,31 @@ def tool_plots(data: ReportData) -> Plots:
 
 def curriculum_plots(data: ReportData) -> Plots:
     """The growing horizon against fixed ones; empty where the lake holds no run to compare."""
-    turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in COMPARED}
-    curves = [curve for curve in data.curves if curve.run.stage == "rl" and curve.run.wheel_turn in turns]
+    turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in HORIZONS}
+    runs = {run.id for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and run.variant != WITHOUT_CPT}
+    curves = [curve for curve in data.curves if curve.run.id in runs]
     titles = {
         "success": ("Success in training", "Share of the valid trajectories of a step"),
         "turns": ("Turns taken", "Mean of a trajectory"),
         "horizon": ("Horizon", "Turns that a trajectory may take"),
     }
     return named_panels(curves, titles, _variant_entry)
+
+
+def pretraining_plots(data: ReportData) -> Plots:
+    """SFT and RL with pre-training before them and without it; empty where the lake holds no run without."""
+    skipped = {(run.wheel_turn, run.stage) for run in data.runs if run.variant == WITHOUT_CPT}
+    curves = [c for c in data.curves if (c.run.wheel_turn, c.run.stage) in skipped and c.run.variant not in HORIZONS]
+    titles = {
+        ("sft", "loss"): ("Loss of the cold start", "Per action token, observations masked"),
+        ("rl", "success"): ("Success in RL", "Share of the valid trajectories of a step"),
+    }
+    panels: list[Panel | None] = []
+    for turn, stage, name in sorted({(curve.run.wheel_turn, *key) for curve in curves for key in titles}):
+        found = [c for c in curves if (c.run.wheel_turn, c.run.stage, c.name) == (turn, stage, name)]
+        title, note = titles[stage, name]
+        panels.append(lines_panel(f"{title}, turn {turn}", note, found, _pretraining_entry))
+    return gather(panels, [_pretraining_entry(curve) for curve in curves])
 
 
 def variant_name(run: RunFacts) -> str:
@@ -178,11 +195,17 @@ def _turn_entry(curve: Curve) -> Entry:
 
 
 def _variant_entry(curve: Curve) -> Entry:
-    order = ("scaling", *COMPARED)
+    order = ("scaling", *HORIZONS)
     variant = curve.run.variant or "scaling"
     place = order.index(variant) if variant in order else len(order)
     colours = (_STAGE_COLOURS["rl"], *COLOURS[:2], COLOURS[3])
     return Entry(variant_name(curve.run), colours[place], DASHES[place])
+
+
+def _pretraining_entry(curve: Curve) -> Entry:
+    if curve.run.variant == WITHOUT_CPT:
+        return Entry("without pre-training", _STAGE_COLOURS["init"], "dash")
+    return Entry("with pre-training", _STAGE_COLOURS["cpt"], "solid")
 
 
 def _stages(evaluations: Sequence[Evaluation]) -> list[str]:

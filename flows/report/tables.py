@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flows.report.data import COMPARED, Evaluation, ReportData
+from flows.report.data import COMPARED, HORIZONS, WITHOUT_CPT, Evaluation, ReportData
 from flows.report.lineage import Ancestor
 from flows.report.plots import variant_name
 from flows.report.signs import Sign, limit_words
@@ -92,8 +92,9 @@ def line_table(data: ReportData) -> Table | None:
 
 def curricula_table(data: ReportData) -> Table | None:
     """Success of curricula that stand against each other; None where there is nothing to compare."""
-    turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in COMPARED}
-    names = {run.policy: variant_name(run) for run in data.runs if run.stage == "rl" and run.policy and run.wheel_turn in turns}
+    turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in HORIZONS}
+    runs = [run for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and run.variant != WITHOUT_CPT]
+    names = {run.policy: variant_name(run) for run in runs if run.policy}
     found = [e for e in data.evaluations if e.hops is None and e.policy in names]
     lines = [(Cell(names[e.policy]), Cell(str(e.turn)), Cell(e.suite), _success(e), Cell(f"{e.tasks:,}")) for e in found]
     return Table("Success by curriculum", ("curriculum", "turn", "suite", "success", "tasks"), tuple(lines), words=3) if lines else None

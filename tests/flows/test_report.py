@@ -23,6 +23,7 @@ from flows.report.plots import (
     health_plots,
     hops_plots,
     loss_plots,
+    pretraining_plots,
     reinforcement_plots,
     reward_plots,
     tool_plots,
@@ -204,10 +205,20 @@ def test_curricula_are_laid_over_each_other(data: ReportData) -> None:
     assert sorted({max(trace["y"]) for trace in horizon}) == [2, 6]
 
 
+def test_the_cold_start_of_a_policy_that_skipped_pre_training_stands_beside_the_others(data: ReportData) -> None:
+    plots = pretraining_plots(data)
+    assert [entry.label for entry in plots.legend] == ["with pre-training", "without pre-training"]
+    (panel,) = plots.panels
+    ours, skipped = (min(panel.figure["data"][line]["y"]) for line in (1, 3))
+    assert panel.title == "Loss of the cold start, turn 1" and ours < 0.6 < 0.9 < skipped
+    assert not [line for line in loss_plots(data).panels[1].figure["data"] if max(line["y"]) > 3]
+    assert "t1-sft-without_cpt" not in {row.policy for row in summarize(data).rows}
+
+
 def test_lineage_puts_each_policy_after_its_parent(data: ReportData) -> None:
     lineage = data.lineage.policies
     places = {policy.id: place for place, policy in enumerate(lineage)}
-    assert len(lineage) == 9
+    assert len(lineage) == 10
     assert all(places[policy.parent] < places[policy.id] for policy in lineage if policy.parent)
     assert next(policy.depth for policy in lineage if policy.id == "t2-rl") == 6
 
@@ -221,7 +232,7 @@ def test_the_promoted_policy_stands_with_its_ancestors_and_what_they_were_traine
 
 
 def test_all_trajectories_can_be_read_and_a_sample_where_there_are_too_many(lake: Lake, readings: tuple[Reading, ...]) -> None:
-    assert len(readings) == lake.query("SELECT count(*) AS n FROM trajectories").to_pylist()[0]["n"] == 800
+    assert len(readings) == lake.query("SELECT count(*) AS n FROM trajectories").to_pylist()[0]["n"] == 880
     sample = read_trajectories(lake, at_most=100)
     assert len(sample) == 100
     assert sample == read_trajectories(lake, at_most=100)
@@ -301,7 +312,7 @@ def test_what_scripts_read_travels_packed(page: Path, readings: tuple[Reading, .
         return json.loads(unpack(page.read_text().split(f'id="packed-{name}">')[1].split("</script>")[0]))
 
     sections = {name.split("-")[0] for name in packed("figures")}
-    assert sections == {"turns", "hops", "learning", "rewards", "curriculum", "frontier", "loss", "health", "tools"}
+    assert sections == {"turns", "hops", "learning", "rewards", "curriculum", "pretraining", "frontier", "loss", "health", "tools"}
     assert [one["id"] for one in packed("readings")["trajectories"]] == [reading.id for reading in readings]
     assert packed("readings-0")[0]["parts"][1]["pieces"]
 

@@ -56,6 +56,8 @@ def wheel_records(tasks_per_hop: int = 20, steps: int = 60) -> list[Any]:
     for variant in ("fixed_first", "fixed_last"):
         records += [record for one in tasks for record in _evaluated(one, f"t1-rl-{variant}", 1, 0.6, chance)]
         records += _rl_metrics(f"t1-rl-{variant}", 1, steps, chance, variant)
+    records += [record for one in tasks for record in _evaluated(one, "t1-sft-without_cpt", 1, 0.1, chance)]
+    records += [Metric("t1-sft-without_cpt", "sft", 1, step, "loss", 5 * math.exp(-step / 40) + 0.9) for step in range(1, 121)]
     return records
 
 
@@ -190,6 +192,7 @@ def policies() -> Iterator[Policy]:
                 parent = name
     for variant in ("fixed_first", "fixed_last"):
         yield Policy(f"t1-rl-{variant}", "t1-sft", "rl", FOLDER, "d1", 10, 1)
+    yield Policy("t1-sft-without_cpt", "t1-init", "sft", FOLDER, "d1", 10, 1)
 
 
 def _runs() -> Iterator[Run]:
@@ -200,6 +203,7 @@ def _runs() -> Iterator[Run]:
     for variant in ("fixed_first", "fixed_last"):
         config = {"reinforce": {"horizon": {"rounds": [2, 4, 6], "every": 20}}, "variant": variant}
         yield _run(f"t1-rl-{variant}", "rl", 1, config, f"t1-rl-{variant}")
+    yield _run("t1-sft-without_cpt", "sft", 1, {"variant": "without_cpt"}, "t1-sft-without_cpt")
 
 
 RL_CONFIG: dict[str, Any] = {
