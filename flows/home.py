@@ -46,6 +46,11 @@ class Home:
         return self.root / "report.html"
 
     @property
+    def progress(self) -> Path:
+        """What the process at work tells of itself; there only while one works."""
+        return self.root / "progress.json"
+
+    @property
     def logs(self) -> Path:
         """Logs of engines, of Ray and of Prefect."""
         return self.root / "logs"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from flows.progress import StageProgress
 from warehouse import Lake, Metric, Run
 from warehouse.digests import digest
 
@@ -29,6 +30,10 @@ class StageRun:
     lake: Lake
     run: Run
     total_steps: int | None = None
+    step: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    first_step: int = 0
+    began: float = field(default_factory=time.time)
     _waiting: list[Metric] = field(default_factory=list)
     _flushed: float = field(default_factory=time.monotonic)
     _shown: float = 0.0
@@ -45,12 +50,29 @@ class StageRun:
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
         self._show(step, figures)
+        self._move(step)
+        self.figures = dict(figures)
+
+    def advance(self, done: int, total: int) -> None:
+        """Tell how far the work is where it has no figures of its own: trajectories of an evaluation, for example."""
+        self.total_steps = total
+        self._move(done)
+
+    def progress(self) -> StageProgress:
+        """How far it is, for whoever watches."""
+        run = self.run
+        return StageProgress(run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, self.figures)
 
     def flush(self) -> None:
         """Commit the figures that wait."""
         if self._waiting:
             self.lake.add(self._waiting)
         self._waiting, self._flushed = [], time.monotonic()
+
+    def _move(self, step: int) -> None:
+        if self.step is None:
+            self.first_step, self.began = step, time.time()
+        self.step = step
 
     def _show(self, step: int, figures: Mapping[str, float]) -> None:
         if time.monotonic() - self._shown < 5.0 and step != self.total_steps:

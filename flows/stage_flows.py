@@ -109,7 +109,7 @@ def run_stage(home: Path, stage_flow: Callable[..., Rows], **parameters: Any) ->
 
 def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "") -> Rows:
     settings = shop.config.for_turn(turn).model_dump(mode="json") | {"variant": variant or "scaling"}
-    worked, figures = execute(shop.lake, run_id, stage, turn, settings, work)
+    worked, figures = execute(shop.lake, run_id, stage, turn, settings, lambda run: work(shop.watch(run)))
     rows = figure_rows(figures)
     if worked:
         create_table_artifact(rows, key=f"{run_id}".replace("_", "-"), description=f"{stage} of turn {turn}")

@@ -35,6 +35,7 @@ FLOWS: dict[Kind, Callable[..., Any]] = {
 def wheel_flow(home: Path, turns: int = 1) -> None:
     """Turns of the wheel, from the first; those that are done pass by."""
     with workshop(home) as shop:
+        shop.turns = turns
         for step in steps(shop.config, turns):
             FLOWS[step.kind](home=home, **step.arguments)
 

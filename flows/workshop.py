@@ -1,24 +1,30 @@
 """What the stages of one home share: its configuration, its lake, its engines. Opened once, used by every flow inside.
 
-Engines start when the first stage needs them and stay for the rest: a stage that follows loads its weights into them.
+Engines start when the first stage needs them and stay for the rest: a stage that follows loads its weights into them. While it is
+open, a workshop tells what is at work in it (`flows/progress.py`).
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.locking import exclusive
+from flows.progress import Progress, ProgressWriter
 from warehouse import Document, Lake, Policy
 from warehouse.errors import RequestError
 from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
+    from flows.runs import StageRun
+    from rl.engines.figures import PoolFigures
     from rl.rollouts.rollout import Rollouts
 
 
@@ -31,6 +37,25 @@ class Workshop:
     lake: Lake
     _rollouts: Rollouts | None = field(default=None)
     _versions: int = 0
+    turns: int | None = None
+    """How many turns the wheel is to make, where a wheel it is."""
+    _at_work: StageRun | None = field(default=None)
+    _seen: PoolFigures | None = field(default=None)
+
+    def watch(self, run: StageRun) -> StageRun:
+        """Tell of this stage from now on; returns it."""
+        self._at_work = run
+        return run
+
+    def progress(self) -> Progress:
+        """What is at work at this moment."""
+        stage, rollouts = self._at_work, self._rollouts
+        now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None)
+        if rollouts is None:
+            return now
+        engines, before = rollouts.figures(), self._seen
+        self._seen = engines
+        return replace(now, engines=engines, tokens_per_second=engines.tokens_per_second(before), hosting=rollouts.hosting())
 
     def rollouts(self, policy_path: Path) -> Rollouts:
         """The engines and environments, with the policy in `policy_path` loaded."""
@@ -92,8 +117,10 @@ def workshop(root: Path) -> Iterator[Workshop]:
     with exclusive(root / "lock"):
         shop = Workshop(home, config, Lake(root, storage=None if config.lake == LOCAL else config.lake))
         _open[root] = shop
+        writer = ProgressWriter(home.progress, shop.progress)
         try:
             yield shop
         finally:
+            writer.close()
             del _open[root]
             shop.close()

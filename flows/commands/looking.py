@@ -1,4 +1,4 @@
-"""Commands that read: SQL over the lake, one trajectory, traces of many, the report, what the machine has."""
+"""Commands that read: SQL over the lake, one trajectory, traces of many, the report, a live view, what the machine has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Format(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (sql, show, traces, report, doctor):
+    for command in (sql, show, traces, report, top, doctor):
         app.command()(command)
 
 
@@ -120,6 +120,20 @@ def report(
 
     with open_lake(home) as lake:
         print(build_report(lake, output or Home(home).report))
+
+
+def top(
+    home: HomeOption,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """Watch a wheel: stage, step, figures, engines, environments, tools, invalid share, time left. Ctrl-C ends the view, not the wheel.
+
+    Example: flywheel top --home runs/demo
+    """
+    from flows.top import watch
+
+    watch(home, once, every)
 
 
 def doctor(json_: JsonOption = False) -> None:

@@ -40,6 +40,7 @@ def roll_out(shop: Workshop, rollouts: Rollouts, requests: Sequence[RolloutReque
     try:
         for done, trajectory in enumerate(stream, 1):
             waiting.append(trajectory)
+            run.advance(done, len(requests))
             if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
                 judged, scores = score([tasks[one.id] for one in waiting], waiting, shop.config.evaluation.verifier)
                 shop.lake.add([*judged, *scores])

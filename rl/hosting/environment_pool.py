@@ -22,6 +22,7 @@ from rl.environment import BUILT_IN, GROUP, EnvironmentFault, FaultKind, Observa
 from rl.hosting import health as environment_health
 from rl.hosting.courier import CallFailed, Courier
 from rl.hosting.environment_worker import EnvironmentWorker, first_line
+from rl.hosting.figures import EnvironmentFigures
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -56,6 +57,8 @@ class Kind:
     config: EnvironmentKindConfig
     workers: list[Worker] = field(default_factory=list)
     turn: int = 0
+    trajectories: int = 0
+    replaced: int = 0
 
     def next(self) -> Worker:
         """The worker whose turn it is."""
@@ -70,6 +73,7 @@ class EnvironmentClient:
         self._pool = pool
         self._kind = kind
         self._worker = kind.next()
+        kind.trajectories += 1
         self._trajectory_id = trajectory_id
         self._open = self._ended = False
         self._fault: str | None = None
@@ -104,6 +108,7 @@ class EnvironmentClient:
 
     async def close(self) -> None:
         """Let the worker forget this trajectory; nobody waits for it. How the trajectory went is noted at the health gate."""
+        self._kind.trajectories -= 1
         if self._open:
             self._worker.courier.tell("close", self._trajectory_id)
         self._pool.health.record(environment_health.environment(self._kind.name), self._fault)
@@ -175,8 +180,14 @@ class EnvironmentPool:
         """End a worker that is of no more use, and put a new one in its place."""
         if worker in kind.workers:
             worker.ended = why
+            kind.replaced += 1
             ray.kill(worker.actor)
             kind.workers[kind.workers.index(worker)] = self._launch(kind)
+
+    def figures(self) -> tuple[EnvironmentFigures, ...]:
+        """What the kinds that were opened are doing."""
+        kinds = list(self._kinds.values())
+        return tuple(EnvironmentFigures(kind.name, len(kind.workers), kind.trajectories, kind.replaced) for kind in kinds)
 
     def close(self) -> None:
         """End the workers."""

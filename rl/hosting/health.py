@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from rl.hosting.figures import FaultFigures
 from warehouse.errors import WorkFailed
 
 
@@ -55,6 +56,10 @@ class HealthGate:
     def faults(self, subject: Subject) -> int:
         """How many of the outcomes in the window are faults."""
         return sum(self._outcomes.get(subject, ()))
+
+    def figures(self) -> tuple[FaultFigures, ...]:
+        """The windows as they are."""
+        return tuple(FaultFigures(s.kind, s.name, s.unit, len(seen), sum(seen)) for s, seen in list(self._outcomes.items()))
 
     def check(self) -> None:
         """See that all is well.

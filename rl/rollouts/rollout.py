@@ -25,6 +25,7 @@ from rl.dialect import Dialect
 from rl.engines.figures import PoolFigures
 from rl.engines.pool import EnginePool
 from rl.hosting.environment_pool import EnvironmentPool
+from rl.hosting.figures import HostingFigures
 from rl.hosting.ray_runtime import RayRuntime
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
@@ -132,6 +133,11 @@ class Rollouts:
     def figures(self) -> PoolFigures:
         """What the engines have done and are doing."""
         return self.pool.figures()
+
+    def hosting(self) -> HostingFigures:
+        """What environments and tools are doing."""
+        waiting = sum(map(len, list(self._streams)))
+        return HostingFigures(waiting, self._environments.figures(), self._environments.health.figures())
 
     def close(self) -> None:
         """End streams, engines, environments, Ray if it was started here, and the thread. May be called twice."""

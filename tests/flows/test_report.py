@@ -246,7 +246,7 @@ def test_a_sample_takes_whole_tasks_so_that_attempts_can_be_compared(lake: Lake)
     for reading in sample:
         outcomes.setdefault(reading.task, set()).add(reading.outcome)
     assert len(outcomes) < 40, "of 80 tasks in the lake"
-    assert sum({"success", "failure"} <= found for found in outcomes.values()) > len(outcomes) / 2
+    assert sum({"success", "failure"} <= found for found in outcomes.values()) > len(outcomes) / 3
 
 
 def test_long_trajectories_make_the_sample_smaller(lake: Lake, readings: tuple[Reading, ...]) -> None:

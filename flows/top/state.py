@@ -1,0 +1,162 @@
+"""What `flywheel top` shows, as a value: read from the lake and from the record that the process at work writes. Nothing is written.
+
+Both are read without a lock, so that looking never holds up a run. The lake is asked in small queries; documents, turns and tokens are not
+touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.plan import Step, steps
+from flows.progress import Progress, StageProgress, read_progress
+from flows.top.time_left import Remaining, stage_left, wheel_left
+from warehouse import Lake
+
+RECENT = 10
+"""Steps over which a figure's recent mean is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """One stage of the plan: `state` is done, running, failed or to do; `seconds` what it took, where it is done."""
+
+    run: str
+    stage: str
+    wheel_turn: int
+    state: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the stage at work: its last value, and its mean over the last ten steps that the lake has."""
+
+    name: str
+    last: float
+    recent: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A wheel at one moment, `now` in seconds since 1970."""
+
+    home: str
+    now: float
+    turns: int
+    stages: tuple[StageState, ...]
+    progress: Progress | None
+    figures: tuple[Figure, ...]
+    trajectories: int
+    """Those that the stage at work has put into the lake, or all of them where none is."""
+    invalid: int
+    warnings: tuple[str, ...]
+    """Signs of health that the stage's run broke, the latest first."""
+    left: Remaining
+    wheel: Remaining
+
+    @property
+    def at_work(self) -> StageProgress | None:
+        """The stage at work, as long as its process tells of it."""
+        return self.progress.stage if self.progress and not self.progress.is_stale(self.now) else None
+
+
+class Watcher:
+    """Looks at a home; keeps its lake open between looks, which costs less than opening it again."""
+
+    def __init__(self, home: Home, lake: Lake) -> None:
+        self._home = home
+        self._lake = lake
+        self._config: FlywheelConfig = home.load()
+
+    def look(self) -> State:
+        """The state of the home at this moment."""
+        now = time.time()
+        progress = read_progress(self._home.progress)
+        runs = {row["id"]: row for row in self._rows(_RUNS)}
+        turns = max([progress.turns or 1 if progress else 1, *(row["wheel_turn"] for row in runs.values())])
+        working = progress.stage if progress and not progress.is_stale(now) else None
+        plan = [_stage_state(step, runs, working, now) for step in _planned(self._config, turns, runs)]
+        trajectories, invalid = self._trajectories(working)
+        left = stage_left(working, self._config, now)
+        return State(
+            home=str(self._home.root),
+            now=now,
+            turns=turns,
+            stages=tuple(plan),
+            progress=progress,
+            figures=self._figures(working),
+            trajectories=trajectories,
+            invalid=invalid,
+            warnings=tuple(row["reason"] for row in self._rows(_WARNINGS, [working.run])) if working else (),
+            left=left,
+            wheel=wheel_left([(state.stage, state.state, state.seconds) for state in plan], left),
+        )
+
+    def _figures(self, working: StageProgress | None) -> tuple[Figure, ...]:
+        """The figures of the stage's last step, the newest from the process itself, and what they were of late in the lake."""
+        if working is None:
+            return ()
+        recent = {row["name"]: row["recent"] for row in self._rows(_RECENT, [working.run, RECENT])}
+        return tuple(Figure(name, value, recent.get(name, value)) for name, value in working.figures.items())
+
+    def _trajectories(self, working: StageProgress | None) -> tuple[int, int]:
+        """Trajectories and how many of them are invalid: of the stage at work if it makes any, else of the whole home."""
+        pattern = f"{working.run}-" if working and working.stage in ("rl", "rollout") else ""
+        (row,) = self._rows(_COUNTS, [pattern])
+        return row["trajectories"], row["invalid"]
+
+    def _rows(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._lake.query(sql, parameters or []).to_pylist()
+        return found
+
+
+_RUNS = "SELECT id, stage, wheel_turn, state, started, finished FROM runs ORDER BY started, id"
+
+_WARNINGS = """
+SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND item->>'run' = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
+"""
+
+_RECENT = """
+SELECT name, avg(value) AS recent FROM (
+    SELECT name, value FROM metrics WHERE run_id = ? QUALIFY row_number() OVER (PARTITION BY name ORDER BY step DESC) <= ?
+) GROUP BY name
+"""
+
+_COUNTS = """
+SELECT count(*) AS trajectories, count(*) FILTER (outcome = 'invalid') AS invalid FROM trajectories
+WHERE stage IN ('rl', 'eval', 'rollout') AND starts_with(id, ?)
+"""
+
+
+def _planned(config: FlywheelConfig, turns: int, runs: Mapping[str, dict[str, Any]]) -> list[Step | dict[str, Any]]:
+    """The stages of the wheel in their order, and after them what runs beside it: other curricula, sampling, single evaluations."""
+    wheel = list(steps(config, turns))
+    planned = {step.run_id for step in wheel}
+    return [*wheel, *(row for row in runs.values() if row["id"] not in planned)]
+
+
+def _stage_state(step: Step | dict[str, Any], runs: Mapping[str, dict[str, Any]], working: StageProgress | None, now: float) -> StageState:
+    run_id = step.run_id if isinstance(step, Step) else step["id"]
+    stage, turn = _name(step) if isinstance(step, Step) else (step["stage"], step["wheel_turn"])
+    row = runs.get(run_id)
+    if working is not None and working.run == run_id:
+        return StageState(run_id, stage, turn, "running", None)
+    if row is None:
+        return StageState(run_id, stage, turn, "to do", None)
+    state = {"completed": "done", "running": "stopped"}.get(row["state"], row["state"])
+    seconds = (row["finished"] - row["started"]).total_seconds() if state == "done" and row["finished"] else None
+    return StageState(run_id, stage, turn, state, seconds)
+
+
+def _name(step: Step) -> tuple[str, int]:
+    """The stage of a planned step and its turn, as `runs` will have them."""
+    if step.kind == "evaluation":
+        return f"eval {step.arguments['suite']}", int(str(step.arguments["policy"]).split("-")[0][1:])
+    stage = step.arguments.get("stage", {"synthesis": "synth"}.get(step.kind, str(step.kind)))
+    return stage, 0 if stage == "init" else step.arguments["turn"]

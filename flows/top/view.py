@@ -1,0 +1,168 @@
+"""How `flywheel top` looks: one frame of a wheel's state, made of Rich's tables. Pure: the same state gives the same frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from flows.top.state import Figure, StageState, State
+from flows.top.time_left import Remaining
+from rl.engines.figures import PoolFigures
+from rl.hosting.figures import FaultFigures, HostingFigures
+
+SHOWN = (
+    "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",
+    "sampled_entropy", "logprob_difference", "grad_norm", "learning_rate", "tokens_per_second", "collect_seconds", "step_time",
+)  # fmt: skip
+"""Figures in the order in which they stand; the lake has all of them."""
+_MARKS = {
+    "done": ("✓", "green"),
+    "running": ("▶", "bold cyan"),
+    "failed": ("✗", "red"),
+    "stopped": ("‖", "yellow"),
+    "paused": ("‖", "yellow"),
+    "to do": ("·", "dim"),
+}
+_INVALID_LIMIT = 0.02
+
+
+def frame(state: State) -> RenderableType:
+    """The whole view."""
+    parts: list[RenderableType] = [_headline(state), Text(), _stages(state.stages)]
+    if state.at_work is not None:
+        parts += [Text(), _stage(state)]
+    if state.figures:
+        parts += [Text(), _figures(state.figures)]
+    working = state.progress if state.at_work is not None else None
+    if working is not None and working.engines is not None:
+        parts += [Text(), _engines(working.engines, working.tokens_per_second)]
+    if working is not None and working.hosting is not None:
+        parts += [Text(), _hosting(working.hosting)]
+    parts += [Text(), _invalid(state), *(Text(f"! {warning}", style="yellow") for warning in state.warnings)]
+    return Panel(Group(*parts), title=Text(f"flywheel  {state.home}"), title_align="left", border_style="dim")
+
+
+def words(seconds: float) -> str:
+    """A time that is left, as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _headline(state: State) -> Text:
+    if state.at_work is not None:
+        turn = max(1, state.at_work.wheel_turn)
+        return Text.assemble((f"turn {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}")
+    if state.progress is not None:
+        silence = words(state.now - state.progress.written)
+        who = f"no word from process {state.progress.process} for {silence}"
+        return Text(f"{who}: it was killed, or it hangs; the same command goes on", "yellow")
+    done = all(stage.state == "done" for stage in state.stages)
+    return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` goes on", "green" if done else "yellow")
+
+
+def _left(remaining: Remaining) -> str:
+    """The rest in words; what is not known comes on top."""
+    known = words(remaining.seconds) if remaining.seconds else ""
+    named = [*remaining.unknown[:4], *(["…"] if len(remaining.unknown) > 4 else [])]
+    unknown = f"{', '.join(named)} (not known yet)" if named else ""
+    return " + ".join(filter(None, (known, unknown))) or "nothing"
+
+
+def _stages(stages: Sequence[StageState]) -> Table:
+    """A line for each turn, with its stages in their order."""
+    table = Table.grid(padding=(0, 2))
+    for turn in sorted({stage.wheel_turn for stage in stages}):
+        line = Text()
+        for stage in (stage for stage in stages if stage.wheel_turn == turn):
+            mark, style = _MARKS.get(stage.state, ("?", "red"))
+            took = "" if stage.seconds is None else f" {words(stage.seconds)}"
+            line.append(f"{mark} {stage.stage}", style).append(took, "dim").append("   ")
+        table.add_row(Text(f"turn {turn}", "bold"), line)
+    return table
+
+
+def _stage(state: State) -> Table:
+    """The stage at work: how far it is."""
+    stage = state.at_work
+    assert stage is not None
+    table = Table.grid(padding=(0, 2))
+    if stage.step is None:
+        table.add_row(Text(stage.run, "bold cyan"), Text("begins"))
+        return table
+    unit = "trajectory" if stage.stage in ("eval", "rollout") else "step"
+    told = f"{unit} {stage.step:,}" + (f" of {stage.steps:,}" if stage.steps else "")
+    bar = ProgressBar(total=stage.steps, completed=stage.step, width=30) if stage.steps else Text()
+    table.add_row(Text(stage.run, "bold cyan"), Text(told), bar, Text(f"left: {_left(state.left)}"))
+    return table
+
+
+def _figures(figures: Sequence[Figure]) -> Table:
+    """Figures side by side: name, last value, mean of the last ten steps."""
+    known = {figure.name: figure for figure in figures}
+    chosen = [known[name] for name in SHOWN if name in known]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("figure", "now", "last ten") * 2:
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for left, right in _pairs(chosen):
+        table.add_row(*_cells(left), *_cells(right))
+    return table
+
+
+def _pairs(figures: Sequence[Figure]) -> Iterable[tuple[Figure, Figure | None]]:
+    """Two columns, read downwards."""
+    half = (len(figures) + 1) // 2
+    return [(figures[row], figures[row + half] if row + half < len(figures) else None) for row in range(half)]
+
+
+def _cells(figure: Figure | None) -> tuple[str, str, str]:
+    return ("", "", "") if figure is None else (figure.name, f"{figure.last:.4g}", f"{figure.recent:.4g}")
+
+
+def _engines(pool: PoolFigures, tokens_per_second: float) -> Table:
+    table = _table(("engine", "state", "version", "in flight", "trajectories", "requests", "tokens"))
+    for engine in pool.engines:
+        numbers = (engine.policy_version, engine.in_flight, engine.trajectories, engine.requests, engine.tokens)
+        table.add_row(engine.name, engine.state.value, *(f"{number:,}" for number in numbers))
+    lost = f", {pool.replacements} replaced, {pool.retaken} requests taken up again" if pool.replacements or pool.retaken else ""
+    table.caption = f"{tokens_per_second:,.0f} tokens a second{lost}"
+    return table
+
+
+def _hosting(hosting: HostingFigures) -> Table:
+    table = _table(("environment or tool", "workers", "trajectories", "replaced", "faults"))
+    faults = {(figures.kind, figures.name): figures for figures in hosting.faults}
+    for environment in hosting.environments:
+        numbers = (environment.workers, environment.trajectories, environment.replaced)
+        table.add_row(environment.name, *(f"{number:,}" for number in numbers), _faults(faults.get(("environment", environment.name))))
+    for figures in sorted((f for f in hosting.faults if f.kind == "tool"), key=lambda figures: figures.name):
+        table.add_row(f"  {figures.name}", "", "", "", _faults(figures))
+    table.caption = f"{hosting.waiting:,} trajectories have not ended"
+    return table
+
+
+def _faults(figures: FaultFigures | None) -> Text:
+    if figures is None:
+        return Text("–")
+    return Text(f"{figures.faults} of the last {figures.outcomes} {figures.unit}", "red" if figures.faults else "")
+
+
+def _table(heads: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", caption_justify="left", caption_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place == 0 else "right")
+    return table
+
+
+def _invalid(state: State) -> Text:
+    if not state.trajectories:
+        return Text("no trajectories yet", "dim")
+    share = state.invalid / state.trajectories
+    told = f"invalid {100 * share:.1f} %: {state.invalid:,} of {state.trajectories:,} trajectories"
+    return Text(told, "bold red" if share > _INVALID_LIMIT else "")
