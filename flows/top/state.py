@@ -119,7 +119,7 @@ class Watcher:
 _RUNS = "SELECT id, stage, wheel_turn, state, started, finished FROM runs ORDER BY started, id"
 
 _WARNINGS = """
-SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND item->>'run' = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
+SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND (item->>'run') = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
 """
 
 _RECENT = """
@@ -143,7 +143,7 @@ def _planned(config: FlywheelConfig, turns: int, runs: Mapping[str, dict[str, An
 
 def _stage_state(step: Step | dict[str, Any], runs: Mapping[str, dict[str, Any]], working: StageProgress | None, now: float) -> StageState:
     run_id = step.run_id if isinstance(step, Step) else step["id"]
-    stage, turn = _name(step) if isinstance(step, Step) else (step["stage"], step["wheel_turn"])
+    stage, turn = _name(step) if isinstance(step, Step) else (step["id"], step["wheel_turn"])
     row = runs.get(run_id)
     if working is not None and working.run == run_id:
         return StageState(run_id, stage, turn, "running", None)

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
+from flows.home import Home
+from flows.lakes import open_lake
+from flows.top.state import State, Watcher
 from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy
 from warehouse import Lake
@@ -69,10 +71,46 @@ def rows(home: Path, query: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[State]]:
+    """A home in which two turns were made, and what `flywheel top` saw of it meanwhile, each second."""
     home = tmp_path_factory.mktemp("undisturbed") / "home"
-    flywheel("run", "--profile", str(PROFILE), "--home", str(home), "--turns", "2")
-    yield home
+    arguments = ["run", "--profile", str(PROFILE), "--home", str(home), "--turns", "2"]
+    with subprocess.Popen([str(FLYWHEEL), *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
+        assert run.stderr is not None
+        while run.poll() is None and not Home(home).progress.exists():
+            time.sleep(0.2)
+        seen = []
+        with open_lake(home) as lake:
+            watcher = Watcher(Home(home), lake)
+            while run.poll() is None:
+                seen.append(watcher.look())
+                time.sleep(1.0)
+        assert run.returncode == 0, run.stderr.read()[-3000:]
+    return home, seen
+
+
+@pytest.fixture(scope="module")
+def undisturbed(watched: tuple[Path, list[State]]) -> Path:
+    return watched[0]
+
+
+def test_a_wheel_that_turns_can_be_watched(watched: tuple[Path, list[State]]) -> None:
+    home, seen = watched
+    working = [state for state in seen if state.at_work is not None]
+    assert {state.at_work.stage for state in working if state.at_work} >= {"cpt", "rl", "eval"}
+    assert {state.at_work.wheel_turn for state in working if state.at_work} >= {1, 2}
+    learning = [state for state in working if state.at_work and state.at_work.stage == "rl" and state.at_work.step]
+    assert learning, "RL was seen at a step"
+    assert {figure.name for figure in learning[-1].figures} >= {"reward", "horizon", "turns", "valid"}
+    assert {state.at_work.steps for state in learning if state.at_work} == {4}
+    told = [state.progress for state in learning if state.progress]
+    assert {engine.state for record in told if record.engines for engine in record.engines.engines} == {"serving"}
+    assert {environment.name for record in told if record.hosting for environment in record.hosting.environments} == {"search"}
+    assert max(state.trajectories for state in learning) >= 16
+    assert seen[-1].turns == 2
+    once = flywheel("top", "--once", "--home", str(home)).stdout
+    assert "finished: nothing is running" in once
+    assert not Home(home).progress.exists()
 
 
 def test_every_stage_of_both_turns_is_in_the_lake(undisturbed: Path) -> None:
