@@ -155,12 +155,14 @@ def _axis_of(name: str) -> dict[str, Any]:
 
 
 def _line(curve: Curve, entry: Entry) -> list[go.Scatter]:
-    """The curve as it was measured, faint, under its running mean; a curve that moves in steps is drawn once, in steps."""
+    """The curve as it was measured, faint, under its running mean; what moves in steps is drawn so, once; one value is a point."""
     steps, values = _thinned(curve.steps, curve.values)
     style = {"color": entry.colour, "width": 2.2, "dash": entry.dash}
     hover = f"step %{{x}}<br>%{{y:.4~g}}<extra>{label(entry.label)}</extra>"
     if curve.name in _STEPPED:
         return [go.Scatter(x=steps, y=values, mode="lines", line={**style, "shape": "hv"}, hovertemplate=hover)]
+    if len(steps) == 1:
+        return [go.Scatter(x=steps, y=values, mode="markers", marker={"color": entry.colour, "size": 8}, hovertemplate=hover)]
     faint = go.Scatter(x=steps, y=values, mode="lines", line={"color": entry.colour, "width": 1}, opacity=0.3, hoverinfo="skip")
     return [faint, go.Scatter(x=steps, y=_running_mean(values), mode="lines", line=style, hovertemplate=hover)]
 

@@ -22,23 +22,22 @@ class Sign:
 
 
 def read_signs(data: ReportData) -> tuple[Sign, ...]:
-    """Every limit whose sign was measured, in the order of runs and limits."""
+    """Every limit of the wheel's own RL runs whose sign was measured, in the order of runs and limits."""
     curves = {(curve.run.id, curve.name): curve for curve in data.curves}
     return tuple(
         _sign(run, limit, curves[run.id, limit.sign], data.breaches)
         for run in data.runs
-        if run.variant not in COMPARED
+        if run.stage == "rl" and run.variant not in COMPARED
         for limit in run.limits
         if (run.id, limit.sign) in curves
     )
 
 
 def limit_words(limit: SignLimit) -> str:
-    """What a limit demands, and what comes of breaking it, as one short sentence."""
+    """What a limit demands, and what comes of breaking it for how many steps in a row, as one short sentence."""
     bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
     told = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
-    steps = f" for {limit.steps} steps" if limit.steps > 1 else ""
-    return f"Limit: {told}, else{steps} {limit.then}."
+    return f"Limit: {told}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}."
 
 
 def _sign(run: RunFacts, limit: SignLimit, curve: Curve, breaches: Sequence[Breach]) -> Sign:

@@ -183,7 +183,7 @@ def test_signs_of_health_stand_against_their_limits(data: ReportData) -> None:
     assert states["zero_variance", "2"] == "broken 1×"
     assert states["zero_variance", "1"] == states["valid", "2"] == "kept"
     panel = next(panel for panel in health_plots(data, signs).panels if panel.title == "Groups without variance")
-    assert "Limit: at most 0.95, else for 5 steps warn." in panel.note
+    assert "Limit: at most 0.95, warn after 5 steps." in panel.note
     assert [shape["y0"] for shape in panel.figure["layout"]["shapes"]] == [0.95]
     assert [trace["x"] for trace in panel.figure["data"] if trace.get("mode") == "markers"] == [[56]]
 
