@@ -6,14 +6,13 @@ of the lake and the policies' tokenizers, so the same snapshot gives the same pa
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from flows.report.frontier import Depth, read_frontier
 from flows.report.lineage import Lineage, read_lineage
-from flows.report.rows import rows
+from flows.report.rows import parsed, rows
 from flows.report.tools import ToolUse, read_tools
 from flows.report.turns import TurnFacts, read_turns
 from flows.verdicts import Solved, read_verdicts
@@ -222,7 +221,7 @@ def _runs(lake: Lake) -> tuple[RunFacts, ...]:
 
 
 def _run(row: dict[str, Any]) -> RunFacts:
-    config, figures = _json(row["config"]), _json(row["figures"])
+    config, figures = parsed(row["config"]), parsed(row["figures"])
     variant, policy = config.get("variant"), figures.get("policy")
     return RunFacts(
         id=row["id"],
@@ -243,12 +242,6 @@ def _breach(row: dict[str, Any]) -> Breach:
 def _rounds_of(variant: Any, rounds: tuple[int, ...]) -> tuple[int, ...]:
     """The horizons in force: a fixed variant keeps the schedule in its configuration and uses one value of it."""
     return {"fixed_first": rounds[:1], "fixed_last": rounds[-1:]}.get(variant, rounds)
-
-
-def _json(value: Any) -> dict[str, Any]:
-    """A JSON column, which comes as text or as a structure, as a dictionary."""
-    parsed = json.loads(value) if isinstance(value, str) else value
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def _rounds(config: dict[str, Any]) -> tuple[int, ...]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.rows import rows
+from flows.report.rows import parsed, rows
 from warehouse import Lake
 
 
@@ -96,6 +95,6 @@ def _ordered(found: list[dict[str, Any]]) -> tuple[Ancestor, ...]:
 
 
 def _decision(row: dict[str, Any]) -> Decision:
-    figures = json.loads(row["figures"]) if isinstance(row["figures"], str) else row["figures"]
+    figures = parsed(row["figures"])
     promoted = bool(figures.get("promoted"))
     return Decision(row["wheel_turn"], figures.get("candidate", ""), figures.get("champion"), promoted, None if promoted else row["reason"])

@@ -272,6 +272,7 @@ def test_the_pieces_of_an_action_are_its_tokens_with_their_probabilities(reading
     assert [value for _, value in pieces] == pytest.approx(turn.action_logprobs, rel=5e-3)
 
 
+@pytest.mark.slow
 def test_pieces_of_unknown_tokens_are_their_numbers_and_no_file_outside_of_the_home_is_read(tmp_path: Path) -> None:
     outside, home = tmp_path / "outside", tmp_path / "home"
     outside.mkdir()

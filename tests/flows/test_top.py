@@ -128,6 +128,7 @@ def test_one_frame_is_printed_for_scripts_and_a_folder_without_a_lake_is_refused
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path: Path) -> None:
     file, looks = tmp_path / "progress.json", iter(range(1, 100))
     writer = ProgressWriter(file, lambda: replace(WORKING, process=next(looks)))
@@ -173,6 +174,7 @@ def test_times_are_told_as_people_say_them() -> None:
     assert [words(seconds) for seconds in (12.4, 100, 7200)] == ["12 s", "2 min", "2 h 00 min"]
 
 
+@pytest.mark.slow
 def test_a_stage_tells_how_far_it_is_and_from_where_this_process_went_on(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         run = StageRun(lake, Run("t1-rl", "rl", 1, {}, "d", 0, None, "running", START), total_steps=9)
