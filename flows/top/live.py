@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import signal
+import threading
 from pathlib import Path
 
 from rich.console import Console
@@ -26,10 +27,8 @@ def watch(root: Path, once: bool, every: float) -> None:
         if once:
             console.print(frame(watcher.look()))
             return
+        ended = threading.Event()
+        signal.signal(signal.SIGINT, lambda *_: ended.set())  # at the end of a look, and never in the middle of a query
         with Live(frame(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
-            try:
-                while True:
-                    time.sleep(every)
-                    live.update(frame(watcher.look()), refresh=True)
-            except KeyboardInterrupt:
-                return
+            while not ended.wait(every):
+                live.update(frame(watcher.look()), refresh=True)
