@@ -7,7 +7,6 @@ Nothing rests on it. A run that ends takes the file away, a killed one leaves it
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,5 +89,5 @@ class ProgressWriter:
             try:
                 draft.write_bytes(_ADAPTER.dump_json(self._look()))
                 draft.replace(self._file)  # a reader sees the old record or the new one
-            except OSError:  # a full disk is no reason to end a run; the next second may have room
-                time.sleep(EVERY_SECONDS)
+            except (OSError, RuntimeError):  # a full disk, or a set that grew while it was counted: the next second may do better
+                continue
