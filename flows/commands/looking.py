@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import HomeOption, JsonOption, print_json
+from flows.commands.options import HomeOption, JsonOption, ProfileOption, print_json
 
 
 class Format(StrEnum):
@@ -136,16 +136,21 @@ def top(
     watch(home, once, every)
 
 
-def doctor(json_: JsonOption = False) -> None:
-    """What this machine has, what is missing, what to do.
+def doctor(
+    home: Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home whose configuration is looked at.")] = None,
+    profile: ProfileOption = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model to load, and to prove the dialect with.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """What this machine has, what is missing, what to do. Exit status 1 where something is missing.
 
-    Example: flywheel doctor
+    Example: flywheel doctor --profile quickstart
     """
     from dataclasses import asdict
 
     from flows.doctor import diagnose
 
-    checks = diagnose()
+    checks = diagnose(home, profile, model)
     if json_:
         print_json([asdict(check) for check in checks])
     else:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from eval.sandbox.selftest import isolation
 from flows import doctor
 from flows.doctor import Check, diagnose
+from flows.doctor.machine import shared_memory
+from flows.doctor.model import model
+from flows.doctor.packages import versions
+from flows.doctor.services import prefect_server, ray_cluster
+from rl.config import PolicyConfig, RolloutConfig
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +26,7 @@ def checks() -> list[Check]:
 
 
 def test_every_check_speaks_and_advises_where_it_must(checks: list[Check]) -> None:
-    assert len({check.name for check in checks}) == len(checks) >= 12
+    assert len({check.name for check in checks}) == len(checks) >= 15
     assert all(check.detail for check in checks)
     assert all(bool(check.advice) == (check.state != "ok") for check in checks)
 
@@ -27,7 +34,7 @@ def test_every_check_speaks_and_advises_where_it_must(checks: list[Check]) -> No
 def test_what_the_tests_stand_on_is_found(checks: list[Check]) -> None:
     states = {check.name: check.state for check in checks}
     assert states["torch"] in ("ok", "warn")
-    assert (states["duckdb"], states["ray"], states["trl"]) == ("ok", "ok", "ok")
+    assert (states["duckdb"], states["ray"], states["versions"], states["prefect"]) == ("ok", "ok", "ok", "ok")
 
 
 def test_a_home_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Path) -> None:
@@ -46,9 +53,48 @@ def test_a_broken_installation_is_a_finding() -> None:
     def broken() -> Check:
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    finding = doctor._run("transformers", broken)
+    finding = doctor.run("transformers", broken)
     assert (finding.name, finding.state) == ("transformers", "missing")
     assert "torchvision::nms" in finding.detail
+
+
+def test_a_package_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.doctor.packages.requires", lambda name: ["ray>=99", "nonesuch", 'absent; extra == "dev"'])
+    found = versions()
+    assert found.state == "missing"
+    assert ">=99" in found.detail and "nonesuch is not installed" in found.detail and "absent" not in found.detail
+
+
+def test_shared_memory_that_is_too_small_says_how_to_give_more() -> None:
+    assert shared_memory(0.001).state == "ok"
+    small = shared_memory(1e6)
+    assert (small.state, "--shm-size" in small.advice) == ("warn", True)
+
+
+def test_services_that_do_not_answer_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"  # bound, and nobody listens
+        cluster = ray_cluster(f"ray://{address}")
+        with temporary_settings({PREFECT_API_URL: f"http://{address}/api"}):
+            server = prefect_server()
+    assert (cluster.state, server.state) == ("missing", "missing")
+    assert "ray start" in cluster.advice and "prefect server start" in server.advice
+
+
+@pytest.mark.slow
+def test_a_model_is_loaded_and_its_dialect_proven(tmp_path: Path) -> None:
+    from rl.policies.policy import create_policy
+
+    config = RolloutConfig()
+    folder = create_policy(PolicyConfig(layers=1, width=32, heads=2, key_value_heads=2), ["a b c"] * 50, (), tmp_path / "model", 0)
+    assert model(folder, config).state == "ok"
+    chat = model(folder, RolloutConfig(dialect="chat"))
+    assert chat.state == "missing" and "template" in chat.detail, "a policy from scratch has no chat template"
+    (weights,) = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert model(folder, config).state == "missing"
+    assert "config.json" in model(tmp_path, config).detail
 
 
 def test_the_sandbox_is_tried(checks: list[Check]) -> None:

@@ -1,0 +1,86 @@
+"""What the machine gives: cores, memory, disk, walls around programs, data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from flows.doctor.check import Check
+
+_GIB = 2**30
+_SHARED = Path("../shared/data")
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def cores() -> Check:
+    """The cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores >= 2:
+        return Check("cores", "ok", f"{cores} cores")
+    return Check("cores", "warn", "1 core", "Give it 2 cores: the engine and the learner share what there is.")
+
+
+def memory() -> Check:
+    """Memory of the machine, and of the container where there is one."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    detail = f"{memory.available / _GIB:.1f} GiB free of {memory.total / _GIB:.1f} GiB"
+    limit = _container_limit()
+    available = memory.available if limit is None else min(memory.available, limit)
+    if limit is not None and limit < memory.total:
+        detail += f", this container may use {limit / _GIB:.1f} GiB"
+    if available >= 6 * _GIB:
+        return Check("memory", "ok", detail)
+    return Check("memory", "warn", detail, "The quickstart is made for 8 GiB: close other programs or lower `rollout.concurrency`.")
+
+
+def _container_limit() -> int | None:
+    """The memory limit of the control group in bytes, None where there is none."""
+    path = Path("/sys/fs/cgroup/memory.max")
+    text = path.read_text().strip() if path.is_file() else "max"
+    return int(text) if text.isdigit() else None
+
+
+def disk(folder: Path) -> Check:
+    """Free space where `folder` is or will be."""
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    free = shutil.disk_usage(existing).free / _GIB
+    if free >= 5:
+        return Check("disk", "ok", f"{free:.0f} GiB free at {existing}")
+    advice = "Free some space or choose another --home: a run writes up to 5 GiB."
+    return Check("disk", "warn", f"{free:.1f} GiB free at {existing}", advice)
+
+
+def sandbox() -> Check:
+    """Runs a program in the sandbox that tries to get out."""
+    from eval.sandbox.selftest import isolation
+
+    found = isolation()
+    return Check("sandbox", "ok" if found.granted else "warn", found.detail, found.advice)
+
+
+def shared_data() -> Check:
+    """The real corpora that one profile and some tests read."""
+    folders = sorted(path.name for path in _SHARED.iterdir() if path.is_dir()) if _SHARED.is_dir() else []
+    if folders:
+        return Check("shared data", "ok", f"{len(folders)} bundles in {_SHARED}: {', '.join(folders)}")
+    advice = "Only the profile `movies` and some tests need it; the quickstart makes its own world."
+    return Check("shared data", "warn", f"none at {_SHARED}", advice)
+
+
+def shared_memory(wanted_gib: float) -> Check:
+    """Ray's objects lie in shared memory; where that is too small they lie on the disk, and every rollout waits for it."""
+    if not _SHARED_MEMORY.is_dir():
+        return Check(
+            "shared memory", "warn", f"there is no {_SHARED_MEMORY}", "Mount a tmpfs there: Ray's objects lie on the disk without it."
+        )
+    free = shutil.disk_usage(_SHARED_MEMORY).free / _GIB
+    detail = f"{free:.1f} GiB free, {wanted_gib:g} wanted for Ray's objects"
+    if free >= wanted_gib:
+        return Check("shared memory", "ok", detail)
+    advice = (
+        f"Give the container more, such as `docker run --shm-size={max(1, round(2 * wanted_gib))}g`, or lower rollout.ray.object_store_gib."
+    )
+    return Check("shared memory", "warn", detail, advice)
