@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from eval.outcome import VERIFIERS
+from flows.operations import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides
 from rl.config import CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
 from rl.learning.config import ReinforceConfig
@@ -116,6 +117,8 @@ class EvaluationConfig(Section):
     """Turns that an evaluated policy may take."""
     largest_fall: float = Field(default=0.02, ge=0, le=1)
     """A candidate that falls by more than this on any suite is not promoted."""
+    largest_p_value: float = Field(default=0.05, gt=0, le=1)
+    """Nor is one unless it solves more, and McNemar's test over the tasks of all suites gives at most this."""
     verifier: str = "qa_em"
     """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`,
     or `state`, `state_strict` or `environment`."""
@@ -143,6 +146,9 @@ class FlywheelConfig(TurnConfig):
     """Where the lake of a new home keeps its catalogue and its data."""
     later: dict[str, Any] = Field(default_factory=dict)
     """Settings of `synth`, `cpt`, `sft` and `rl` that are other from the second turn on."""
+    budget: BudgetConfig = BudgetConfig()
+    attempts: AttemptConfig = AttemptConfig()
+    events: EventsConfig = EventsConfig()
 
     @model_validator(mode="after")
     def _check_later(self) -> FlywheelConfig:

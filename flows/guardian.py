@@ -3,6 +3,9 @@
 SIGKILL leaves a process no time to stop Prefect's temporary server, Ray or an engine. So a run starts a small companion that waits for
 the end of a pipe. The pipe ends when the run does; then the companion ends every process that carries the run's token in its
 environment, which is every process that the run started on this machine and no other.
+
+A run that is asked to end stops its engines itself. Where that takes too long, its process ends all the same and leaves the rest to the
+companion: whoever cancels a run has the machine back within ten seconds.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
 GRACE_SECONDS = 5.0
 """How long they have to end by themselves after SIGTERM."""
+FAREWELL_SECONDS = 3.0
+"""How long a run that is asked to end may take to stop what it started."""
 
 
 def start_guardian() -> None:
@@ -32,6 +38,23 @@ def start_guardian() -> None:
 
 _keep: list[subprocess.Popen[bytes]] = []
 """Holds the pipe open for as long as this process lives."""
+
+
+def end_soon() -> None:
+    """End this process in a few seconds, whatever it does, unless `stay` is called before."""
+    timer = threading.Timer(FAREWELL_SECONDS, os._exit, [128 + signal.SIGTERM])
+    timer.daemon = True
+    timer.start()
+    _farewells.append(timer)
+
+
+def stay() -> None:
+    """Take `end_soon` back: everything has been stopped."""
+    while _farewells:
+        _farewells.pop().cancel()
+
+
+_farewells: list[threading.Timer] = []
 
 
 def carriers(token: str) -> list[int]:

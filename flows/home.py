@@ -1,7 +1,8 @@
 """A run's home: the folder that holds its lake, its policies, its reports and the configuration that it belongs to.
 
 A home belongs to one configuration. `home/config.json` holds it, resolved, with its digest; a command with another one is
-refused before anything starts, and told which keys differ.
+refused before anything starts, and told which keys differ. What only says how the home is run (`OPERATIONAL`) may change: the last
+command's stays.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.config import FlywheelConfig, load_config
+from flows.operations import OPERATIONAL
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 
@@ -63,13 +65,20 @@ class Home:
         """
         resolved = config.model_dump(mode="json")
         if self.config_file.is_file():
-            self._compare(resolved)
+            stored = self.load().model_dump(mode="json")  # a setting that came later has its default there
+            self._compare(stored, resolved)
+            if stored != resolved:
+                self._write(resolved)
             return
         if self.root.is_dir() and any(entry.name != "lake" for entry in self.root.iterdir()):  # an import makes a lake before there is more
             raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
         self.root.mkdir(parents=True, exist_ok=True)
+        self._write(resolved)
+
+    def _write(self, resolved: dict[str, Any]) -> None:
+        identity = {key: value for key, value in resolved.items() if key not in OPERATIONAL}
         draft = self.config_file.with_suffix(".draft")
-        draft.write_text(json.dumps({"digest": digest(resolved), "config": resolved}, indent=2) + "\n")
+        draft.write_text(json.dumps({"digest": digest(identity), "config": resolved}, indent=2) + "\n")
         draft.replace(self.config_file)
 
     def load(self) -> FlywheelConfig:
@@ -91,9 +100,9 @@ class Home:
         except (ValueError, KeyError, TypeError) as error:
             raise RequestError(f"{self.config_file} is damaged ({error!r}); restore it, or start anew in another --home.") from error
 
-    def _compare(self, resolved: dict[str, Any]) -> None:
-        stored = json.loads(self.config_file.read_text())["config"]
-        differing = sorted(key for key in flat(stored) | flat(resolved) if flat(stored).get(key) != flat(resolved).get(key))
+    def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:
+        before, after = flat(stored), flat(resolved)
+        differing = sorted(key for key in before | after if before.get(key) != after.get(key) and key.split(".")[0] not in OPERATIONAL)
         if differing:
             named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")

@@ -31,8 +31,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: the id of its run in the lake, its kind, and the arguments that its flow takes beside the home."""
+    """One stage: the turn it belongs to, the id of its run in the lake, its kind, and what its flow takes beside the home."""
 
+    turn: int
     run_id: str
     kind: Kind
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -46,6 +47,11 @@ def synthesis_id(turn: int, kind: SynthesisKind = "all") -> str:
 def policy_id(turn: int, stage: str, variant: str = "") -> str:
     """The id of a training run and of the policy that it makes, also the name of its folder."""
     return f"t{turn}-{stage}" + (f"-{variant}" if variant else "")
+
+
+def suite_label(suite: str, occasion: str = "") -> str:
+    """The name that an evaluation bears in the lake: the suite's, or the suite's on an occasion."""
+    return f"{suite}@{occasion}" if occasion else suite
 
 
 def evaluation_id(policy: str, suite: str) -> str:
@@ -66,19 +72,20 @@ def gate_id(turn: int) -> str:
 def steps(config: FlywheelConfig, turns: int) -> Iterator[Step]:
     """The stages of `turns` turns of the wheel, in order."""
     for turn in range(1, turns + 1):
-        yield Step(synthesis_id(turn), Kind.SYNTHESIS, {"turn": turn})
-        if turn == 1:
-            yield _training(0, "init")
-        for stage in ("cpt", "sft", "rl"):
-            training = _training(turn, stage)
-            yield training
-            for suite in config.evaluation.suites:
-                yield Step(evaluation_id(training.run_id, suite), Kind.EVALUATION, {"policy": training.run_id, "suite": suite})
-        yield Step(gate_id(turn), Kind.GATE, {"turn": turn})
+        yield from turn_steps(config, turn)
 
 
-def _training(turn: int, stage: str) -> Step:
-    return Step(policy_id(turn, stage), Kind.TRAINING, {"stage": stage, "turn": turn})
+def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
+    """The stages of one turn, the gate last."""
+    yield Step(turn, synthesis_id(turn), Kind.SYNTHESIS, {"turn": turn})
+    if turn == 1:
+        yield Step(turn, policy_id(0, "init"), Kind.TRAINING, {"stage": "init", "turn": 0})
+    for stage in ("cpt", "sft", "rl"):
+        policy = policy_id(turn, stage)
+        yield Step(turn, policy, Kind.TRAINING, {"stage": stage, "turn": turn})
+        for suite in config.evaluation.suites:
+            yield Step(turn, evaluation_id(policy, suite), Kind.EVALUATION, {"policy": policy, "suite": suite})
+    yield Step(turn, gate_id(turn), Kind.GATE, {"turn": turn})
 
 
 def completed(home: Home) -> set[str]:
@@ -89,7 +96,21 @@ def completed(home: Home) -> set[str]:
         return {run.id for run in lake.runs("state = 'completed'")}
 
 
+def next_turn(done: set[str]) -> int:
+    """The first turn whose gate has not spoken."""
+    turn = 1
+    while gate_id(turn) in done:
+        turn += 1
+    return turn
+
+
 def plan(home: Home, config: FlywheelConfig, turns: int) -> list[dict[str, str]]:
-    """Each stage with `done` or `to do`."""
+    """Each stage with `done`, `to do`, or `left out` where its turn ended without it."""
     done = completed(home)
-    return [{"stage": step.run_id, "state": "done" if step.run_id in done else "to do"} for step in steps(config, turns)]
+    return [{"stage": step.run_id, "state": _state(step, done)} for step in steps(config, turns)]
+
+
+def _state(step: Step, done: set[str]) -> str:
+    if step.run_id in done:
+        return "done"
+    return "left out" if gate_id(step.turn) in done else "to do"

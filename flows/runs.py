@@ -1,7 +1,8 @@
 """Book-keeping around a stage: its row in `runs`, its metrics, and «nothing to do» for one that is done.
 
 A home has one configuration, so a stage's place in the wheel names its run for good: `t1-cpt`, `t2-rl`, `t1-rl-fixed_first`.
-A stage that was killed is still `running` in the lake; started again, it goes on from what it had stored.
+A stage that was killed is still `running` in the lake; started again, it goes on from what it had stored, as does one that is `paused`
+because its slice of a budget was spent.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from flows.budgets import BudgetSpent, Meter
 from flows.progress import StageProgress
-from warehouse import Lake, Metric, Run
+from warehouse import Failure, Lake, Metric, Run
 from warehouse.digests import digest
 
 log = logging.getLogger("flywheel")
@@ -29,7 +31,11 @@ class StageRun:
 
     lake: Lake
     run: Run
+    meter: Meter | None = None
+    """What it may spend; None is without limit."""
     total_steps: int | None = None
+    stopped: str | None = None
+    """Why it stopped before its end, in a sentence; None where it did not."""
     step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
     first_step: int = 0
@@ -43,8 +49,8 @@ class StageRun:
         """The run's id in the lake."""
         return self.run.id
 
-    def metric(self, step: int, figures: Mapping[str, float]) -> None:
-        """Store the figures of one step, and show them now and then."""
+    def metric(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Store the figures of one step, and show them now and then; returns whether the stage is to stop here."""
         run = self.run
         self._waiting += [Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items()]
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
@@ -52,6 +58,7 @@ class StageRun:
         self._show(step, figures)
         self._move(step)
         self.figures = dict(figures)
+        return self.spent()
 
     def advance(self, done: int, total: int) -> None:
         """Tell how far the work is where it has no figures of its own: trajectories of an evaluation, for example."""
@@ -62,6 +69,16 @@ class StageRun:
         """How far it is, for whoever watches."""
         run = self.run
         return StageProgress(run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, self.figures)
+
+    def spent(self) -> bool:
+        """Whether the budget is spent and the stage is to stop with what it has; said and recorded once."""
+        found = self.meter.overspent() if self.meter is not None and self.stopped is None else None
+        if self.meter is not None and found is not None:
+            self.stopped = f"{self.id} stops: {found[1]}"
+            log.warning(self.stopped)
+            if self.meter.ends:
+                self.lake.add([over_budget(self.run, found[0], self.stopped)])
+        return self.stopped is not None
 
     def flush(self) -> None:
         """Commit the figures that wait."""
@@ -88,17 +105,27 @@ SHOWN = ("loss", "reward", "success", "horizon", "turns", "tokens_per_second", "
 
 
 def execute(
-    lake: Lake, run_id: str, stage: str, turn: int, settings: dict[str, Any], work: Callable[[StageRun], dict[str, Any]]
+    lake: Lake,
+    run_id: str,
+    stage: str,
+    turn: int,
+    settings: dict[str, Any],
+    work: Callable[[StageRun], dict[str, Any]],
+    meter: Meter | None = None,
 ) -> tuple[bool, dict[str, Any]]:
-    """Do a stage's work unless it is done. Returns whether anything was done, and the stage's figures."""
+    """Do a stage's work unless it is done. Returns whether anything was done, and the stage's figures.
+
+    Raises:
+        BudgetSpent: `meter` has nothing left to begin with; the stage is left out, with a record.
+    """
     done = next((run for run in lake.runs() if run.id == run_id and run.state == "completed"), None)
     if done is not None:
         log.info("%s is done: nothing to do", run_id)
         return False, done.figures
-    before = lake.snapshot()
-    run = Run(run_id, stage, turn, settings, digest(settings), before, None, "running", datetime.now(UTC))
+    run = Run(run_id, stage, turn, settings, digest(settings), lake.snapshot(), None, "running", datetime.now(UTC))
+    _may_begin(lake, run, meter)
     lake.replace([run])
-    at_work = StageRun(lake, run)
+    at_work = StageRun(lake, run, meter)
     log.info("%s begins", run_id)
     try:
         figures = work(at_work)
@@ -107,6 +134,24 @@ def execute(
         lake.replace([replace(run, state="failed", finished=datetime.now(UTC))])
         raise
     finished = datetime.now(UTC)
-    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)}
-    lake.replace([replace(run, state="completed", finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
+    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _stop(at_work)
+    state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
+    lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
     return True, figures
+
+
+def over_budget(run: Run, limit: str, reason: str) -> Failure:
+    """The record of a stage that was stopped or left out because its turn's budget was spent."""
+    return Failure(run.stage, f"budget_{limit}", reason, {"run": run.id, "turn": run.wheel_turn})
+
+
+def _may_begin(lake: Lake, run: Run, meter: Meter | None) -> None:
+    found = meter.overspent() if meter is not None and meter.ends else None
+    if found is not None:
+        reason = f"{run.id} is left out: {found[1]}"
+        lake.add([over_budget(run, found[0], reason)])
+        raise BudgetSpent(f"{reason}; raise budget.{found[0]}, or go on with the next turn.")
+
+
+def _stop(run: StageRun) -> dict[str, str]:
+    return {"stopped": run.stopped} if run.stopped else {}

@@ -1,4 +1,4 @@
-"""A Prefect flow for each stage. Prefect shows and schedules; what is done and what is left to do stands in the lake.
+"""A Prefect flow for each stage. Prefect shows, schedules and tries again; what is done and what is left to do stands in the lake.
 
 A stage's own code is imported when the stage has work: torch, TRL and Ray take ten seconds to load, and a command that finds
 nothing to do, or makes questions only, needs none of them.
@@ -6,41 +6,57 @@ nothing to do, or makes questions only, needs none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from prefect import flow
-from prefect.artifacts import create_table_artifact
+from prefect import flow, tags
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, synthesis_id
+from flows.artifacts import figure_rows, show_in_prefect
+from flows.attempts import attempt
+from flows.budgets import BudgetSpent, Meter, slice_meter, turn_meter
+from flows.events import Event, tell
+from flows.home import Home
+from flows.operations import BudgetConfig, Happening
+from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.runs import StageRun, execute
-from flows.workshop import Workshop, workshop
+from flows.workshop import Workshop, is_open, workshop
 from warehouse.errors import RequestError
 
 Rows = list[dict[str, Any]]
 Work = Callable[[StageRun], dict[str, Any]]
+TrainingStage = Literal["init", "cpt", "sft", "rl"]
+Variant = Literal["", "fixed_first", "fixed_last"]
 
 
-@flow(name="synthesis", log_prints=False)
-def synthesis_flow(home: Path, turn: int = 1, kind: SynthesisKind = "all") -> Rows:
-    """Questions, plans, reasoning, decision records and demonstrations of a turn, or one `kind` of them alone."""
-    with workshop(home) as shop:
+@flow(name="synthesis", flow_run_name="synthesis of turn {turn}, {kind}")
+def synthesis_flow(
+    home: Path, turn: PositiveInt = 1, kind: SynthesisKind = "all", allowance: BudgetConfig | None = None, patience_seconds: float = 0.0
+) -> Rows:
+    """Questions, plans, reasoning, decision records and demonstrations of a turn, or one `kind` of them alone.
+
+    With an `allowance` it does as much as that allows and is paused; the next call goes on.
+    """
+    with opened(home, patience_seconds) as shop:
 
         def work(run: StageRun) -> dict[str, Any]:
             from flows.stages.synthesis.work import synthesise
 
             return synthesise(shop, run, turn, kind)
 
-        return _stage(shop, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind)
+        meter = _meter(shop, turn) if allowance is None else slice_meter(shop.lake, shop.home.root, turn, allowance)
+        return _stage(shop, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind, meter)
 
 
-@flow(name="training", log_prints=False)
-def training_flow(home: Path, stage: str, turn: int = 1, variant: str = "") -> Rows:
-    """One of the training stages `cpt`, `sft`, `rl` of a turn; `variant` fixes RL's horizon at its first or last value."""
-    with workshop(home) as shop:
+@flow(name="training", flow_run_name="{stage} of turn {turn}, {variant}")
+def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, variant: Variant = "") -> Rows:
+    """One of the training stages of a turn; `variant` fixes RL's horizon at its first or last value."""
+    with opened(home) as shop:
         parent = _parent(shop, stage, turn)
+        meter = _meter(shop, turn) if turn else None
 
         def work(run: StageRun) -> dict[str, Any]:
             if stage == "rl":
@@ -53,13 +69,13 @@ def training_flow(home: Path, stage: str, turn: int = 1, variant: str = "") -> R
                 return initialise(shop, run)
             return {"cpt": pretrain, "sft": finetune}[stage](shop, run, turn, parent)
 
-        return _stage(shop, policy_id(turn, stage, variant), stage, turn, work, variant)
+        return _stage(shop, policy_id(turn, stage, variant), stage, turn, work, variant, meter)
 
 
-@flow(name="evaluation", log_prints=False)
-def evaluation_flow(home: Path, policy: str, suite: str = "held_out") -> Rows:
-    """Success of a policy on a held-out suite."""
-    with workshop(home) as shop:
+@flow(name="evaluation", flow_run_name="evaluation of {policy} on {suite}")
+def evaluation_flow(home: Path, policy: str, suite: str = "held_out", occasion: str = "", patience_seconds: float = 0.0) -> Rows:
+    """Success of a policy on a held-out suite; once more, under a name of its own, for each `occasion`."""
+    with opened(home, patience_seconds) as shop:
         record = shop.policy(policy)
         if suite not in shop.config.evaluation.suites:
             raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(shop.config.evaluation.suites)}.")
@@ -67,15 +83,22 @@ def evaluation_flow(home: Path, policy: str, suite: str = "held_out") -> Rows:
         def work(run: StageRun) -> dict[str, Any]:
             from flows.stages.evaluation import evaluate
 
-            return evaluate(shop, record, suite, run)
+            return evaluate(shop, record, suite, run, occasion)
 
-        return _stage(shop, evaluation_id(policy, suite), "eval", record.wheel_turn, work)
+        return _stage(shop, evaluation_id(policy, suite_label(suite, occasion)), "eval", record.wheel_turn, work)
 
 
-@flow(name="sampling", log_prints=False)
-def sampling_flow(home: Path, policy: str, condition: str, samples: int = 1, temperature: float = 1.0, horizon: int | None = None) -> Rows:
+@flow(name="sampling", flow_run_name="sampling of {policy}")
+def sampling_flow(
+    home: Path,
+    policy: str,
+    condition: str,
+    samples: PositiveInt = 1,
+    temperature: NonNegativeFloat = 1.0,
+    horizon: PositiveInt | None = None,
+) -> Rows:
     """Trajectories of a policy on the tasks that meet a SQL condition."""
-    with workshop(home) as shop:
+    with opened(home) as shop:
         record = shop.policy(policy)
         turns = horizon or shop.config.evaluation.horizon
         wanted = {"condition": condition, "samples": samples, "temperature": temperature, "horizon": turns}
@@ -88,44 +111,83 @@ def sampling_flow(home: Path, policy: str, condition: str, samples: int = 1, tem
         return _stage(shop, sampling_id(policy, wanted), "rollout", record.wheel_turn, work)
 
 
-@flow(name="gate", log_prints=False)
-def gate_flow(home: Path, turn: int = 1) -> Rows:
-    """Promote the turn's candidate, or keep the champion, with the reason."""
-    with workshop(home) as shop:
+@flow(name="gate", flow_run_name="gate of turn {turn}")
+def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
+    """Promote the turn's candidate, or keep the champion, with the reason; then write the report."""
+    with opened(home) as shop:
 
         def work(run: StageRun) -> dict[str, Any]:
+            from flows.report import build_report
             from flows.stages.gate import promote
 
-            return promote(shop, turn)
+            decision = promote(shop, turn)
+            build_report(shop.lake, shop.home.report)
+            return decision
 
         return _stage(shop, gate_id(turn), "gate", turn, work)
 
 
 def run_stage(home: Path, stage_flow: Callable[..., Rows], **parameters: Any) -> Rows:
     """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured."""
-    with quiet_prefect(home):
+    with quiet_prefect(home), tags("flywheel"):
         return stage_flow(home=home, **parameters)
 
 
-def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "") -> Rows:
-    settings = shop.config.for_turn(turn).model_dump(mode="json") | {"variant": variant or "scaling"}
-    worked, figures = execute(shop.lake, run_id, stage, turn, settings, lambda run: work(shop.watch(run)))
-    rows = figure_rows(figures)
+@contextmanager
+def opened(home: Path, patience_seconds: float = 0.0) -> Iterator[Workshop]:
+    """The home's workshop: the one that the flow around this one has opened, or else opened here, again after a fault."""
+    with ExitStack() as stack:
+        if is_open(home):
+            yield stack.enter_context(workshop(home))
+        else:
+            config = Home(home).load().attempts
+            yield attempt("open the home", lambda: stack.enter_context(workshop(home, patience_seconds)), config)
+
+
+def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:
+    settings = shop.config.for_turn(max(turn, 1)).model_dump(mode="json") | {"variant": variant or "scaling"}
+    try:
+        worked, figures = attempt(
+            run_id,
+            lambda: execute(shop.lake, run_id, stage, turn, settings, lambda run: work(shop.watch(run)), meter),
+            shop.config.attempts,
+            shop.stop_engines,
+        )
+    except BudgetSpent as error:
+        _tell(shop, Happening.stopped_run, run_id, str(error), {})
+        raise
+    except RequestError:
+        raise
+    except Exception as error:
+        _tell(shop, Happening.stopped_run, run_id, f"{run_id} failed: {type(error).__name__}: {str(error)[:500]}", {})
+        raise
     if worked:
-        create_table_artifact(rows, key=f"{run_id}".replace("_", "-"), description=f"{stage} of turn {turn}")
-    return rows
+        show_in_prefect(shop.home.root, run_id, stage, figures)
+        _tell_of(shop, run_id, figures, meter)
+    return figure_rows(figures)
 
 
-def figure_rows(figures: dict[str, Any]) -> Rows:
-    """Figures as the rows of a table."""
-    return [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
+def _tell_of(shop: Workshop, run_id: str, figures: dict[str, Any], meter: Meter | None) -> None:
+    """Tell of a promotion, and of a stage that its turn's budget stopped; one that is only paused is no news."""
+    if figures.get("promoted"):
+        _tell(shop, Happening.promotion, run_id, str(figures["reason"]), figures)
+    if "stopped" in figures and meter is not None and meter.ends:
+        _tell(shop, Happening.stopped_run, run_id, str(figures["stopped"]), figures)
 
 
-def _parent(shop: Workshop, stage: str, turn: int) -> str:
+def _tell(shop: Workshop, happening: Happening, run_id: str, sentence: str, facts: dict[str, Any]) -> None:
+    tell(Event(happening, shop.home.root, run_id, sentence, facts), shop.config.events, shop.lake)
+
+
+def _meter(shop: Workshop, turn: int) -> Meter:
+    return turn_meter(shop.lake, shop.home.root, turn, shop.config.budget)
+
+
+def _parent(shop: Workshop, stage: TrainingStage, turn: int) -> str:
     """The policy that a stage starts from; it must be there."""
     if stage == "init":
         return ""
     if stage == "cpt":
-        champions = [policy.id for policy in shop.lake.policies("promoted AND wheel_turn < ?", [turn])]
-        return shop.policy(champions[-1] if champions and turn > 1 else policy_id(0, "init")).id
+        champion = shop.champion(before=turn)
+        return champion.id if champion else shop.policy(policy_id(0, "init")).id
     return shop.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage])).id

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from eval.statistics import PairedTest, mcnemar
 from warehouse import Lake
 
-Solved = Mapping[str, bool]
+Solved = Mapping[Any, bool]
 """Whether a task was solved, by its key; tasks without a verdict are not in it."""
 
 _VERDICTS = """

@@ -1,7 +1,7 @@
 """The wheel: one flow that chains the stages of every turn.
 
 Each stage is idempotent by its run in the lake, so the wheel has no state of its own: started again after whatever ended it, it
-walks over what is done and goes on where it was.
+walks over what is done and goes on where it was. A turn is done when its gate has spoken, also one whose budget left stages out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, tags
+from pydantic import NonNegativeFloat, PositiveInt
 
+from flows.budgets import BudgetSpent
 from flows.home import Home
-from flows.plan import Kind, completed, gate_id, steps
+from flows.operations import BudgetConfig
+from flows.plan import Kind, completed, gate_id, turn_steps
 from flows.prefect_runtime import quiet_prefect
-from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
+from flows.stage_flows import evaluation_flow, gate_flow, opened, synthesis_flow, training_flow
 from flows.summary import evaluation_rows
-from flows.workshop import workshop
+from flows.workshop import Workshop
 from warehouse import Lake
 
 log = logging.getLogger("flywheel")
@@ -31,13 +34,29 @@ FLOWS: dict[Kind, Callable[..., Any]] = {
 }
 
 
-@flow(name="flywheel", log_prints=False)
-def wheel_flow(home: Path, turns: int = 1) -> None:
-    """Turns of the wheel, from the first; those that are done pass by."""
-    with workshop(home) as shop:
+@flow(name="flywheel", flow_run_name="{turns} turns")
+def wheel_flow(home: Path, turns: PositiveInt = 1, budget: BudgetConfig | None = None, patience_seconds: NonNegativeFloat = 0.0) -> None:
+    """Turns of the wheel, from the first; those that are done pass by. `budget` is each turn's, the home's own without it."""
+    with opened(home, patience_seconds) as shop:
         shop.turns = turns
-        for step in steps(shop.config, turns):
-            FLOWS[step.kind](home=home, **step.arguments)
+        if budget is not None:
+            shop.config = shop.config.model_copy(update={"budget": budget})
+        done = {run.id for run in shop.lake.runs("state = 'completed'")}
+        for turn in (number for number in range(1, turns + 1) if gate_id(number) not in done):
+            _turn(shop, turn)
+
+
+def _turn(shop: Workshop, turn: int) -> None:
+    """One turn; where its budget is spent, the stages that had not begun are left out, and the gate has its say."""
+    *stages, gate = turn_steps(shop.config, turn)
+    try:
+        for step in stages:
+            with tags("flywheel", f"turn-{turn}", step.kind.value):
+                FLOWS[step.kind](home=shop.home.root, **step.arguments)
+    except BudgetSpent as spent:
+        log.warning("turn %d ends early: %s", turn, spent)
+    with tags("flywheel", f"turn-{turn}", gate.kind.value):
+        FLOWS[gate.kind](home=shop.home.root, **gate.arguments)
 
 
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
@@ -45,7 +64,7 @@ def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
     if is_done(home, turns):
         log.info("nothing to do: %s turn%s of %s done", turns, " is" if turns == 1 else "s are", home.root)
     else:
-        with quiet_prefect(home.root):
+        with quiet_prefect(home.root), tags("flywheel"):
             wheel_flow(home=home.root, turns=turns)
     with Lake(home.root, read_only=True) as lake:
         return evaluation_rows(lake)

@@ -91,22 +91,38 @@ class Workshop:
             raise RequestError(f"{self.home.root} has no policy {policy_id!r}; it has {', '.join(sorted(known)) or 'none yet'}.")
         return known[policy_id]
 
+    def champion(self, before: int | None = None) -> Policy | None:
+        """The policy that was promoted last, or last before a turn; None where there is none yet."""
+        promoted = self.lake.policies("promoted")
+        return max((p for p in promoted if before is None or p.wheel_turn < before), key=lambda p: p.wheel_turn, default=None)
+
+    def stop_engines(self) -> None:
+        """Stop engines and environments; the next stage that needs them starts new ones."""
+        if self._rollouts is not None:
+            rollouts, self._rollouts = self._rollouts, None
+            rollouts.close()
+
     def close(self) -> None:
         """Stop engines and environments, close the lake."""
-        if self._rollouts is not None:
-            self._rollouts.close()
+        self.stop_engines()
         self.lake.close()
 
 
 _open: dict[Path, Workshop] = {}
 
 
+def is_open(root: Path) -> bool:
+    """Whether this process has the home at `root` open."""
+    return root.resolve() in _open
+
+
 @contextmanager
-def workshop(root: Path) -> Iterator[Workshop]:
+def workshop(root: Path, patience_seconds: float = 0.0) -> Iterator[Workshop]:
     """The home at `root`, opened: by the outermost flow for all the flows inside it. One process at a time may hold it.
 
     Raises:
-        RequestError: there is no home, or another process is at work in it.
+        RequestError: there is no home.
+        HomeBusy: another process is at work in it, and was for `patience_seconds`.
     """
     root = root.resolve()
     if root in _open:
@@ -114,7 +130,7 @@ def workshop(root: Path) -> Iterator[Workshop]:
         return
     home = Home(root)
     config = home.load()
-    with exclusive(root / "lock"):
+    with exclusive(root / "lock", patience_seconds):
         shop = Workshop(home, config, Lake(root, storage=None if config.lake == LOCAL else config.lake))
         _open[root] = shop
         writer = ProgressWriter(home.progress, shop.progress)

@@ -278,7 +278,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a stage. `state` is `running`, `completed` or `failed`; `figures` are what the stage measured."""
+    """One execution of a stage. `state` is `running`, `completed`, `paused` or `failed`; `figures` are what the stage measured."""
 
     id: str
     stage: str

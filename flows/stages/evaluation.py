@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from eval.outcome import verifier_of
+from flows.plan import suite_label
 from flows.runs import StageRun
+from flows.verdicts import paired, read_verdicts
 from flows.workshop import Workshop
 from rl.engines.figures import PoolFigures
 from rl.rollouts.rollout import RolloutRequest, Rollouts
@@ -51,16 +53,26 @@ def roll_out(shop: Workshop, rollouts: Rollouts, requests: Sequence[RolloutReque
     return _speed(rollouts.figures(), before)
 
 
-def evaluate(shop: Workshop, policy: Policy, suite: str, run: StageRun) -> dict[str, Any]:
-    """Roll out `policy` on every task of `suite` that it has no trajectory for yet, and return its figures."""
-    tasks = shop.lake.tasks(split=suite)
-    ids = {f"{policy.id}-{suite}-{task.key}": task for task in tasks}
+def evaluate(shop: Workshop, policy: Policy, suite: str, run: StageRun, occasion: str = "") -> dict[str, Any]:
+    """Roll out `policy` on every task of `suite` that it has no trajectory for yet, and return its figures.
+
+    On an `occasion` the tasks are done once more, under a label of their own, and compared with the first time.
+    """
+    label = suite_label(suite, occasion)
+    ids = {f"{policy.id}-{label}-{task.key}": task for task in shop.lake.tasks(split=suite)}
     stored = shop.lake.existing(Trajectory, list(ids))
     missing = {trajectory_id: task for trajectory_id, task in ids.items() if trajectory_id not in stored}
     if missing:
-        requests = [_request(shop, policy, suite, run, trajectory_id, task) for trajectory_id, task in missing.items()]
+        requests = [_request(shop, policy, label, run, trajectory_id, task) for trajectory_id, task in missing.items()]
         roll_out(shop, shop.rollouts(shop.folder(policy)), requests, run)
-    return figures(shop, policy, suite)
+    return figures(shop, policy, label) | (_against_first(shop, policy, suite, label) if occasion else {})
+
+
+def _against_first(shop: Workshop, policy: Policy, suite: str, label: str) -> dict[str, Any]:
+    """The paired comparison with the suite's first evaluation; nothing where there was none."""
+    verdicts = read_verdicts(shop.lake)
+    test = paired(verdicts.get((policy.id, suite), {}), verdicts.get((policy.id, label), {}))
+    return {f"{suite}.since_first": {"difference": test.difference, "p_value": test.p_value}} if test else {}
 
 
 def figures(shop: Workshop, policy: Policy, suite: str) -> dict[str, Any]:
@@ -80,7 +92,7 @@ def _speed(figures: PoolFigures, before: PoolFigures) -> dict[str, float]:
     }
 
 
-def _request(shop: Workshop, policy: Policy, suite: str, run: StageRun, trajectory_id: str, task: Task) -> RolloutRequest:
+def _request(shop: Workshop, policy: Policy, label: str, run: StageRun, trajectory_id: str, task: Task) -> RolloutRequest:
     return RolloutRequest(
         trajectory_id=trajectory_id,
         task=task,
@@ -91,6 +103,6 @@ def _request(shop: Workshop, policy: Policy, suite: str, run: StageRun, trajecto
         stage="eval",
         wheel_turn=run.run.wheel_turn,
         step=None,
-        suite=suite,
+        suite=label,
         sample=0,
     )

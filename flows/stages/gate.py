@@ -1,41 +1,71 @@
-"""The gate: a candidate becomes the champion only if the held-out suites say that it is not worse.
+"""The gate: a candidate becomes the champion only if the held-out suites say that it is better, and none that it is worse.
 
-The first turn's policy has no champion to beat. Later, a candidate is promoted if on no suite it falls by more than
-`evaluation.largest_fall`; a paired test (McNemar, exact) on the same tasks is stored beside the decision.
+Better: over the tasks of all suites it solves more than the champion, and McNemar's exact test on the same tasks gives a p-value of at
+most `evaluation.largest_p_value`. Worse: it falls by more than `evaluation.largest_fall` on a suite. One test over all tasks, and not one
+for each suite, keeps the chance of a promotion without cause at that p-value. The first policy has no champion to beat.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from flows.config import EvaluationConfig
 from flows.plan import policy_id
 from flows.verdicts import Solved, paired, read_verdicts
 from flows.workshop import Workshop
 from warehouse import Failure, Policy
 
+ALL = "all suites"
+
 
 def promote(shop: Workshop, turn: int) -> dict[str, Any]:
-    """Compare the turn's policy with the champion and promote it or not; returns the comparison and the decision."""
-    candidate = shop.policy(policy_id(turn, "rl"))
-    champions = [policy for policy in shop.lake.policies("promoted") if policy.wheel_turn < turn]
-    champion = max(champions, key=lambda policy: policy.wheel_turn, default=None)
-    comparison = compare_on_suites(shop, champion, candidate) if champion else {}
-    fallen = [name for name, row in comparison.items() if row["difference"] < -shop.config.evaluation.largest_fall]
-    if fallen:
-        shop.lake.add([Failure("gate", "not_promoted", f"{candidate.id} falls on {', '.join(fallen)}", comparison)])
-    else:
+    """Compare the turn's policy with the champion and promote it or not; returns the comparison, the decision and its reason."""
+    wanted = policy_id(turn, "rl")
+    candidate = next(iter(shop.lake.policies("id = ?", [wanted])), None)
+    champion = shop.champion(before=turn)
+    comparison = compare_on_suites(shop, champion, candidate) if champion and candidate else {}
+    refusal = "it was not made" if candidate is None else ""
+    if champion and candidate:
+        refusal = objection(comparison, shop.config.evaluation)
+    if refusal:
+        kept = champion.id if champion else "no policy yet"
+        shop.lake.add(
+            [Failure("gate", "not_promoted", f"{wanted}: {refusal}; the champion is {kept}", {"candidate": wanted, **comparison})]
+        )
+    elif candidate is not None:
         shop.lake.replace([replace(candidate, promoted=True)])
-    return {"candidate": candidate.id, "champion": champion.id if champion else None, "promoted": not fallen, **comparison}
+    reason = f"{wanted} is not promoted: {refusal}" if refusal else f"{wanted} is promoted: {_praise(comparison)}"
+    decision = {"candidate": wanted, "champion": champion.id if champion else None, "promoted": not refusal, "reason": reason}
+    return decision | comparison
+
+
+def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationConfig) -> str:
+    """Why the candidate of a comparison may not be promoted; empty where it may."""
+    suites = {name: row for name, row in comparison.items() if name != ALL}
+    unjudged = [name for name, row in suites.items() if not row["tasks"]]
+    if unjudged or not suites:
+        return f"no task of {', '.join(unjudged) or 'any suite'} has a verdict for both"
+    fallen = [
+        f"{name} by {-100 * row['difference']:.1f} points" for name, row in suites.items() if row["difference"] < -config.largest_fall
+    ]
+    if fallen:
+        return f"it falls on {', '.join(fallen)}"
+    together = comparison[ALL]
+    if together["difference"] <= 0 or together["mcnemar_p_value"] > config.largest_p_value:
+        return f"it is not better: {_change(together)}"
+    return ""
 
 
 def compare_on_suites(shop: Workshop, champion: Policy, candidate: Policy) -> dict[str, Any]:
-    """The comparison of the two on every suite."""
+    """The comparison of the two on every suite, and on the tasks of all of them together."""
     verdicts = read_verdicts(shop.lake)
-    return {
-        suite: compare(verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {}))
-        for suite in shop.config.evaluation.suites
+    pairs = {
+        suite: (verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {})) for suite in shop.config.evaluation.suites
     }
+    together = tuple({(suite, key): solved for suite, pair in pairs.items() for key, solved in pair[side].items()} for side in (0, 1))
+    return {suite: compare(*pair) for suite, pair in pairs.items()} | {ALL: compare(*together)}
 
 
 def compare(before: Solved, after: Solved) -> dict[str, Any]:
@@ -46,3 +76,11 @@ def compare(before: Solved, after: Solved) -> dict[str, Any]:
     before_share, after_share = (test.both + test.only_a) / test.tasks, (test.both + test.only_b) / test.tasks
     figures = {"tasks": test.tasks, "before": before_share, "after": after_share, "difference": test.difference}
     return {**figures, **{f"mcnemar_{name}": value for name, value in asdict(test).items()}}
+
+
+def _praise(comparison: Mapping[str, Mapping[str, Any]]) -> str:
+    return _change(comparison[ALL]) if comparison else "there is no champion to beat"
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['difference']:+.1f} points on {row['tasks']} tasks of all suites, p = {row['mcnemar_p_value']:.3g}"

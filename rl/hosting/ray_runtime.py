@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ray
@@ -34,6 +38,10 @@ class RayRuntime:
         # It only says that access to the cluster is guarded by a token, as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        with _own_end():
+            self._begin(config, cpus, gpus)
+
+    def _begin(self, config: RayConfig, cpus: float, gpus: float) -> None:
         if config.address is not None:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
             return
@@ -57,6 +65,17 @@ class RayRuntime:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+@contextmanager
+def _own_end() -> Iterator[None]:
+    """Keep this process's own way to end at SIGTERM, where it has one: `ray.init` puts Ray's in its place."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _remove_leftovers() -> None:

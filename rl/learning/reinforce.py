@@ -36,7 +36,7 @@ def train_reinforce(
     curriculum: Curriculum | None = None,
     on_breach: OnBreach = lambda breach: None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` by `config.steps` steps and write the result into `output`.
+    """Train the policy in `policy_path` by `config.steps` steps, or until `on_metric` ends it, and write the result into `output`.
 
     The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint, gives `curriculum` the state
     that stands there, and collects the step after it. `publish` is called before each `collect`, with the number of steps done as the
@@ -57,10 +57,11 @@ def train_reinforce(
     run_trainer(trainer, on_metric, config.epochs)
     if trainer.signs.fatal is not None:
         raise Unhealthy(trainer.signs.fatal)
-    trainer.publish_weights(config.steps)
+    steps = trainer.state.global_step // config.epochs
+    trainer.publish_weights(steps)
     with without_head(model):
         save_policy(model, tokenizer, output)
-    figures = {"steps": config.steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
+    figures = {"steps": steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
     return TrainResult(output, figures)
 
 

@@ -25,8 +25,11 @@ from rl.config import OptimizerConfig
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
 datasets.disable_progress_bars()
 
-OnMetric = Callable[[int, dict[str, float]], None]
-"""Told a step and its figures. After a resume it is told again of the steps since the last checkpoint."""
+OnMetric = Callable[[int, dict[str, float]], bool | None]
+"""Told a step and its figures; where it returns True, training ends there, with the weights as they are.
+
+After a resume it is told again of the steps since the last checkpoint.
+"""
 
 CHECKPOINTS = "checkpoints"
 
@@ -118,7 +121,7 @@ class FiguresCallback(TrainerCallback, ABC):
 
 
 class MetricsCallback(FiguresCallback):
-    """Passes the figures on."""
+    """Passes the figures on, and ends the training where it is told to."""
 
     def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
         super().__init__(steps_per_figure)
@@ -126,7 +129,8 @@ class MetricsCallback(FiguresCallback):
 
     def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
         """Report the finite ones."""
-        self._on_metric(step, finite_figures(logs))
+        if self._on_metric(step, finite_figures(logs)):
+            control.should_training_stop = True
 
 
 def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:

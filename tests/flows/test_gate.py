@@ -1,16 +1,17 @@
-"""The gate: the first policy passes, a better one passes, one that falls on a suite does not, and the reason is a row."""
+"""The gate: the first policy passes, a better one passes; one that falls on a suite or is not shown to be better does not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows.config import load_config
+from flows.config import EvaluationConfig, load_config
 from flows.home import Home
-from flows.stages.gate import promote
+from flows.stages.gate import ALL, compare, objection, promote
 from flows.workshop import Workshop
 from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
 
@@ -46,6 +47,7 @@ def test_the_first_is_promoted_and_a_better_one_after_it(shop: Workshop) -> None
     assert decision["promoted"] is True
     assert decision["held_out"]["tasks"] == 45
     assert decision["held_out"]["mcnemar_p_value"] < 0.001
+    assert decision["reason"].startswith("t2-rl is promoted: +44.4 points on 45 tasks")
     assert {policy.id for policy in shop.lake.policies("promoted")} == {"t1-rl", "t2-rl"}
 
 
@@ -56,3 +58,42 @@ def test_one_that_falls_is_kept_out_with_the_reason(shop: Workshop) -> None:
     assert promote(shop, 2)["promoted"] is False
     assert [failure.kind for failure in shop.lake.failures("gate")] == ["not_promoted"]
     assert [policy.id for policy in shop.lake.policies("promoted")] == ["t1-rl"]
+
+
+def test_a_turn_that_made_no_policy_keeps_the_champion(shop: Workshop) -> None:
+    evaluated(shop, 1, 20)
+    promote(shop, 1)
+    decision = promote(shop, 2)
+    assert (decision["promoted"], decision["champion"]) == (False, "t1-rl")
+    (failure,) = shop.lake.failures("gate")
+    assert failure.reason == "t2-rl: it was not made; the champion is t1-rl"
+
+
+def comparison(**suites: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
+    """Suites as (tasks, solved by the champion alone, solved by the candidate alone), and all of them together."""
+    rows, everything = {}, ({}, {})
+    for name, (tasks, lost, won) in suites.items():
+        before = {(name, i): i < lost for i in range(tasks)}
+        after = {(name, i): lost <= i < lost + won for i in range(tasks)}
+        rows[name] = compare(before, after)
+        everything[0].update(before)
+        everything[1].update(after)
+    return rows | {ALL: compare(*everything)}
+
+
+@pytest.mark.parametrize(
+    ("suites", "said"),
+    [
+        ({"easy": (500, 0, 30)}, ""),
+        ({"easy": (500, 3, 5)}, "it is not better"),
+        ({"easy": (500, 0, 0)}, "it is not better"),
+        ({"easy": (500, 20, 0)}, "it falls on easy by 4.0 points"),
+        ({"easy": (500, 20, 5), "deep": (500, 0, 200)}, "it falls on easy by 3.0 points"),
+        ({"easy": (500, 10, 5), "deep": (500, 0, 200)}, ""),
+        ({"easy": (500, 0, 30), "deep": (0, 0, 0)}, "no task of deep has a verdict for both"),
+        ({}, "no task of any suite has a verdict for both"),
+    ],
+)
+def test_only_what_is_better_on_all_and_worse_on_none_may_pass(suites: dict[str, tuple[int, int, int]], said: str) -> None:
+    objected = objection(comparison(**suites), EvaluationConfig())
+    assert objected.startswith(said) and bool(objected) == bool(said)

@@ -31,12 +31,14 @@ class Batch:
     make: Callable[[], Made]
 
 
-def work_off(run: StageRun, batches: Iterable[Batch]) -> None:
-    """Make and commit the batches that are not in the lake yet, in their order."""
+def work_off(run: StageRun, batches: Iterable[Batch], needed: bool = False) -> None:
+    """Make and commit the batches that are not in the lake yet, in their order, as many as the budget allows, or all that are `needed`."""
     done = {(metric.name, metric.step) for metric in run.lake.metrics(run.id)}
     for batch in batches:
         if (MADE + batch.part, batch.number) in done:
             continue
+        if not needed and run.spent():
+            return
         records, dropped = batch.make()
         counts = ((MADE, len(records)), (DROPPED, len(dropped)))
         marks = [_mark(run, prefix + batch.part, batch.number, count) for prefix, count in counts]

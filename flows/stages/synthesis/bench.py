@@ -69,12 +69,12 @@ class Bench:
 
     def champion(self) -> Policy:
         """The policy that the turns before have promoted last. Raises RequestError where there is none."""
-        champions = self.shop.lake.policies("promoted AND wheel_turn < ?", [self.turn])
-        if not champions:
+        champion = self.shop.champion(before=self.turn)
+        if champion is None:
             raise RequestError(
                 f"{self.shop.home.root} has no promoted policy of a turn before {self.turn} that could propose alternatives."
             )
-        return max(champions, key=lambda policy: policy.wheel_turn)
+        return champion
 
     def seed(self, part: str) -> int:
         """The seed of one part of this turn's work."""

@@ -20,12 +20,16 @@ from synth.teachers.opening import open_teacher
 from warehouse.errors import RequestError
 
 
-def parts(bench: Bench, kind: SynthesisKind) -> Iterator[Batch]:
-    """All batches of one kind of work, in their order."""
+def ground(bench: Bench, kind: SynthesisKind) -> Iterator[Batch]:
+    """What all turns stand on, and no budget cuts: the corpora and the suites."""
     if kind != "has" and (bench.turn == 1 or kind != "all"):
         yield from corpora(bench, everything=kind == "all")
     if kind == "all" and bench.turn == 1:
         yield from suites(bench)
+
+
+def parts(bench: Bench, kind: SynthesisKind) -> Iterator[Batch]:
+    """All other batches of one kind of work, in their order."""
     if kind in ("all", "webshaper"):
         yield from questions(bench)
         yield from rewordings(bench)
@@ -48,11 +52,13 @@ def synthesise(shop: Workshop, run: StageRun, turn: int, kind: SynthesisKind = "
     settings = shop.config.for_turn(turn).synth
     wanted = settings.teacher is not None and (kind != "webshaper" or bool(settings.rewording or settings.expander))
     with open_teacher(settings.teacher, shop.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
-        work_off(run, parts(Bench(shop, turn, teacher), kind))
+        bench = Bench(shop, turn, teacher)
+        work_off(run, ground(bench, kind), needed=True)
+        work_off(run, parts(bench, kind))
     splits = {"all": ("train", *shop.config.evaluation.suites), "webshaper": ("train",)}.get(kind, ())
     figures = {f"tasks.{split}": _count(shop, "tasks", "split = ?", [split]) for split in splits}
     empty = [name.removeprefix("tasks.") for name, count in figures.items() if not count]
-    if empty:
+    if empty and not run.stopped:
         raise RequestError(
             f"the graph gives no task for {', '.join(empty)}; the reasons are in the lake: "
             f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {shop.home.root}'

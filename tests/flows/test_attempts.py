@@ -1,0 +1,64 @@
+"""A stage is tried again after a fault, with new engines, and never after a wrong request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import httpx
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from flows.attempts import is_fault
+from flows.budgets import BudgetSpent
+from flows.locking import HomeBusy
+from rl.engine import EngineDead, EngineFault
+from rl.hosting.health import UnhealthyError
+from warehouse.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        ConnectionResetError("peer"),
+        TimeoutError("hung"),
+        EngineFault("out of memory"),
+        EngineDead("gone"),
+        ActorDiedError(),
+        RayTaskError("step", "trace", ValueError("inside")),
+        httpx.ConnectError("refused"),
+        duckdb.IOException("database is locked"),
+    ],
+)
+def test_what_a_machine_did_is_a_fault(error: Exception) -> None:
+    assert is_fault(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RequestError("no such suite"),
+        HomeBusy("in use"),
+        BudgetSpent("spent"),
+        UnhealthyError("the environment is down"),
+        FileNotFoundError(2, "nothing there"),
+        PermissionError(13, "not yours"),
+        duckdb.BinderException("no such column"),
+        KeyError("a bug"),
+        AssertionError("another"),
+    ],
+)
+def test_a_wrong_request_a_sign_of_health_and_a_bug_are_none(error: Exception) -> None:
+    assert not is_fault(error)
+
+
+def test_a_lake_whose_catalogue_is_gone_bad_is_a_fault_of_the_disk(tmp_path: Path) -> None:
+    from warehouse import Lake
+
+    Lake(tmp_path).close()
+    catalogue = tmp_path / "lake" / "catalog.sqlite"
+    catalogue.write_bytes(b"\0" * catalogue.stat().st_size)
+    with pytest.raises(duckdb.Error) as found:
+        Lake(tmp_path)
+    assert is_fault(found.value)

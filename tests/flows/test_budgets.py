@@ -1,0 +1,113 @@
+"""A turn's budget: what counts, when it is spent, and what a stage that it stops leaves behind."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.budgets import GIB, BudgetSpent, Meter, Spending, overspent, slice_meter, turn_meter
+from flows.operations import BudgetConfig
+from flows.runs import StageRun, execute
+from flows.stages.synthesis.batches import Batch, work_off
+from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "limit"),
+    [
+        (BudgetConfig(), Spending(1e9, 10**12, 10**15), None),
+        (BudgetConfig(hours=1), Spending(3599), None),
+        (BudgetConfig(hours=1), Spending(3600), "hours"),
+        (BudgetConfig(tokens=10), Spending(0, 10), "tokens"),
+        (BudgetConfig(disk_gib=0.5), Spending(0, 0, GIB // 2), "disk_gib"),
+        (BudgetConfig(hours=1, tokens=10), Spending(0, 11), "tokens"),
+    ],
+)
+def test_the_first_limit_that_is_reached_is_named(budget: BudgetConfig, spent: Spending, limit: str | None) -> None:
+    found = overspent(budget, spent)
+    assert (found[0] if found else None) == limit
+
+
+def test_what_is_spent_stays_spent_and_an_unlimited_turn_is_never_reckoned() -> None:
+    amounts = iter([Spending(tokens=5), Spending(tokens=10), Spending(tokens=0)])
+    meter = Meter(BudgetConfig(tokens=10), lambda: next(amounts), look_seconds=0.0)
+    assert [meter.overspent() is not None for _ in range(4)] == [False, True, True, True]
+    assert Meter(BudgetConfig(), lambda: pytest.fail("there is nothing to reckon")).overspent() is None
+
+
+def test_hours_tokens_and_disk_of_a_turn_are_those_of_the_lake(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    with Lake(tmp_path) as lake:
+        lake.add([completion("a", 100)])
+        meter = turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=1))
+        assert meter.reckon().since(meter.before).tokens == 0, "what the teacher wrote before the turn is not the turn's"
+        lake.add([run("t1-cpt", 1, now, 50.0), run("t2-cpt", 2, now, 30.0), run("t2-sft", 2, now, 12.0)])
+        lake.add([trajectory("x", 2, 7), trajectory("y", 1, 100), completion("b", 20)])
+        (tmp_path / "weights").write_bytes(b"0" * 1000)
+        spent = turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=1)).reckon().since(meter.before)
+        assert (spent.seconds, spent.tokens) == (42.0, 27)
+        assert spent.size > 1000
+
+
+def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begun_is_left_out(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def work(at_work: StageRun) -> dict[str, Any]:
+        for step in range(1, 100):
+            steps.append(step)
+            lake.add([trajectory(f"s{step}", 1, 10)])
+            if at_work.metric(step, {"loss": 1.0}):
+                break
+        return {"policy": "t1-cpt"}
+
+    with Lake(tmp_path) as lake:
+        meter = turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=25))
+        meter.look_seconds = 0.0
+        worked, figures = execute(lake, "t1-cpt", "cpt", 1, {}, work, meter)
+        assert worked and steps == [1, 2, 3]
+        assert figures["stopped"] == "t1-cpt stops: 30 tokens of 25 are spent"
+        assert [(f.stage, f.kind, f.item) for f in lake.failures()] == [("cpt", "budget_tokens", {"run": "t1-cpt", "turn": 1})]
+        assert execute(lake, "t1-cpt", "cpt", 1, {}, work, meter)[0] is False, "it is done"
+        with pytest.raises(BudgetSpent, match=r"t1-sft is left out.*raise budget\.tokens"):
+            execute(lake, "t1-sft", "sft", 1, {}, work, turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=25)))
+        assert [run.id for run in lake.runs()] == ["t1-cpt"]
+        assert execute(lake, "t2-cpt", "cpt", 2, {}, work, turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=25)))[0] is True
+
+
+def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+
+        def batch(number: int) -> Batch:
+            return Batch("documents", number, lambda: ([Document(f"d{number}", "t", "x" * 1000, "s"), completion(str(number), 10)], []))
+
+        def work(at_work: StageRun) -> dict[str, Any]:
+            work_off(at_work, [batch(number) for number in range(5)])
+            return {}
+
+        states = []
+        while not states or states[-1] != "completed":
+            meter = slice_meter(lake, tmp_path, 1, BudgetConfig(tokens=20))
+            meter.look_seconds = 0.0
+            execute(lake, "t1-synth", "synth", 1, {}, work, meter)
+            states.append(lake.runs()[0].state)
+        assert states == ["paused", "paused", "completed"]
+        assert len(lake.documents()) == 5
+        assert lake.failures() == [], "a pause drops nothing"
+
+
+def run(run_id: str, turn: int, started: datetime, seconds: float) -> Run:
+    return Run(run_id, "cpt", turn, {}, "", None, None, "completed", started, started + timedelta(seconds=seconds))
+
+
+def completion(name: str, tokens: int) -> Completion:
+    return Completion(name, "teacher", {"q": name}, "text", "stop", tokens // 2, tokens - tokens // 2)
+
+
+def trajectory(name: str, turn: int, tokens: int) -> Trajectory:
+    said = Turn(0, tuple(range(tokens)), (0.0,) * tokens, "said", None, None, (), "", None, None, 0.1, 0)
+    return Trajectory(
+        name, "k", "p", "rl", 3, (1,), (said,), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, datetime.now(UTC), 0.1, turn
+    )  # fmt: skip

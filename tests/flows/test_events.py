@@ -1,0 +1,98 @@
+"""People are told of what happens, by a command and by a webhook, and a hook that fails stops nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from flows.events import Event, tell
+from flows.operations import EventsConfig, Happening
+from warehouse import Lake
+
+PROMOTION = Event(Happening.promotion, Path("runs/demo"), "t2-gate", "t2-rl is promoted: «besser»", {"p": 0.01})
+
+
+@pytest.fixture(autouse=True)
+def without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes to Prefect is for the test that has a server."""
+    monkeypatch.setattr("flows.events.emit_event", lambda *given, **named: None)
+
+
+@contextmanager
+def receiver(status: int = 200) -> Iterator[tuple[str, list[tuple[dict[str, str], Any]]]]:
+    """A server on this machine that keeps what is posted to it, and answers with `status`."""
+    received: list[tuple[dict[str, str], Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((dict(self.headers), json.loads(body)))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Tests are quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/hook", received
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_command_is_run_without_a_shell_with_the_event_on_its_standard_input(tmp_path: Path) -> None:
+    heard = tmp_path / "heard; touch $HOME"
+    script = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
+    with Lake(tmp_path / "home") as lake:
+        tell(PROMOTION, EventsConfig(command=(sys.executable, "-c", script, str(heard))), lake)
+        assert lake.failures() == []
+    told = json.loads(heard.read_text())
+    assert (told["event"], told["run"], told["sentence"]) == ("promotion", "t2-gate", "t2-rl is promoted: «besser»")
+    assert told["home"] == str(Path("runs/demo").resolve()) and told["facts"] == {"p": 0.01} and told["time"]
+
+
+def test_a_webhook_is_posted_to_with_the_token_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK_TOKEN", "secret")
+    with receiver() as (address, received):
+        tell(PROMOTION, EventsConfig(webhook=address, token_variable="HOOK_TOKEN"), None)
+    ((headers, body),) = received
+    assert headers["Authorization"] == "Bearer secret"
+    assert body["sentence"] == PROMOTION.sentence
+
+
+def test_only_what_is_asked_for_is_told(tmp_path: Path) -> None:
+    with receiver() as (address, received):
+        tell(PROMOTION, EventsConfig(webhook=address, on=(Happening.failed_schedule,)), None)
+        assert received == []
+
+
+def test_hooks_that_fail_are_recorded_and_raise_nothing(tmp_path: Path) -> None:
+    failing = (sys.executable, "-c", "import sys; sys.exit('no such channel')")
+    slow = (sys.executable, "-c", "import time; time.sleep(60)")
+    with Lake(tmp_path) as lake, receiver(status=500) as (address, _):
+        tell(PROMOTION, EventsConfig(command=failing, webhook=address), lake)
+        tell(PROMOTION, EventsConfig(command=slow, timeout_seconds=0.2), lake)
+        tell(PROMOTION, EventsConfig(command=("/no/such/program",), webhook="http://127.0.0.1:9/"), lake)
+        failures = lake.failures("events")
+    assert sorted(failure.kind for failure in failures) == ["command_failed"] * 3 + ["webhook_failed"] * 2
+    reasons = " ".join(failure.reason for failure in failures)
+    assert "no such channel" in reasons and "500" in reasons and "TimeoutExpired" in reasons and "FileNotFoundError" in reasons
+    assert all(failure.item["run"] == "t2-gate" for failure in failures)
+
+
+@pytest.mark.parametrize("wrong", [{"command": ()}, {"webhook": "ftp://x"}, {"on": ("birthday",)}, {"shell": True}])
+def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        EventsConfig.model_validate(wrong)
