@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import warnings
 
 import typer
 
-from flows.commands import data, evaluating, imports, judging, lake, looking, stages, wheel
+from flows.commands import data, evaluating, imports, judging, lake, looking, schedules, stages, wheel
+from flows.environment import quiet_libraries
 
 app = typer.Typer(
     help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
@@ -22,24 +22,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for family in (wheel, stages, evaluating, looking, imports, judging, data, lake):
+for family in (wheel, stages, evaluating, schedules, looking, imports, judging, data, lake):
     family.register(app)
 
 
 def main() -> None:
     """Run the command line and leave with its exit status."""
-    # Telemetry of every library under us is off unless the user has said otherwise.
-    for name in ("DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", "VLLM_NO_USAGE_STATS"):
-        os.environ.setdefault(name, "1")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    quiet_libraries()
     # A flow that fails raises, and that is told once, below.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    logging.getLogger("vllm").setLevel(logging.ERROR)
-    # TRL names the vLLM versions that its own generation was tested with; ours does not go through it.
-    warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
     flywheel = logging.getLogger("flywheel")
