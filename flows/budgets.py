@@ -1,7 +1,7 @@
 """What a turn of the wheel has spent, and whether that is all it may spend.
 
 A stage asks between its steps, stops where nothing is left, and keeps what it has made; the sentence that says so is a row of
-`failures`. Stages of making and training that had not begun are then left out; evaluations and the gate are not cut, for they tell what
+`failures`. Stages of training that had not begun are then left out; evaluations and the gate are not cut, for they tell what
 the turn was worth. The reckoning follows from the lake and the home alone, so a run that was killed reckons as one that was not.
 """
 

@@ -123,7 +123,8 @@ def execute(
         log.info("%s is done: nothing to do", run_id)
         return False, done.figures
     run = Run(run_id, stage, turn, settings, digest(settings), lake.snapshot(), None, "running", datetime.now(UTC))
-    _may_begin(lake, run, meter)
+    if stage != "synth":  # synthesis makes what later turns stand on in any case, and stops behind that
+        _may_begin(lake, run, meter)
     lake.replace([run])
     at_work = StageRun(lake, run, meter)
     log.info("%s begins", run_id)

@@ -146,6 +146,21 @@ def test_a_run_that_fails_is_retried_and_then_reported(worked: SyncPrefectClient
     assert told["facts"]["flow_run"] == str(failing.id)
 
 
+def test_turns_whose_budget_is_spent_end_early_and_the_next_goes_on(environment: dict[str, str], tmp_path: Path) -> None:
+    home = tmp_path / "poor"
+    command = [FLYWHEEL, "run", "--profile", str(SMALL), "--home", str(home), "--turns", "2", "--set", "budget.hours=1e-9"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    with Lake(home, read_only=True) as lake:
+        done = {one.id: one.figures for one in lake.runs("state = 'completed'")}
+        left_out = {(one.item["run"], one.kind) for one in lake.failures() if one.kind == "budget_hours"}
+    assert done.keys() == {"t1-synth", "t0-init", "t1-gate", "t2-synth", "t2-gate"}
+    assert left_out == {(f"t{turn}-{stage}", "budget_hours") for turn in (1, 2) for stage in ("synth", "cpt")}
+    assert "hours of 1e-09 are spent" in done["t1-synth"]["stopped"] and done["t1-synth"]["tasks.held_out"] > 0
+    assert done["t1-gate"]["reason"] == "t1-rl is not promoted: it was not made"
+    assert (home / "report.html").is_file()
+
+
 @pytest.mark.engine
 @pytest.mark.long
 def test_a_cancelled_run_leaves_no_process_behind(environment: dict[str, str], home: Path, heard: Path) -> None:
