@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 3.0
 """How long they have to end by themselves after SIGTERM."""
 FAREWELL_SECONDS = 3.0
 """How long a run that is asked to end may take to stop what it started."""
@@ -42,6 +42,8 @@ _keep: list[subprocess.Popen[bytes]] = []
 
 def end_soon() -> None:
     """End this process in a few seconds, whatever it does, unless `stay` is called before."""
+    if _farewells:
+        return
     timer = threading.Timer(FAREWELL_SECONDS, os._exit, [128 + signal.SIGTERM])
     timer.daemon = True
     timer.start()

@@ -37,14 +37,14 @@ log = logging.getLogger("flywheel")
 HOURS = 3600.0
 
 
-def tell_failed(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+def tell_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Prefect's hook for a scheduled run that failed after its last attempt, or whose process died."""
-    _tell(Happening.failed_schedule, flow, run, f"{flow.name} failed: {state.message or state.name}")
+    _tell(Happening.failed_schedule, flow, flow_run, f"{flow.name} failed: {state.message or state.name}")
 
 
-def tell_cancelled(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+def tell_cancelled(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Prefect's hook for a scheduled run that somebody cancelled."""
-    _tell(Happening.stopped_run, flow, run, f"{flow.name} was cancelled")
+    _tell(Happening.stopped_run, flow, flow_run, f"{flow.name} was cancelled")
 
 
 def _tell(happening: Happening, flow: Flow[..., Any], run: FlowRun, sentence: str) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prefect import flow, tags
+from prefect.exceptions import TerminationSignal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from flows.artifacts import figure_rows, show_in_prefect
 from flows.attempts import attempt
 from flows.budgets import BudgetSpent, Meter, slice_meter, turn_meter
 from flows.events import Event, tell
+from flows.guardian import end_soon
 from flows.home import Home
 from flows.operations import BudgetConfig, Happening
 from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
@@ -141,7 +143,12 @@ def opened(home: Path, patience_seconds: float = 0.0) -> Iterator[Workshop]:
             yield stack.enter_context(workshop(home))
         else:
             config = Home(home).load().attempts
-            yield attempt("open the home", lambda: stack.enter_context(workshop(home, patience_seconds)), config)
+            shop = attempt("open the home", lambda: stack.enter_context(workshop(home, patience_seconds)), config)
+            try:
+                yield shop
+            except TerminationSignal:  # engines are stopped next, and that may hang
+                end_soon()
+                raise
 
 
 def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:

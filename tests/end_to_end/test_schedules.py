@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = Path(__file__).parent / "small.toml"
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 POOL = "flywheel"
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 CANCELLED_WITHIN_SECONDS = 10.0
 
 
@@ -166,7 +166,7 @@ def test_turns_whose_budget_is_spent_end_early_and_the_next_goes_on(environment:
 def test_a_cancelled_run_leaves_no_process_behind(environment: dict[str, str], home: Path, heard: Path) -> None:
     served = [FLYWHEEL, "serve", "--home", str(home), "--name", "served"]
     with get_client(sync_client=True) as client, running(served, environment):
-        deployment = soon(lambda: deployment_of(client, "flywheel-evaluation/served"), "the deployment is there")
+        deployment = soon(lambda: deployment_of(client, "served", "flows.scheduled.evaluation"), "the deployment is there")
         run = client.create_flow_run_from_deployment(deployment)
         soon(lambda: {"ray::VllmEngine", "VLLM::EngineCore"} <= {name_of(process) for process in started_by(run.id)}, "an engine is up")
         left = started_by(run.id)
@@ -222,10 +222,8 @@ def runs_of(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
     return [run for run in client.read_flow_runs() if run.deployment_id == deployment]
 
 
-def deployment_of(client: SyncPrefectClient, name: str) -> UUID | None:
-    return next(
-        (one.id for one in client.read_deployments() if one.name == name.partition("/")[2] and one.entrypoint.endswith("evaluation")), None
-    )
+def deployment_of(client: SyncPrefectClient, name: str, entrypoint: str) -> UUID | None:
+    return next((one.id for one in client.read_deployments() if (one.name, one.entrypoint) == (name, entrypoint)), None)
 
 
 def started_by(run: UUID) -> list[psutil.Process]:
