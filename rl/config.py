@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -122,16 +124,41 @@ class SupervisedConfig(OptimizerConfig):
     """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
 
 
+class GeneralTextConfig(Section):
+    """Ordinary text that is read among the agentic one, against forgetting."""
+
+    path: Path
+    """A file of rows (.jsonl, .parquet, .csv, .tsv), a folder that `datasets` has saved, or one of Markdown and plain text."""
+    column: str = "text"
+    """Where rows have their text."""
+    share: float = Field(default=0.05, gt=0, lt=1)
+    """Share of the tokens of each stage that are general text, as far as there is so much."""
+    held_out: PositiveInt = 50
+    """Texts that are never trained on: their loss is measured before and after."""
+
+
 class CptConfig(SupervisedConfig):
     """Continual pre-training; the rate is that of a small policy from scratch."""
 
     learning_rate: PositiveFloat = 2e-3
+    contexts: tuple[PositiveInt, ...] = ()
+    """Tokens of the longest example, and of a row, of each stage in turn; a stage reads what the one before could not hold. Empty: one
+    stage, by `row_tokens` and `max_example_tokens`."""
+    general: GeneralTextConfig | None = None
+
+    @model_validator(mode="after")
+    def _check_contexts(self) -> CptConfig:
+        if any(later <= earlier for earlier, later in pairwise(self.contexts)):
+            raise ValueError(f"contexts must grow from stage to stage, and they are {list(self.contexts)}")
+        return self
 
 
 class SftConfig(SupervisedConfig):
     """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
 
     learning_rate: PositiveFloat = 5e-4
+    mask_observations: bool = True
+    """Leave prompts and observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
 
 
 class EngineConfig(Section):

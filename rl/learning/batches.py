@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from typing import TypeVar
 
 import torch
@@ -72,6 +72,21 @@ def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, env
     advantages = estimator(groups)
     by_turn = advantages if advantages.dim() == 3 else advantages.unsqueeze(2).expand_as(groups.turn_rewards)
     return [_row(trajectory, by_turn[place][: len(_acting(trajectory))].tolist()) for trajectory, place in zip(kept, places, strict=True)]
+
+
+def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
+    """`row` as if the policy had sampled its observations: they are masked no more, and share the advantage of the action before them.
+
+    Args:
+        logprobs: the policy's own log-probability of each token of the completion, which no engine has sampled.
+    """
+    advantages = list(accumulate(zip(row.action_mask, row.advantages, strict=True), lambda before, now: now if now[0] else (0, before[1])))
+    return replace(
+        row,
+        action_mask=(1,) * len(row.action_mask),
+        logprobs=tuple(own if acted else said for acted, own, said in zip(row.action_mask, row.logprobs, logprobs, strict=True)),
+        advantages=tuple(advantage for _, advantage in advantages),
+    )
 
 
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:

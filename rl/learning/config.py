@@ -132,6 +132,8 @@ class ReinforceConfig(OptimizerConfig):
     """Weight of the mean entropy over the step's action tokens, in nats, which is taken from the loss."""
     epochs: PositiveInt = 1
     """Optimiser steps on the trajectories of one step."""
+    mask_observations: bool = True
+    """Leave the tokens of observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
     temperature: PositiveFloat = 1.0
     """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
     trajectories_per_pass: PositiveInt = 16
@@ -147,6 +149,12 @@ class ReinforceConfig(OptimizerConfig):
     def _check_clip(self) -> ReinforceConfig:
         if self.loss_type == "cispo" and self.clip_high < 1:
             raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
+        return self
+
+    @model_validator(mode="after")
+    def _check_observations(self) -> ReinforceConfig:
+        if not self.mask_observations and self.estimator in CRITICS:
+            raise ValueError(f"rl.mask_observations = false goes with no critic, and rl.estimator = {self.estimator} has one")
         return self
 
     @property

@@ -1,22 +1,151 @@
-"""Agentic continual pre-training: packed text of every kind (documents, plans, reasoning, decisions), loss on all tokens."""
+"""Agentic continual pre-training: packed text of every kind (documents, plans, reasoning, decisions), loss on all tokens.
+
+In one stage, or in several of growing context (AgentFounder, arXiv 2509.13310: 32 K tokens, then 128 K on the long examples), each with a
+share of general text. A stage has a trainer, a schedule and checkpoints of its own; its steps are counted on from those of the one before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from rl.config import CptConfig
+from rl.learning.general import mean_loss, split_texts, stretches, take
 from rl.learning.supervised import train_on_examples
-from rl.learning.training import OnMetric, TrainResult
+from rl.learning.training import CHECKPOINTS, OnMetric, TrainResult
+from rl.policies.examples import encode_examples
+from rl.policies.policy import load_policy
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
 from warehouse.records import Example
+
+SUMS = ("examples", "tokens", "trained_tokens", "rows", "steps", "seconds")
+"""Figures of the stages that add up."""
 
 
 def train_cpt(
-    policy_path: Path, examples: Iterable[Example], output: Path, config: CptConfig, seed: int, on_metric: OnMetric
+    policy_path: Path,
+    examples: Iterable[Example],
+    output: Path,
+    config: CptConfig,
+    seed: int,
+    on_metric: OnMetric,
+    general: Sequence[str] = (),
 ) -> TrainResult:
     """Train the policy in `policy_path` on all tokens of `examples`; the same call goes on where an earlier one was stopped.
 
     The result lies in `output`, its checkpoints below that. Figures: examples, examples left out because too long, tokens, trained tokens,
-    rows, the share of their room that is used (`packed`), steps, seconds (of this call) and the last loss in nats a token.
+    rows, the share of their room that is used (`packed`), steps, seconds (of this call) and the last loss in nats a token. With
+    `config.contexts` these are of all stages together, and `stage_N` holds those of each; a stage without examples is passed over. With
+    `config.general` there are further `general_tokens`, `general_share` of all tokens, `general_loss_before` and `general_loss_after`, in
+    nats a token.
+
+    Args:
+        general: texts of which `config.general` takes its share.
+
+    Raises:
+        RequestError: there is nothing to train on.
     """
-    return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False)
+    if not config.contexts and config.general is None:
+        return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False)
+    tokenizer = load_policy(policy_path)[1]
+    read, held_out = split_texts(general, config.general.held_out, seed) if config.general else ([], [])
+    before = mean_loss(policy_path, held_out, config.row_tokens) if held_out else None
+    if before is not None:
+        on_metric(0, {"general_loss": before})
+    result = _in_stages(policy_path, _with_ids(examples, tokenizer), read, tokenizer, output, config, seed, on_metric)
+    if before is None:
+        return result
+    after = mean_loss(output, held_out, config.row_tokens)
+    on_metric(result.figures["steps"], {"general_loss": after})
+    return TrainResult(output, {**result.figures, "general_loss_before": before, "general_loss_after": after})
+
+
+def stages_of(config: CptConfig) -> list[CptConfig]:
+    """The settings of each stage. Rows grow with the context, and a step has as many fewer of them, so that it keeps its tokens."""
+    return [_with_context(config, context) for context in config.contexts] or [config]
+
+
+def _with_context(config: CptConfig, context: int) -> CptConfig:
+    rows, at_once = (max(1, size * config.row_tokens // context) for size in (config.rows_per_step, config.rows_per_pass))
+    lengths = {"row_tokens": context, "max_example_tokens": context}
+    return config.model_copy(update={**lengths, "rows_per_step": rows, "rows_per_pass": math.gcd(rows, at_once)})
+
+
+def _in_stages(
+    policy_path: Path,
+    examples: Sequence[Example],
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    config: CptConfig,
+    seed: int,
+    on_metric: OnMetric,
+) -> TrainResult:
+    """Stage after stage; all but the last leave their policy among the checkpoints, from which a call that was stopped takes it up."""
+    parts = _by_context(examples, stages_of(config))
+    used = [number for number, (_, chosen) in parts.items() if chosen]
+    if not used:
+        raise RequestError(f"There is nothing to pre-train on: no example has 1 to {stages_of(config)[-1].max_example_tokens} tokens.")
+    found: dict[int, dict[str, Any]] = {number: {"examples": 0} for number in parts}
+    start, done = policy_path, 0
+    for number in used:
+        stage, chosen = parts[number]
+        folder = output if number == used[-1] else output / CHECKPOINTS / f"stage_{number}"
+        mixed, figures = _mix(chosen, texts, tokenizer, stage, seed_from(seed, number))
+        seed_of_stage = seed if number == 1 else seed_from(seed, number)
+        result = train_on_examples(start, mixed, folder, stage, seed_of_stage, _shifted(on_metric, done), masked=False)
+        found[number] = {**result.figures, **figures}
+        start, done = folder, done + result.figures["steps"]
+    left_out = len(examples) - sum(len(chosen) for _, chosen in parts.values())
+    return TrainResult(output, _together(found, left_out, config))
+
+
+def _by_context(examples: Sequence[Example], stages: Sequence[CptConfig]) -> dict[int, tuple[CptConfig, list[Example]]]:
+    """Each stage, by its number from 1, and the examples that its context holds and that of the one before does not."""
+    limits = [0, *(stage.max_example_tokens for stage in stages)]
+    return {
+        number: (stage, [example for example in examples if limits[number - 1] < len(example.token_ids) <= limits[number]])
+        for number, stage in enumerate(stages, start=1)
+    }
+
+
+def _mix(
+    examples: Sequence[Example], texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stage: CptConfig, seed: int
+) -> tuple[list[Example], dict[str, Any]]:
+    """The examples of a stage with its share of general text, from another place of it in each stage, and how much that is."""
+    if stage.general is None:
+        return list(examples), {}
+    tokens = sum(len(example.token_ids) for example in examples)
+    turn = seed % len(texts)
+    pieces = stretches([*texts[turn:], *texts[:turn]], tokenizer, stage.row_tokens)
+    taken = take(pieces, round(tokens * stage.general.share / (1 - stage.general.share)))
+    return [*examples, *taken], {"general_tokens": sum(len(example.token_ids) for example in taken)}
+
+
+def _with_ids(examples: Iterable[Example], tokenizer: PreTrainedTokenizerBase) -> list[Example]:
+    """Those of the examples that are not empty, with the token ids by which stages choose."""
+    listed = list(examples)
+    encoded = zip(listed, encode_examples(listed, tokenizer), strict=True)
+    return [replace(example, token_ids=ids.token_ids, loss_mask=tuple(map(int, ids.trained))) for example, ids in encoded if ids.token_ids]
+
+
+def _shifted(on_metric: OnMetric, steps: int) -> OnMetric:
+    return lambda step, figures: on_metric(steps + step, figures)
+
+
+def _together(found: Mapping[int, Mapping[str, Any]], left_out: int, config: CptConfig) -> dict[str, Any]:
+    """The figures of all stages, with those of each where there are several."""
+    trained = [stage for stage in found.values() if stage["examples"]]
+    figures: dict[str, Any] = {**trained[-1], **{name: sum(stage[name] for stage in trained) for name in SUMS}}
+    room = sum(stage["tokens"] / stage["packed"] for stage in trained)
+    figures |= {"examples_left_out": left_out, "packed": figures["tokens"] / room}
+    if config.general is not None:
+        tokens = sum(stage["general_tokens"] for stage in trained)
+        figures |= {"general_tokens": tokens, "general_share": tokens / figures["tokens"]}
+    return figures | ({f"stage_{number}": dict(stage) for number, stage in found.items()} if config.contexts else {})

@@ -21,7 +21,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.estimators import ESTIMATORS
-from rl.learning.batches import Row, collate_rows, rows_of, split_rows
+from rl.learning.batches import Row, collate_rows, rows_of, split_rows, with_observations
 from rl.learning.checkpointing import Stateful, load_parts, save_parts
 from rl.learning.config import CRITICS, ReinforceConfig
 from rl.learning.critic import Critic, estimate, value_loss, without_head
@@ -145,7 +145,18 @@ class ReinforceTrainer(GRPOTrainer):
         for name, value in figures.items():
             self._metrics["train"][name].append(value)
         rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
+        if not self._config.mask_observations:
+            rows = self._unmasked(rows)
         return self._passes(self._criticised(rows, self._critic) if self._critic else rows)
+
+    @torch.no_grad()
+    def _unmasked(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows with their observations in the loss, under the log-probabilities that the policy gives them now."""
+        unmasked: list[Row] = []
+        for part in filter(None, split_rows(rows, self._config.passes)):
+            said = super()._get_per_token_logps_and_entropies(self.model, *_whole(self._tensors(part)))[0].tolist()
+            unmasked += [with_observations(row, own[: len(row.completion_ids)]) for row, own in zip(part, said, strict=True)]
+        return unmasked
 
     @torch.no_grad()
     def _criticised(self, rows: Sequence[Row], critic: Critic) -> list[Row]:

@@ -14,5 +14,8 @@ from warehouse.records import Example
 def train_sft(
     policy_path: Path, examples: Iterable[Example], output: Path, config: SftConfig, seed: int, on_metric: OnMetric
 ) -> TrainResult:
-    """Train the policy in `policy_path` on the trained segments of `examples`, as `train_cpt` does on all of them."""
-    return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=True)
+    """Train the policy in `policy_path` on the trained tokens of `examples`, as `train_cpt` does on all of them.
+
+    An example that was sampled says by its token ids and mask which these are, any other one by its segments.
+    """
+    return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=config.mask_observations)

@@ -50,6 +50,11 @@ def read_documents(path: Path, source: str | None = None) -> Corpus:
     return Corpus(documents=tuple(unique.values()), failures=tuple(failures))
 
 
+def read_column(path: Path, column: str) -> tuple[list[str], list[Failure]]:
+    """The texts in one column of a file of rows, and its rows that have none; errors as in `read_facts`."""
+    return _read(path, (column,), lambda row, source: _text(row, column), path.stem)
+
+
 def _read(path: Path, columns: tuple[str, ...], build: Callable[[Mapping[str, Any], str], R], source: str) -> tuple[list[R], list[Failure]]:
     if not path.is_file():
         raise RequestError(f"There is no file {path}: check the path.")
