@@ -31,7 +31,7 @@ from warehouse.errors import RequestError
 Rows = list[dict[str, Any]]
 Work = Callable[[StageRun], dict[str, Any]]
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
-Variant = Literal["", "fixed_first", "fixed_last"]
+Variant = Literal["", "fixed_first", "fixed_last", "without_cpt"]
 
 
 @flow(name="synthesis", flow_run_name="synthesis of turn {turn}, {kind}")
@@ -55,9 +55,9 @@ def synthesis_flow(
 
 @flow(name="training", flow_run_name="{stage} of turn {turn}, {variant}")
 def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, variant: Variant = "") -> Rows:
-    """One of the training stages of a turn; `variant` fixes RL's horizon at its first or last value."""
+    """One of the training stages of a turn, or a `variant` of it (`flows.plan.VARIANTS`)."""
     with opened(home) as shop:
-        parent = _parent(shop, stage, turn)
+        parent = _parent(shop, stage, turn, variant)
         meter = _meter(shop, turn) if turn else None
 
         def work(run: StageRun) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, va
 
             if stage == "init":
                 return initialise(shop, run)
-            return {"cpt": pretrain, "sft": finetune}[stage](shop, run, turn, parent)
+            return pretrain(shop, run, turn, parent) if stage == "cpt" else finetune(shop, run, turn, parent, variant)
 
         return _stage(shop, policy_id(turn, stage, variant), stage, turn, work, variant, meter)
 
@@ -190,11 +190,12 @@ def _meter(shop: Workshop, turn: int) -> Meter:
     return turn_meter(shop.lake, shop.home.root, turn, shop.config.budget)
 
 
-def _parent(shop: Workshop, stage: TrainingStage, turn: int) -> str:
+def _parent(shop: Workshop, stage: TrainingStage, turn: int, variant: Variant) -> str:
     """The policy that a stage starts from; it must be there."""
     if stage == "init":
         return ""
-    if stage == "cpt":
+    skips = variant == "without_cpt"
+    if stage == "cpt" or (stage == "sft" and skips):
         champion = shop.champion(before=turn)
         return champion.id if champion else shop.policy(policy_id(0, "init")).id
-    return shop.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage])).id
+    return shop.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage], variant if skips else "")).id

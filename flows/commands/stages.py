@@ -31,10 +31,11 @@ class TrainStage(StrEnum):
 
 
 class Variant(StrEnum):
-    """Horizons to compare with the growing one."""
+    """Stages to compare with the wheel's own."""
 
     fixed_first = "fixed_first"
     fixed_last = "fixed_last"
+    without_cpt = "without_cpt"
 
 
 def register(app: typer.Typer) -> None:
@@ -68,12 +69,16 @@ def train(
     stage: TrainStage,
     home: HomeOption,
     turn: TurnOption = 1,
-    variant: Annotated[Variant | None, typer.Option(help="RL with the horizon fixed at its first or its last value.")] = None,
+    variant: Annotated[Variant | None, typer.Option(help="RL with a fixed horizon, or SFT and RL without CPT before.")] = None,
 ) -> None:
     """Train one stage of a turn whose earlier stages are done.
 
     Example: flywheel train rl --home runs/demo --turn 1 --variant fixed_first
     """
+    from flows.plan import check_variant
+
+    if variant is not None:
+        check_variant(stage.value, variant.value)
     from flows.stage_flows import run_stage, training_flow
 
     run_stage(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")

@@ -16,7 +16,7 @@ from warehouse.digests import seed_from
 
 
 def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
-    """Policy optimisation under the growing horizon, or under the fixed one that `variant` names."""
+    """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent."""
     config = shop.config.for_turn(turn).rl
     seed = seed_from(shop.config.seed, "rl", turn)
     tasks = shop.lake.tasks(split="train")
@@ -35,9 +35,9 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
 
 
 def fix_horizon(curriculum: CurriculumConfig, variant: str) -> CurriculumConfig:
-    """The curriculum with its horizon fixed at the first or the last value, or as it is where there is no variant."""
-    rounds = {"": curriculum.rounds, "fixed_first": curriculum.rounds[:1], "fixed_last": curriculum.rounds[-1:]}[variant]
-    return curriculum.model_copy(update={"rounds": rounds})
+    """The curriculum with its horizon fixed at the first or the last value, or as it is where the variant is none of these."""
+    fixed = {"fixed_first": curriculum.rounds[:1], "fixed_last": curriculum.rounds[-1:]}
+    return curriculum.model_copy(update={"rounds": fixed.get(variant, curriculum.rounds)})
 
 
 def pass_rates(shop: Workshop, turn: int) -> dict[str, float]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from flows.plan import policy_id
 from flows.runs import StageRun
 from flows.stages.policies import finish, register
 from flows.workshop import Workshop
+from rl.config import CptConfig
 from rl.learning.cpt import train_cpt
 from rl.learning.sft import train_sft
 from rl.policies.policy import create_policy
 from synth.worlds.world import world_words
-from warehouse import Example
+from warehouse import Example, Failure
+from warehouse.corpora.texts import read_texts
 from warehouse.digests import seed_from
 
 CPT_KINDS = ("document", "fas_plan", "fas_reason", "has")
@@ -42,20 +45,32 @@ def pretrain(shop: Workshop, run: StageRun, turn: int, parent: str) -> dict[str,
     return _supervise(shop, run, turn, "cpt", parent, examples)
 
 
-def finetune(shop: Workshop, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
-    """Cold-start SFT on the trajectories chosen for this turn, observations masked."""
-    return _supervise(shop, run, turn, "sft", parent, _examples(shop, ("trajectory",), turn))
+def finetune(shop: Workshop, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
+    """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
+    return _supervise(shop, run, turn, "sft", parent, _examples(shop, ("trajectory",), turn), variant)
 
 
-def _supervise(shop: Workshop, run: StageRun, turn: int, stage: str, parent: str, examples: Sequence[Example]) -> dict[str, Any]:
+def _supervise(
+    shop: Workshop, run: StageRun, turn: int, stage: str, parent: str, examples: Sequence[Example], variant: str = ""
+) -> dict[str, Any]:
     settings = shop.config.for_turn(turn)
-    folder = shop.home.policies / policy_id(turn, stage)
+    folder = shop.home.policies / policy_id(turn, stage, variant)
     start, seed = shop.folder(shop.policy(parent)), seed_from(shop.config.seed, run.id)
     if stage == "cpt":
-        result = train_cpt(start, examples, folder, settings.cpt, seed, run.metric)
+        texts, unread = _general_texts(settings.cpt)
+        result = train_cpt(start, examples, folder, settings.cpt, seed, run.metric, general=texts)
+        shop.lake.add(unread)
     else:
         result = train_sft(start, examples, folder, settings.sft, seed, run.metric)
-    return finish(shop, run, turn, stage, parent, result)
+    return finish(shop, run, turn, stage, parent, result, variant)
+
+
+def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
+    """The general text that pre-training takes its share of, and what of it cannot be read."""
+    if config.general is None:
+        return [], []
+    texts, failures = read_texts(config.general.path, config.general.column)
+    return texts, [replace(failure, stage="cpt") for failure in failures]
 
 
 def _examples(shop: Workshop, kinds: Sequence[str], turn: int) -> list[Example]:
