@@ -9,6 +9,7 @@ from math import comb, sqrt
 
 import numpy as np
 from scipy.stats import binomtest
+from scipy.stats import t as student
 
 _RESAMPLES_AT_ONCE = 1_000_000
 """Numbers drawn in one piece of a bootstrap: 8 MB of indices, whatever the size of the sample."""
@@ -72,6 +73,19 @@ def bootstrap_mean(values: Sequence[float], resamples: int = 10_000, confidence:
     means = np.concatenate([sample[generator.integers(0, len(sample), (size, len(sample)))].mean(axis=1) for size in sizes])
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(sample.mean()), float(low), float(high))
+
+
+def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """The mean of a few independent `values`, such as one a seed, with Student's interval (Student 1908): mean ± t(n - 1) · s / √n.
+
+    One value has no interval: its ends are the value itself. Raises ValueError where there are none.
+    """
+    if len(values) == 0:
+        raise ValueError("no values to take the mean of")
+    sample = np.asarray(values, dtype=np.float64)
+    mean, size = float(sample.mean()), len(sample)
+    half = float(student.ppf((1 + confidence) / 2, size - 1) * sample.std(ddof=1)) / sqrt(size) if size > 1 else 0.0
+    return Interval(mean, mean - half, mean + half)
 
 
 def bootstrap_difference(

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
-from eval.statistics import bootstrap_difference, bootstrap_mean, majority_at_k, mcnemar, pass_at_k, pass_hat_k, wilson
+from eval.statistics import (
+    Interval,
+    bootstrap_difference,
+    bootstrap_mean,
+    majority_at_k,
+    mcnemar,
+    pass_at_k,
+    pass_hat_k,
+    student_mean,
+    wilson,
+)
 
 COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -41,6 +51,16 @@ def test_bootstrap_follows_from_its_seed_alone() -> None:
     values = np.random.default_rng(1).normal(size=50).tolist()
     assert bootstrap_mean(values, seed=3) == bootstrap_mean(values, seed=3)
     assert bootstrap_mean(values, seed=3) != bootstrap_mean(values, seed=4)
+
+
+def test_a_mean_over_seeds_has_students_interval_and_one_seed_has_none() -> None:
+    """t(0.975, 2) = 4.3027, of the usual table."""
+    interval = student_mean([0.5, 0.6, 0.7])
+    assert interval.value == pytest.approx(0.6)
+    assert (interval.low, interval.high) == pytest.approx((0.6 - 4.3027 * 0.1 / 3**0.5, 0.6 + 4.3027 * 0.1 / 3**0.5), abs=1e-5)
+    assert student_mean([0.5]) == Interval(0.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match="no values"):
+        student_mean([])
 
 
 def test_paired_bootstrap_uses_the_pairs() -> None:

@@ -1,0 +1,334 @@
+"""What each idea is worth on the generated world: `python benchmarks/ablations.py --home runs/ablations [--only masks] [--seeds 0 1 2]`.
+
+For each claim a reference and variants that differ from it in one thing, on the same tasks and with the same seeds; what is compared
+is greedy success on held-out tasks after RL, and where pre-training is in question the last loss of SFT too. Each variant has a
+home for each seed under `--home`. Those that are done are passed over and those that were cut short go on, so the same command goes on
+where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page.
+
+A seed has a world, questions, a tokenizer and first weights of its own. `start` is what the variants of a seed share: synthesis, CPT on
+FAS, SFT. A variant is a copy of it (or of `grpo`, whose trajectories HAS rewrites) in which the stages that it changes are done
+anew, and all after them. benchmarks/ablations.toml has the sizes. Means have Student's 95 % interval over the seeds; differences are taken
+seed by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from eval.statistics import Interval, student_mean
+from flows.config import FlywheelConfig, load_config
+from flows.home import Home
+from flows.plan import completed, evaluation_id, policy_id, synthesis_id
+from flows.runs import StageRun, execute
+from flows.workshop import Workshop, workshop
+from rl.learning.signs import Unhealthy
+from warehouse import Lake
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+
+SIZES = Path(__file__).with_suffix(".toml")
+SUITE = "held_out"
+STAGES = ("cpt", "sft", "rl")
+TABLE = "<!-- benchmarks/ablations.py writes this table -->"
+
+Work = Callable[[StageRun], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of doing it: what it is called, its settings, and the first stage that is not the start's.
+
+    `text` is the kind of examples that its pre-training reads; `cpt` is left out altogether where it begins with `sft` from `t0-init`.
+    """
+
+    name: str
+    words: str
+    settings: tuple[str, ...] = ()
+    begins: str = "rl"
+    parent: str = "t1-sft"
+    text: str = ""
+    copies: str = "start"
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its policies end in; nothing in `grpo`, which is the wheel's own way."""
+        return "" if self.name == "grpo" else self.name
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages that it does itself."""
+        return STAGES[STAGES.index(self.begins) :]
+
+    @property
+    def policy(self) -> str:
+        """The policy at its end."""
+        return policy_id(1, "rl", self.suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What is in question, by whom it was claimed, and its variants; the first one is the reference."""
+
+    name: str
+    words: str
+    variants: tuple[str, ...]
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("grpo", "GRPO, observations masked, horizon 3, 4, 5"),
+        Variant("unmasked_rl", "observations in the loss of RL", ("rl.mask_observations=false",)),
+        Variant("unmasked_sft", "observations in the loss of SFT", ("sft.mask_observations=false",), "sft", "t1-cpt"),
+        Variant("fixed_short", "horizon fixed at 3", ("rl.horizon.rounds=[3]",)),
+        Variant("fixed_long", "horizon fixed at 5", ("rl.horizon.rounds=[5]",)),
+        Variant("gated", "horizon 3, 4, 5 by evidence", ("rl.horizon.gate.steps=3",)),
+        Variant(
+            "gspo",
+            "GSPO",
+            ("rl.loss_type=grpo", "rl.importance_sampling_level=sequence", "rl.clip_low=3e-4", "rl.clip_high=4e-4"),
+        ),
+        Variant("rloo", "RLOO", ("rl.estimator=rloo",)),
+        Variant("ppo", "PPO with a critic", ("rl.estimator=gae",)),
+        Variant("fas_has", "CPT on FAS and HAS", (), "cpt", "t0-init", "has", "grpo"),
+        Variant("documents", "CPT on documents, as many tokens", (), "cpt", "t0-init", "documents"),
+        Variant("no_cpt", "no CPT", (), "sft", "t0-init"),
+    )
+}
+CLAIMS = (
+    Claim("masks", "Observations do not belong in the loss (Search-R1, 2503.09516)", ("grpo", "unmasked_rl", "unmasked_sft")),
+    Claim("horizon", "A growing horizon beats fixed ones (ScalingInter-RL, 2509.08755)", ("grpo", "fixed_short", "fixed_long", "gated")),
+    Claim("algorithms", "The algorithm matters", ("grpo", "gspo", "rloo", "ppo")),
+    Claim("cpt", "Agentic CPT helps, FAS and HAS both (AgentFounder, 2509.13310)", ("grpo", "fas_has", "documents", "no_cpt")),
+)
+REFERENCE_WORDS = {"cpt": "CPT on FAS"}
+"""What the reference is called in a claim where its general name says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a variant came to on one seed."""
+
+    success: float
+    sft_loss: float
+
+
+def run_variant(root: Path, variant: Variant, seed: int) -> None:
+    """Do what is left to do of a variant, and of what it is a copy of."""
+    home = place(root, variant.name, seed)
+    if done(home, variant):
+        return
+    if not home.root.is_dir():
+        if variant.copies == "start":
+            begin(root, seed)
+        else:
+            run_variant(root, VARIANTS[variant.copies], seed)
+        copy_home(place(root, variant.copies, seed), home, load_config(str(SIZES), (f"seed={seed}", *variant.settings)))
+    with workshop(home.root) as shop:
+        parent = variant.parent
+        for stage in variant.stages:
+            policy = policy_id(1, stage, variant.suffix)
+            do(shop, policy, stage, partial(train, shop, variant, stage, parent))
+            parent = policy
+        do(shop, evaluation_id(parent, SUITE), "eval", partial(judge, shop, parent))
+
+
+def begin(root: Path, seed: int) -> None:
+    """What the variants of a seed share."""
+    home = place(root, "start", seed)
+    home.claim(load_config(str(SIZES), (f"seed={seed}",)))
+    if policy_id(1, "sft") in completed(home):
+        return
+    from flows.stages.synthesis.work import synthesise
+    from flows.stages.training import finetune, initialise, pretrain
+
+    with workshop(home.root) as shop:
+        do(shop, synthesis_id(1), "synth", lambda run: synthesise(shop, run, 1))
+        do(shop, "t0-init", "init", lambda run: initialise(shop, run))
+        do(shop, "t1-cpt", "cpt", lambda run: pretrain(shop, run, 1, "t0-init"))
+        do(shop, "t1-sft", "sft", lambda run: finetune(shop, run, 1, "t1-cpt"))
+
+
+def train(shop: Workshop, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
+    """One stage of a variant."""
+    from flows.stages.reinforcement import reinforce
+    from flows.stages.training import finetune
+
+    if stage == "cpt":
+        return pretrain_on(shop, variant, parent, run)
+    return {"sft": finetune, "rl": reinforce}[stage](shop, run, 1, parent, variant.suffix)
+
+
+def pretrain_on(shop: Workshop, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
+    """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
+    from flows.stages.policies import finish
+    from flows.stages.synthesis.batches import work_off
+    from flows.stages.synthesis.bench import Bench
+    from flows.stages.synthesis.corpus_text import documents
+    from flows.stages.synthesis.higher_order import own_decisions
+    from flows.stages.training import CPT_KINDS
+    from rl.learning.cpt import train_cpt
+
+    work_off(run, {"has": own_decisions, "documents": documents}[variant.text](Bench(shop, 2)))
+    examples = shop.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
+    folder = shop.home.policies / policy_id(1, "cpt", variant.suffix)
+    settings, seed = shop.config.for_turn(1).cpt, seed_from(shop.config.seed, "t1-cpt")
+    result = train_cpt(shop.folder(shop.policy(parent)), examples, folder, settings, seed, run.metric)
+    return finish(shop, run, 1, "cpt", parent, result, variant.suffix)
+
+
+def judge(shop: Workshop, policy: str, run: StageRun) -> dict[str, Any]:
+    """Greedy success on the held-out suite."""
+    from flows.stages.evaluation import evaluate
+
+    return evaluate(shop, shop.policy(policy), SUITE, run)
+
+
+def do(shop: Workshop, run_id: str, stage: str, work: Work) -> None:
+    """A stage's work with its row in the lake, unless it is done; Prefect, which would start a server for each home, is not needed."""
+    execute(shop.lake, run_id, stage, 1, shop.config.for_turn(1).model_dump(mode="json"), work)
+
+
+def copy_home(source: Home, home: Home, config: FlywheelConfig) -> None:
+    """A home with the lake and the policies of `source` under another configuration; there as a whole or not at all."""
+    draft = Home(home.root.with_name(f"{home.root.name}.draft"))
+    shutil.rmtree(draft.root, ignore_errors=True)
+    draft.claim(config)
+    for part in ("lake", "policies"):
+        shutil.copytree(source.root / part, draft.root / part)
+    draft.root.rename(home.root)
+
+
+def place(root: Path, name: str, seed: int) -> Home:
+    """The home of a variant on a seed."""
+    return Home(root / f"seed{seed}" / name)
+
+
+def done(home: Home, variant: Variant) -> bool:
+    """Whether a variant has been judged."""
+    return evaluation_id(variant.policy, SUITE) in completed(home)
+
+
+def read_result(home: Home, variant: Variant) -> Result | None:
+    """What a variant came to, out of its lake; None where it is not done."""
+    if not done(home, variant):
+        return None
+    sft = policy_id(1, "sft", variant.suffix if "sft" in variant.stages else "")
+    with Lake(home.root, read_only=True) as lake:
+        sql = "SELECT success FROM evaluations WHERE policy = ? AND suite = ? AND hops IS NULL"
+        (row,) = lake.query(sql, [variant.policy, SUITE]).to_pylist()
+        (loss,) = [run.figures["loss"] for run in lake.runs("id = ?", [sft])]
+    return Result(row["success"], loss)
+
+
+def table(root: Path, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """A row for each variant of each claim: the seeds that are done, means, and differences from the claim's reference."""
+    found = {(name, seed): read_result(place(root, name, seed), variant) for name, variant in VARIANTS.items() for seed in seeds}
+    for claim in CLAIMS:
+        reference = claim.variants[0]
+        for name in claim.variants:
+            results = {seed: result for seed in seeds if (result := found[name, seed]) is not None}
+            against = {seed: result for seed in results if (result := found[reference, seed]) is not None and name != reference}
+            losses = [result.sft_loss for result in results.values()] if claim.name == "cpt" else []
+            yield {
+                "claim": claim.name,
+                "variant": name,
+                "words": REFERENCE_WORDS.get(claim.name, VARIANTS[name].words) if name == reference else VARIANTS[name].words,
+                "seeds": sorted(results),
+                "missing": [seed for seed in seeds if seed not in results],
+                "success": _mean([result.success for result in results.values()]),
+                "difference": _mean([results[seed].success - result.success for seed, result in against.items()]),
+                "sft_loss": _mean(losses),
+            }
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as one table."""
+    lines = ["| claim | variant | seeds | success, % | against the first, points | last SFT loss | `--only` |", f"|{' --- |' * 7}"]
+    words = {claim.name: claim.words for claim in CLAIMS}
+    for row in rows:
+        missing = f"; not yet {', '.join(map(str, row['missing']))}" if row["missing"] else ""
+        cells = (
+            words.pop(row["claim"], ""),
+            row["words"],
+            f"{len(row['seeds'])}{missing}",
+            _shown(row["success"], 100, "{:.1f}"),
+            _shown(row["difference"], 100, "{:+.1f}"),
+            _shown(row["sft_loss"], 1, "{:.3f}"),
+            f"`{row['variant']}`",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _mean(values: Sequence[float]) -> Interval | None:
+    return student_mean(values) if values else None
+
+
+def _shown(interval: Interval | None, scale: float, form: str) -> str:
+    """A mean with the ends of its interval, which one seed alone does not have."""
+    if interval is None:
+        return ""
+    value, low, high = (form.format(scale * end).replace("-", "\N{MINUS SIGN}") for end in (interval.value, interval.low, interval.high))
+    return f"{value} ({low} to {high})" if interval.low < interval.high else value
+
+
+def update(page: Path, text: str) -> None:
+    """Put the table into a page, in the place of the one that stands behind the mark."""
+    before, _, after = page.read_text().partition(TABLE)
+    rest = after.lstrip("\n").split("\n\n", 1)
+    page.write_text(f"{before}{TABLE}\n\n{text}\n" + (f"\n{rest[1]}" if len(rest) > 1 else ""))
+
+
+def chosen(only: str) -> list[Variant]:
+    """The variants that are asked for, by their own names or by those of claims; all of them without any."""
+    claims = {claim.name: claim.variants for claim in CLAIMS}
+    asked = [name for part in only.split(",") if part for name in claims.get(part, (part,))]
+    unknown = [name for name in asked if name not in VARIANTS]
+    if unknown:
+        raise SystemExit(f"there is no variant {unknown[0]!r}; choose of {', '.join([*claims, *VARIANTS])}")
+    return [variant for variant in VARIANTS.values() if not asked or variant.name in asked]
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
+    parser.add_argument("--only", default="", help="names of variants or of claims, with commas between them")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--update", type=Path, help="write the table into this page too")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("flywheel").setLevel(logging.INFO)
+    failed = [] if arguments.table else list(run_all(arguments.home, chosen(arguments.only), arguments.seeds))
+    rows = list(table(arguments.home, arguments.seeds))
+    if arguments.update:
+        update(arguments.update, markdown(rows))
+    shown = [{name: asdict(value) if isinstance(value, Interval) else value for name, value in row.items()} for row in rows]
+    print(json.dumps({"failed": failed, "rows": shown}) if arguments.json else markdown(rows))
+    raise SystemExit(1 if failed else 0)
+
+
+def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int]) -> Iterator[str]:
+    """Run each variant on each seed; yields what came to no end, and goes on with the next."""
+    for variant in variants:
+        for seed in seeds:
+            try:
+                run_variant(root, variant, seed)
+            except (RequestError, Unhealthy) as error:
+                logging.error("%s on seed %d: %s", variant.name, seed, error)
+                yield f"{variant.name} on seed {seed}: {error}"
+
+
+if __name__ == "__main__":
+    main()
