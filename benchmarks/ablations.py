@@ -218,7 +218,7 @@ def done(home: Home, variant: Variant) -> bool:
 
 
 def read_result(home: Home, variant: Variant) -> Result | None:
-    """What a variant came to, out of its lake; None where it is not done."""
+    """What a variant came to, out of its lake; None where it is not done, or none of its trajectories has a verdict."""
     if not done(home, variant):
         return None
     sft = policy_id(1, "sft", variant.suffix if "sft" in variant.stages else "")
@@ -226,7 +226,7 @@ def read_result(home: Home, variant: Variant) -> Result | None:
         sql = "SELECT success FROM evaluations WHERE policy = ? AND suite = ? AND hops IS NULL"
         (row,) = lake.query(sql, [variant.policy, SUITE]).to_pylist()
         (loss,) = [run.figures["loss"] for run in lake.runs("id = ?", [sft])]
-    return Result(row["success"], loss)
+    return None if row["success"] is None else Result(row["success"], loss)
 
 
 def table(root: Path, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
