@@ -207,8 +207,10 @@ class Lake:
         try:
             with cursor_in_lake(connection) as cursor:
                 check_readable(cursor, str(self.place.home))
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, duckdb.IOException):  # the catalogue answers, and the data does not
+                raise self._unreachable(error) from error
             raise
         return connection
 

@@ -242,5 +242,5 @@ def test_a_lake_in_s3_is_compacted_and_refuses_other_keys(tmp_path: Path, s3: St
         assert lake.query("FROM ducklake_list_files('lake', 'trajectories')").num_rows == 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-        with Lake(tmp_path, read_only=True) as reader, pytest.raises(RequestError, match=r"403|Forbidden|denied"):
-            reader.query("SELECT max(id) FROM trajectories")
+        with pytest.raises(RequestError, match=r"cannot be reached: .*403"):
+            Lake(tmp_path, read_only=True)
