@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.config import FlywheelConfig
 from flows.home import Home
-from flows.plan import Step, steps
+from flows.plan import Step, gate_id, steps
 from flows.progress import Progress, StageProgress, read_progress
 from flows.top.time_left import Remaining, stage_left, wheel_left
 from warehouse import Lake
@@ -24,7 +24,7 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """One stage of the plan: `state` is done, running, failed or to do; `seconds` what it took, where it is done."""
+    """One stage of the plan: `state` as in its run, or to do, or left out; `seconds` what it took, where it is done."""
 
     run: str
     stage: str
@@ -148,7 +148,8 @@ def _stage_state(step: Step | dict[str, Any], runs: Mapping[str, dict[str, Any]]
     if working is not None and working.run == run_id:
         return StageState(run_id, stage, turn, "running", None)
     if row is None:
-        return StageState(run_id, stage, turn, "to do", None)
+        gate = runs.get(gate_id(step.turn)) if isinstance(step, Step) else None
+        return StageState(run_id, stage, turn, "left out" if gate and gate["state"] == "completed" else "to do", None)
     state = {"completed": "done", "running": "stopped"}.get(row["state"], row["state"])
     seconds = (row["finished"] - row["started"]).total_seconds() if state == "done" and row["finished"] else None
     return StageState(run_id, stage, turn, state, seconds)

@@ -27,6 +27,7 @@ _MARKS = {
     "stopped": ("‖", "yellow"),
     "paused": ("‖", "yellow"),
     "to do": ("·", "dim"),
+    "left out": ("–", "dim"),
 }
 _INVALID_LIMIT = 0.02
 
@@ -63,7 +64,7 @@ def _headline(state: State) -> Text:
         silence = words(state.now - state.progress.written)
         who = f"no word from process {state.progress.process} for {silence}"
         return Text(f"{who}: it was killed, or it hangs; the same command goes on", "yellow")
-    done = all(stage.state == "done" for stage in state.stages)
+    done = all(stage.state in ("done", "left out") for stage in state.stages)
     return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` goes on", "green" if done else "yellow")
 
 

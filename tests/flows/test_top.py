@@ -99,8 +99,8 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
 @pytest.mark.slow
 def test_a_home_in_which_nothing_is_at_work_says_so(watcher: Watcher) -> None:
     shown = text(watcher.look())
-    assert "nothing is running" in shown
-    assert "▶" not in shown
+    assert "finished: nothing is running" in shown, "both gates have spoken: what never ran was left out"
+    assert "▶" not in shown and "– synth" in shown
     assert "invalid" in shown
 
 
