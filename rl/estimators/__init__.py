@@ -11,6 +11,7 @@ from rl.estimators.environments import environment_deviation, task_normalized
 from rl.estimators.gae import bilevel_gae, gae, whiten
 from rl.estimators.groups import Estimator, Groups, dr_grpo, grpo, has_signal, rloo
 from rl.estimators.turns import process, returns_to_go
+from rl.estimators.vtrace import vtrace
 
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": grpo,
@@ -40,5 +41,6 @@ __all__ = [
     "returns_to_go",
     "rloo",
     "task_normalized",
+    "vtrace",
     "whiten",
 ]

@@ -21,14 +21,19 @@ from warehouse.records import Outcome, Trajectory, Turn
 
 Number = TypeVar("Number", int, float)
 
+UNKNOWN = -1
+"""Stands where a token has no version of the weights: on observations and padding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One trajectory to learn from; all but `prompt_ids` and `turn_rewards` have the same length, one value a token.
 
-    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `turn_ends` is 1
-    on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's reward.
-    `returns` and `values` are the critic's targets and what it said when the step was collected; empty where there is no critic.
+    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `logprobs` are
+    those of the policy that the loss takes its ratio against: what sampled the tokens, unless a correction made it the learner; then
+    `sampled_logprobs` are those of what sampled them. `versions` are those of the weights that sampled each token, `UNKNOWN` elsewhere.
+    `turn_ends` is 1 on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's
+    reward. `returns` and `values` are the critic's targets and what it said when the step was collected; empty where there is no critic.
     """
 
     prompt_ids: tuple[int, ...]
@@ -40,6 +45,10 @@ class Row:
     turn_rewards: tuple[float, ...]
     returns: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    sampled_logprobs: tuple[float, ...] = ()
+    trajectory_id: str = ""
+    task_key: str = ""
 
     @property
     def action_tokens(self) -> int:
@@ -56,6 +65,11 @@ def is_valid(trajectory: Trajectory) -> bool:
     """Whether a trajectory may take part in rewards, means and losses: it has a reward, no fault, and at least one action token."""
     has_actions = any(turn.action_ids for turn in trajectory.turns)
     return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
+
+
+def token_versions(turn: Turn) -> tuple[int, ...]:
+    """The version of the weights that sampled each token of an action."""
+    return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)
 
 
 def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, environments: Mapping[str, str] | None = None) -> list[Row]:
@@ -100,7 +114,7 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
     """The tensors that TRL's GRPO loss takes: prompts padded on the left (B, P), completions on the right (B, C).
 
     `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C). `returns` and
-    `old_values` of the same shape are the critic's, 0 where there is none.
+    `old_values` of the same shape are the critic's, 0 where there is none; `sampled_logps` and `versions` tell of what sampled each token.
     """
     prompt_width = max(len(row.prompt_ids) for row in rows)
     width = max(len(row.completion_ids) for row in rows)
@@ -111,6 +125,8 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
         "completion_mask": torch.tensor([_pad_right([1] * len(row.completion_ids), width, 0) for row in rows]),
         "tool_mask": torch.tensor([_pad_right(row.action_mask, width, 0) for row in rows]),
         "old_per_token_logps": torch.tensor([_pad_right(row.logprobs, width, 0.0) for row in rows]),
+        "sampled_logps": torch.tensor([_pad_right(row.sampled_logprobs or row.logprobs, width, 0.0) for row in rows]),
+        "versions": torch.tensor([_pad_right(row.versions, width, UNKNOWN) for row in rows]),
         "advantages": torch.tensor([_pad_right(row.advantages, width, 0.0) for row in rows]),
         "returns": torch.tensor([_pad_right(row.returns, width, 0.0) for row in rows]),
         "old_values": torch.tensor([_pad_right(row.values, width, 0.0) for row in rows]),
@@ -176,6 +192,9 @@ def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
         advantages=tuple(chain.from_iterable([piece.advantage] * len(piece.ids) for piece in pieces)),
         turn_ends=tuple(chain.from_iterable([*[0] * (len(piece.ids) - 1), int(piece.is_action)] for piece in pieces)),
         turn_rewards=tuple(_turn_rewards(trajectory)),
+        versions=tuple(chain.from_iterable(piece.versions for piece in pieces)),
+        trajectory_id=trajectory.id,
+        task_key=trajectory.task_key,
     )
 
 
@@ -183,6 +202,7 @@ def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
 class _Piece:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
     is_action: bool
     advantage: float = 0.0
 
@@ -191,9 +211,10 @@ def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
     """The action and the observation of a turn, without empty ones; an action takes the next of `advantages`."""
     if len(turn.action_ids) != len(turn.action_logprobs):
         raise ValueError(f"turn {turn.index} has {len(turn.action_ids)} action ids but {len(turn.action_logprobs)} log-probabilities")
-    action = [_Piece(turn.action_ids, turn.action_logprobs, is_action=True, advantage=next(advantages))] if turn.action_ids else []
-    observation = [_Piece(turn.observation_ids, (0.0,) * len(turn.observation_ids), is_action=False)] if turn.observation_ids else []
-    return action + observation
+    action, size = [], len(turn.observation_ids)
+    if turn.action_ids:
+        action = [_Piece(turn.action_ids, turn.action_logprobs, token_versions(turn), is_action=True, advantage=next(advantages))]
+    return action + ([_Piece(turn.observation_ids, (0.0,) * size, (UNKNOWN,) * size, is_action=False)] if size else [])
 
 
 def _pad_left(values: Sequence[Number], width: int, padding: Number) -> list[Number]:

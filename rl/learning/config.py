@@ -20,8 +20,9 @@ EstimatorName = Literal[
     "process",
     "gae",
     "bilevel_gae",
+    "vtrace",
 ]
-CRITICS = frozenset({"gae", "bilevel_gae"})
+CRITICS = frozenset({"gae", "bilevel_gae", "vtrace"})
 """Estimators that need a critic."""
 
 
@@ -52,7 +53,7 @@ class RewardConfig(Section):
 
 
 class CriticConfig(Section):
-    """The critic, where `rl.estimator` is `gae` or `bilevel_gae`: PPO."""
+    """The critic, where `rl.estimator` is `gae`, `bilevel_gae` or `vtrace`: PPO."""
 
     learning_rate: PositiveFloat = 1e-3
     discount: float = Field(default=1.0, gt=0, le=1)
@@ -61,10 +62,55 @@ class CriticConfig(Section):
     """λ of generalised advantage estimation."""
     turn_discount: float = Field(default=0.95, gt=0, le=1)
     """Γ of `bilevel_gae`, from turn to turn."""
+    trust: PositiveFloat = 1.0
+    """ρ̄ of `vtrace`: the highest ratio to what sampled a token that its reward and value are weighed by."""
+    trace: PositiveFloat = 1.0
+    """c̄ of `vtrace`: the highest ratio that a difference is carried back over a token by."""
     clip: PositiveFloat = 0.2
     """How far a value may move from what it was when the step was collected before its gradient stops."""
     warmup_steps: NonNegativeInt = 5
     """Steps at the start in which the critic learns and the policy does not."""
+
+
+class CorrectionConfig(Section):
+    """What is done about tokens that an older policy sampled, by the ratio π / μ of the learner before the step to what sampled them."""
+
+    weights: Literal["truncated", "masked"] | None = None
+    """Weigh advantages by min(ratio, `above`), or by the ratio within [`below`, `above`] and 0 outside. The loss's own ratio and clip are
+    then against the learner before the step; without weights they are against what sampled."""
+    level: Literal["token", "sequence", "mean"] = "token"
+    """The ratio of each token, of its whole trajectory, or the geometric mean of that over the trajectory's tokens."""
+    below: float = Field(default=0.5, ge=0)
+    above: PositiveFloat = 2.0
+    reject: Literal["token", "sequence", "mean"] | None = None
+    """Take tokens, or whole trajectories, whose ratio lies outside the bounds below out of the loss and of its means."""
+    reject_below: float = Field(default=0.5, ge=0)
+    reject_above: PositiveFloat = 2.0
+
+    @property
+    def needed(self) -> bool:
+        """Whether the learner's own log-probabilities must be had before the step: a forward pass more."""
+        return self.weights is not None or self.reject is not None
+
+
+class ReplayConfig(Section):
+    """The buffer of trajectories between rollouts and learner. Its groups are the trajectories of one task, taken as a whole."""
+
+    max_staleness: NonNegativeInt = 2
+    """How many versions of the weights a group may be behind when it is trained on, by the version that it was begun under."""
+    stale: Literal["drop", "wait"] = "drop"
+    """With `asynchronous`. `drop`: groups are taken as they end, and those that have become too old are dropped and sampled anew.
+    `wait`: the learner waits for those that would become too old; none is dropped."""
+    capacity: PositiveInt | None = None
+    """Groups under way or waiting; None: as many as can be trained on before they are too old. Of those that were trained on, so many
+    are kept for `reuse`."""
+    reuse: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a step's groups that were trained on before, so that as many fewer are sampled. Give it an `rl.correction`."""
+
+    def groups(self, per_step: int) -> int:
+        """How many groups may be under way or waiting."""
+        most = (self.max_staleness + 1) * per_step
+        return min(most, self.capacity) if self.capacity and self.stale == "wait" else self.capacity or most
 
 
 class SignLimit(Section):
@@ -130,6 +176,13 @@ class ReinforceConfig(OptimizerConfig):
     """Weight of the KL divergence from the policy that training began with."""
     entropy_bonus: NonNegativeFloat = 0.0
     """Weight of the mean entropy over the step's action tokens, in nats, which is taken from the loss."""
+    mode: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"
+    """Rollouts and learner take turns; or the rollouts of a step run while the learner updates on the step before; or rollouts never stop,
+    new weights reach them on their way, and the learner takes what is there and not too old."""
+    older_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the actions that an older policy samples; needs `rollout.engine.older`. AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    replay: ReplayConfig = ReplayConfig()
+    correction: CorrectionConfig = CorrectionConfig()
     epochs: PositiveInt = 1
     """Optimiser steps on the trajectories of one step."""
     mask_observations: bool = True
@@ -155,6 +208,14 @@ class ReinforceConfig(OptimizerConfig):
     def _check_observations(self) -> ReinforceConfig:
         if not self.mask_observations and self.estimator in CRITICS:
             raise ValueError(f"rl.mask_observations = false goes with no critic, and rl.estimator = {self.estimator} has one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> ReinforceConfig:
+        if self.mode == "asynchronous" and self.filters.refills:
+            raise ValueError("rl.filters.refills samples a step's tasks anew, and with rl.mode = asynchronous no step has its own: leave it 0")
+        if self.mode == "asynchronous" and self.replay.groups(self.tasks_per_step) < self.tasks_per_step:
+            raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
         return self
 
     @property

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rl.estimators import bilevel_gae, gae, whiten
+from rl.estimators import bilevel_gae, gae, vtrace, whiten
 from rl.learning.batches import Row
 from rl.learning.config import CriticConfig
 
@@ -68,12 +68,15 @@ def without_head(model: PreTrainedModel) -> Iterator[None]:
             setattr(model, NAME, head)
 
 
-def estimate(rows: Sequence[Row], values: Sequence[Sequence[float]], estimator: str, config: CriticConfig) -> list[Row]:
+def estimate(
+    rows: Sequence[Row], values: Sequence[Sequence[float]], logprobs: Sequence[Sequence[float]], estimator: str, config: CriticConfig
+) -> list[Row]:
     """The rows with advantages, whitened over the step, returns, and the values that these are against.
 
     Args:
         values: for each row, one for each token of its completion.
-        estimator: `gae`, or `bilevel_gae`.
+        logprobs: the learner's of each token, in the same way; read by `vtrace` alone.
+        estimator: `gae`, `bilevel_gae` or `vtrace`.
     """
     if not rows:
         return []
@@ -82,6 +85,9 @@ def estimate(rows: Sequence[Row], values: Sequence[Sequence[float]], estimator: 
     rewards[ends] = torch.tensor([reward for row in rows for reward in row.turn_rewards], dtype=torch.float64)
     if estimator == "gae":
         advantages, returns = gae(rewards, padded, mask, config.discount, config.decay)
+    elif estimator == "vtrace":
+        log_ratios = _padded(logprobs) - _padded([row.logprobs for row in rows])
+        advantages, returns = vtrace(rewards, padded, log_ratios, mask, config.discount, config.decay, config.trust, config.trace)
     else:
         advantages, returns = bilevel_gae(rewards, padded, mask, ends, config.discount, config.decay, config.turn_discount)
     whitened = whiten(advantages, mask).tolist()

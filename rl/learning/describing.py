@@ -25,9 +25,8 @@ def describe(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     `reward_deviation` is the mean over groups of the deviation within each, `zero_variance` the share of groups with nothing to compare,
     `truncated` the share that the horizon ended. `sampled_entropy` is the mean of -log π of the action tokens as they were sampled, in
     nats: an estimate of the entropy that is there also where nothing is learnt from a step. `correct_logprob` is the mean log-probability
-    of the action tokens of successful trajectories: its decay comes before collapse (LLD, arXiv 2512.04220). `staleness` is how many
-    versions of the weights a token is behind the newest of the step, on average. `format/turn_k` and `tokens/turn_k` are the share of
-    readable actions and the mean number of tokens of turn k, from 1.
+    of the action tokens of successful trajectories: its decay comes before collapse (LLD, arXiv 2512.04220). `format/turn_k` and
+    `tokens/turn_k` are the share of readable actions and the mean number of tokens of turn k, from 1.
     """
     kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
     figures = {"trajectories": float(len(trajectories)), "valid": len(kept) / len(trajectories) if trajectories else 0.0}
@@ -62,14 +61,12 @@ def _rewards(kept: Sequence[Trajectory]) -> dict[str, float]:
 def _actions(kept: Sequence[Trajectory]) -> dict[str, float]:
     calls = tool_calls(turn for trajectory in kept for turn in trajectory.turns)
     correct = [value for trajectory in kept if trajectory.outcome is Outcome.SUCCESS for value in _logprobs(trajectory)]
-    versions = [version for trajectory in kept for turn in trajectory.turns for version in _versions(turn)]
     return {
         "turns": fmean(len(trajectory.turns) for trajectory in kept),
         "truncated": fmean(trajectory.stop_reason is StopReason.MAX_TURNS for trajectory in kept),
         "tool_calls": len(calls) / len(kept),
         "action_tokens": fmean(sum(len(turn.action_ids) for turn in trajectory.turns) for trajectory in kept),
         "sampled_entropy": -fmean(value for trajectory in kept for value in _logprobs(trajectory)),
-        "staleness": max(versions) - fmean(versions),
         **({"tool_success": fmean(call.outcome == OK for call in calls)} if calls else {}),
         **({"correct_logprob": fmean(correct)} if correct else {}),
     }
@@ -88,7 +85,3 @@ def _by_turn(kept: Sequence[Trajectory]) -> dict[str, float]:
 
 def _logprobs(trajectory: Trajectory) -> list[float]:
     return [value for turn in trajectory.turns for value in turn.action_logprobs]
-
-
-def _versions(turn: Turn) -> Sequence[int]:
-    return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)

@@ -30,6 +30,10 @@ class Filter(StrEnum):
     VOID_TURN = "void_turn"
     NO_VARIANCE = "no_variance"
     CERTAIN = "certain"
+    OFF_POLICY = "off_policy"
+    """Rejected by `rl.correction`: the policy that sampled it was too far from the learner."""
+    STALE = "stale"
+    """Too many versions old when the learner came to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +55,22 @@ class Collected:
     environments: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
     """How many times was sampled."""
+    reused: tuple[Trajectory, ...] = ()
+    """What is trained on beside them and was trained on before."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Further figures, of those who collected."""
 
     @property
     def kept(self) -> list[Trajectory]:
         """What is trained on."""
         dropped = {drop.trajectory_id for drop in self.drops}
-        return [trajectory for trajectory in self.trajectories if trajectory.id not in dropped]
+        return [trajectory for trajectory in (*self.trajectories, *self.reused) if trajectory.id not in dropped]
 
     def figures(self) -> dict[str, float]:
-        """Rounds of sampling, and the share of the trajectories that each filter left out."""
+        """Rounds of sampling, the share of the trajectories that each filter left out, and further ones."""
         counts = Counter(drop.filter for drop in self.drops)
-        shares = {f"filtered/{name}": counts[name] / max(len(self.trajectories), 1) for name in Filter}
-        return {"rounds": float(self.rounds), **shares}
+        shares = {f"filtered/{name}": counts[name] / max(len(self.trajectories) + len(self.reused), 1) for name in Filter}
+        return {"rounds": float(self.rounds), **shares, **self.measured}
 
 
 Sample = Callable[[int], Sequence[Trajectory]]

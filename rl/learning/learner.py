@@ -10,6 +10,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from rl.estimators import ESTIMATORS
 from rl.learning.batches import Row, collate_rows, rows_of, split_rows, with_observations
 from rl.learning.checkpointing import Stateful, load_parts, save_parts
 from rl.learning.config import CRITICS, ReinforceConfig
+from rl.learning.correction import correct
 from rl.learning.critic import Critic, estimate, value_loss, without_head
-from rl.learning.curriculum import Curriculum
 from rl.learning.describing import describe
-from rl.learning.filters import Collected
-from rl.learning.likelihoods import crossed, prompt_information, ratio_figures
+from rl.learning.filters import Collected, Drop, Filter
+from rl.learning.likelihoods import crossed, prompt_information, ratio_figures, staleness_figures
 from rl.learning.signs import SignMonitor
 from rl.learning.training import trainer_arguments
 from rl.policies.policy import save_policy
@@ -39,6 +40,9 @@ Collect = Callable[[int], Collected]
 
 Publish = Callable[[Path, int], None]
 """Loads the weights in a folder into the engines, as the version that trajectories of the next step are sampled from."""
+
+OnDrops = Callable[[int, Sequence[Drop]], None]
+"""Told of the trajectories of a step that a correction rejected."""
 
 WEIGHTS_KEPT = 2
 """Published weights that stay on disk, so that an engine that starts again finds those it is told to load."""
@@ -63,9 +67,13 @@ class ReinforceTrainer(GRPOTrainer):
         seed: int,
         collect: Collect,
         publish: Publish,
-        curriculum: Curriculum | None = None,
+        parts: Mapping[str, Stateful] | None = None,
+        on_drops: OnDrops = lambda step, drops: None,
     ) -> None:
-        """Prepare training `model` by `config`, with checkpoints and published weights below `output`."""
+        """Prepare training `model` by `config`, with checkpoints and published weights below `output`.
+
+        `parts` stand in the checkpoints by their names, beside what the trainer itself has to remember.
+        """
         self._critic = Critic(model, seed) if config.estimator in CRITICS else None
         super().__init__(
             model=model,
@@ -78,8 +86,9 @@ class ReinforceTrainer(GRPOTrainer):
         self._output = output
         self._collect = collect
         self._publish = publish
-        self._curriculum = curriculum
+        self._on_drops = on_drops
         self.signs = SignMonitor(config.health.limits)
+        self._parts: dict[str, Stateful] = {"signs": self.signs, **(parts or {})}
         self._step_inputs: list[dict[str, Any]] = []
         self._differences: list[float] = []
         self._log_ratios: list[Tensor] = []
@@ -96,7 +105,10 @@ class ReinforceTrainer(GRPOTrainer):
             shutil.rmtree(old)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios."""
+        """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios.
+
+        The difference is over tokens that the engines sampled with the weights that the learner has: older ones are to differ.
+        """
         if self._differences:
             logs["logprob_difference"] = max(self._differences)
         if self._log_ratios:
@@ -106,11 +118,6 @@ class ReinforceTrainer(GRPOTrainer):
         for collected in (self._differences, self._log_ratios, self._value_errors):
             collected.clear()
         super().log(logs, start_time)
-
-    @property
-    def _parts(self) -> dict[str, Stateful]:
-        """What goes into a checkpoint beside what TRL puts there."""
-        return {"signs": self.signs, **({"curriculum": self._curriculum} if self._curriculum else {})}
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.signs.fatal is not None:
@@ -139,35 +146,43 @@ class ReinforceTrainer(GRPOTrainer):
         times.append(time.monotonic())
         collected = self._collect(step)
         times.append(time.monotonic())
-        figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
-        figures |= describe(collected.trajectories) | collected.figures() | self._information(collected.trajectories)
-        figures |= self._curriculum.metrics() if self._curriculum else {}
-        for name, value in figures.items():
-            self._metrics["train"][name].append(value)
         rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
         if not self._config.mask_observations:
-            rows = self._unmasked(rows)
-        return self._passes(self._criticised(rows, self._critic) if self._critic else rows)
+            rows = [with_observations(row, said) for row, said in zip(rows, self._said(rows)[0], strict=True)]
+        figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
+        figures |= describe(collected.trajectories) | staleness_figures(rows, step - 1) | self._information(collected.trajectories)
+        if self._critic or self._config.correction.needed:
+            rows, collected, found = self._reviewed(step, rows, collected)
+            figures |= found
+        for name, value in {**figures, **collected.figures()}.items():
+            self._metrics["train"][name].append(value)
+        return self._passes(rows)
+
+    def _reviewed(self, step: int, rows: Sequence[Row], collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
+        """The rows with advantages against what the critic says now, and corrected for what was sampled by older policies."""
+        logprobs, values = self._said(rows)
+        if self._critic:
+            rows = estimate(rows, values, logprobs, self._config.estimator, self._config.critic)
+        if not self._config.correction.needed:
+            return list(rows), collected, {}
+        corrected = correct(rows, logprobs, self._config.correction)
+        reason = f"importance ratios outside {self._config.correction.reject_below:g} to {self._config.correction.reject_above:g}"
+        drops = [Drop(row.trajectory_id, row.task_key, Filter.OFF_POLICY, reason) for row in corrected.rejected]
+        self._on_drops(step, drops)
+        collected = replace(collected, drops=(*collected.drops, *drops))
+        return list(corrected.rows), collected, {"rejected_tokens": corrected.rejected_tokens}
 
     @torch.no_grad()
-    def _unmasked(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows with their observations in the loss, under the log-probabilities that the policy gives them now."""
-        unmasked: list[Row] = []
-        for part in filter(None, split_rows(rows, self._config.passes)):
-            said = super()._get_per_token_logps_and_entropies(self.model, *_whole(self._tensors(part)))[0].tolist()
-            unmasked += [with_observations(row, own[: len(row.completion_ids)]) for row, own in zip(part, said, strict=True)]
-        return unmasked
-
-    @torch.no_grad()
-    def _criticised(self, rows: Sequence[Row], critic: Critic) -> list[Row]:
-        """The rows with advantages against what the critic says now."""
-        said: dict[int, list[float]] = {}
+    def _said(self, rows: Sequence[Row]) -> tuple[list[list[float]], list[list[float]]]:
+        """For each row what the policy and the critic say now of each token of its completion: log-probabilities, and values."""
+        said: dict[int, tuple[list[float], list[float]]] = {}
         for part in filter(None, split_rows(rows, self._config.passes)):
             tensors = self._tensors(part)
-            super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))
-            for row, values in zip(part, critic.values(tensors["completion_ids"].size(1)).tolist(), strict=True):
-                said[id(row)] = values[: len(row.completion_ids)]
-        return estimate(rows, [said[id(row)] for row in rows], self._config.estimator, self._config.critic)
+            logprobs = super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))[0]
+            values = self._critic.values(logprobs.size(1)) if self._critic else logprobs[:, :0]
+            for row, *both in zip(part, logprobs.tolist(), values.tolist(), strict=True):
+                said[id(row)] = both[0][: len(row.completion_ids)], both[1][: len(row.completion_ids)]
+        return [said[id(row)][0] for row in rows], [said[id(row)][1] for row in rows]
 
     @torch.no_grad()
     def _information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -225,10 +240,12 @@ class ReinforceTrainer(GRPOTrainer):
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         loss: Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
         mask = inputs["tool_mask"].bool()
-        log_ratios = (self._logprobs - inputs["old_per_token_logps"])[mask]
-        self._log_ratios.append(log_ratios)
-        if self.state.global_step % self._config.epochs == 0:
-            self._differences.append(log_ratios.abs().max().item())
+        log_ratios = self._logprobs - inputs["sampled_logps"]
+        self._log_ratios.append(log_ratios[mask])
+        done, updates = divmod(self.state.global_step, self._config.epochs)
+        of_these_weights = mask & (inputs["versions"] == done)
+        if updates == 0 and of_these_weights.any():
+            self._differences.append(log_ratios[of_these_weights].abs().max().item())
         if self._config.entropy_bonus:
             loss = loss - self._config.entropy_bonus * self._entropies[mask].sum() / inputs["num_items_in_batch"]
         return self._with_critic(self._critic, loss, inputs) if self._critic else loss

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from rl.learning.batches import Row, is_valid
+from rl.learning.batches import UNKNOWN, Row, is_valid
 from warehouse.records import Trajectory
 
 
@@ -20,6 +21,15 @@ def ratio_figures(log_ratios: Tensor) -> dict[str, float]:
     weights = log_ratios.double().clamp(-20, 20).exp()
     share = weights.sum() ** 2 / (len(weights) * (weights**2).sum())
     return {"importance_ratio": weights.mean().item(), "effective_samples": share.item()}
+
+
+def staleness_figures(rows: Sequence[Row], version: int) -> dict[str, float]:
+    """By how many versions of the weights the sampled tokens of `rows` are behind `version`: the mean, and that of the oldest.
+
+    Nothing where no row has a token of a known version.
+    """
+    behind = [version - each for row in rows for each in row.versions if each != UNKNOWN]
+    return {"staleness": fmean(behind), "staleness_max": float(max(behind))} if behind else {}
 
 
 def crossed(trajectories: Sequence[Trajectory], tasks: int) -> list[Row]:

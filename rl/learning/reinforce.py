@@ -13,10 +13,10 @@ from typing import Any
 
 from transformers import TrainerControl
 
+from rl.learning.checkpointing import Stateful
 from rl.learning.config import ReinforceConfig
 from rl.learning.critic import without_head
-from rl.learning.curriculum import Curriculum
-from rl.learning.learner import Collect, Publish, ReinforceTrainer
+from rl.learning.learner import Collect, OnDrops, Publish, ReinforceTrainer
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.learning.training import FiguresCallback, OnMetric, TrainResult, last_figures, run_trainer
 from rl.policies.policy import load_policy, save_policy
@@ -33,25 +33,26 @@ def train_reinforce(
     publish: Publish,
     on_metric: OnMetric,
     seed: int,
-    curriculum: Curriculum | None = None,
+    parts: Mapping[str, Stateful] | None = None,
     on_breach: OnBreach = lambda breach: None,
+    on_drops: OnDrops = lambda step, drops: None,
 ) -> TrainResult:
     """Train the policy in `policy_path` by `config.steps` steps, or until `on_metric` ends it, and write the result into `output`.
 
-    The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint, gives `curriculum` the state
-    that stands there, and collects the step after it. `publish` is called before each `collect`, with the number of steps done as the
-    version, and once at the end.
+    The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint, gives `parts` the states that
+    stand there, and collects the step after it. `publish` is called before each `collect`, with the number of steps done as the version,
+    and once at the end.
 
-    Figures of each step: those of `describe`, of `Collected` and of the curriculum; loss, grad_norm, entropy, clip_ratio/*; seconds of
-    collecting, publishing and learning; importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
-    and `logprob_difference`: the largest difference between the engine's log-probability of an action token and the learner's before it
-    changes.
+    Figures of each step: those of `describe` and of `Collected`; loss, grad_norm, entropy, clip_ratio/*; seconds of collecting, publishing
+    and learning; staleness, importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
+    rejected_tokens where there is a correction; and `logprob_difference`: the largest difference between the engine's log-probability of
+    an action token and that of the same weights in the learner.
 
     Raises:
         Unhealthy: where a sign of health paused or stopped the training.
     """
     model, tokenizer = load_policy(policy_path)
-    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, curriculum)
+    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops)
     trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
     started = time.monotonic()
     run_trainer(trainer, on_metric, config.epochs)

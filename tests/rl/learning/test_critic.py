@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from rl.learning.batches import rows_of
 from rl.learning.config import CriticConfig, ReinforceConfig
 from rl.learning.critic import NAME, estimate, value_loss
+from rl.learning.filters import Collected
 from rl.learning.learner import ReinforceTrainer
 from rl.learning.reinforce import train_reinforce
 from rl.policies.policy import load_policy
@@ -38,7 +39,7 @@ def test_a_value_that_moved_too_far_gives_no_gradient() -> None:
 def test_advantages_are_against_the_critic_and_whitened_over_the_step() -> None:
     turns = [turn(0, [5, 6], [-1.0, -1.0], OBSERVATION), turn(1, [7], [-1.0], tool="answer")]
     rows = rows_of([trajectory("a", 0, turns, 1.0), trajectory("b", 0, turns[1:], 0.0)], None)
-    good, bad = estimate(rows, [[0.5, 0.25, 9, 9, 9, 0.75], [0.5]], "gae", CriticConfig())
+    good, bad = estimate(rows, [[0.5, 0.25, 9, 9, 9, 0.75], [0.5]], [], "gae", CriticConfig())
     assert good.returns == (1, 1, 0, 0, 0, 1) and bad.returns == (0.0,)
     assert good.values == (0.5, 0.25, 9, 9, 9, 0.75)
     found = torch.tensor([0.5, 0.75, 0.25, -0.5])
@@ -54,7 +55,7 @@ def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Pa
     assert critic is not None
     torch.nn.init.normal_(critic.head.value.weight)
     rows = rows_of(sample_pairs(policy), None)
-    for row in trainer._criticised(rows, critic):
+    for row in trainer._reviewed(1, rows, Collected(()))[0]:
         with torch.no_grad():
             states = model.base_model(torch.tensor([row.prompt_ids + row.completion_ids])).last_hidden_state[0]
             alone = critic.head(states[len(row.prompt_ids) - 1 : -1])
@@ -62,7 +63,7 @@ def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Pa
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae"])
+@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae", "vtrace"])
 def test_rewarded_actions_become_more_likely_and_the_critic_learns(policy: Path, tmp_path: Path, estimator: str) -> None:
     sampler, errors = Sampler(16), list[float]()
     config = config_of(estimator=estimator, steps=16, critic={"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5})

@@ -256,7 +256,7 @@ def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_pat
             return collected
 
         with suppress(KeyboardInterrupt):
-            train_reinforce(policy, folder, CONFIG, collect, sampler.publish, quiet, 1, curriculum)
+            train_reinforce(policy, folder, CONFIG, collect, sampler.publish, quiet, 1, {"curriculum": curriculum})
         return horizons
 
     whole = train(tmp_path / "whole", 99)

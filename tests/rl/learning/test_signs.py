@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl.learning.batches import rows_of
 from rl.learning.config import DEFAULT_LIMITS, HealthConfig, ReinforceConfig, SignLimit
 from rl.learning.describing import describe
-from rl.learning.likelihoods import crossed, prompt_information, ratio_figures
+from rl.learning.likelihoods import crossed, prompt_information, ratio_figures, staleness_figures
 from rl.learning.reinforce import train_reinforce
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.policies.policy import load_policy
@@ -104,7 +105,7 @@ def test_first_actions_are_crossed_with_the_prompts_of_other_tasks() -> None:
     assert crossed(step[:1], 4) == [] and crossed(step, 1) == []
 
 
-def test_figures_of_a_step_tell_format_tools_length_staleness_and_the_likelihood_of_what_was_right() -> None:
+def test_figures_of_a_step_tell_format_tools_length_and_the_likelihood_of_what_was_right() -> None:
     search = replace(turn(0, [5, 6], [-0.5, -1.5], (9,)), calls=(Call("search", "q", "ok"), Call("search", "q", "error")), policy_version=3)
     void = replace(turn(1, [5], [-9.0]), calls=(), policy_version=3)
     last = replace(turn(1, [7, 8], [-1.0, -1.0], tool="answer"), policy_versions=(3, 4), calls=(Call("answer", "x", None),))
@@ -114,7 +115,8 @@ def test_figures_of_a_step_tell_format_tools_length_staleness_and_the_likelihood
     assert (figures["format"], figures["format/turn_1"], figures["format/turn_2"]) == (0.75, 1.0, 0.5)
     assert (figures["tokens/turn_1"], figures["tokens/turn_2"]) == (2.0, 1.5)
     assert (figures["tool_calls"], figures["tool_success"], figures["truncated"]) == (2.0, 0.5, 0.5)
-    assert figures["staleness"] == pytest.approx(4 - (6 * 3 + 4) / 7)
+    stale = staleness_figures(rows_of([right, wrong], None), 5)
+    assert stale == {"staleness": pytest.approx(5 - (6 * 3 + 4) / 7), "staleness_max": 2.0}
     assert figures["reward_deviation"] == 0.5
     assert figures["sampled_entropy"] == pytest.approx((2 + 2 + 2 + 9) / 7)
     assert "correct_logprob" not in describe([wrong])
