@@ -151,6 +151,12 @@ class FlywheelConfig(TurnConfig):
     events: EventsConfig = EventsConfig()
 
     @model_validator(mode="after")
+    def _check_older(self) -> FlywheelConfig:
+        if self.rl.older_share and not self.rollout.engine.older:
+            raise ValueError("rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1")
+        return self
+
+    @model_validator(mode="after")
     def _check_later(self) -> FlywheelConfig:
         self.for_turn(2)
         return self

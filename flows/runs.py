@@ -115,14 +115,18 @@ def execute(
 ) -> tuple[bool, dict[str, Any]]:
     """Do a stage's work unless it is done. Returns whether anything was done, and the stage's figures.
 
+    One that goes on where it was stopped reads the snapshot that it began with.
+
     Raises:
         BudgetSpent: `meter` has nothing left to begin with; the stage is left out, with a record.
     """
-    done = next((run for run in lake.runs() if run.id == run_id and run.state == "completed"), None)
-    if done is not None:
+    earlier = next(iter(lake.runs("id = ?", [run_id])), None)
+    if earlier is not None and earlier.state == "completed":
         log.info("%s is done: nothing to do", run_id)
-        return False, done.figures
-    run = Run(run_id, stage, turn, settings, digest(settings), lake.snapshot(), None, "running", datetime.now(UTC))
+        return False, earlier.figures
+    resumed = earlier is not None and earlier.config_digest == digest(settings)
+    before = earlier.snapshot_before if earlier is not None and resumed else lake.snapshot()
+    run = Run(run_id, stage, turn, settings, digest(settings), before, None, "running", datetime.now(UTC))
     if stage != "synth":  # synthesis makes what later turns stand on in any case, and stops behind that
         _may_begin(lake, run, meter)
     lake.replace([run])

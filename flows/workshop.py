@@ -36,7 +36,6 @@ class Workshop:
     config: FlywheelConfig
     lake: Lake
     _rollouts: Rollouts | None = field(default=None)
-    _versions: int = 0
     turns: int | None = None
     """How many turns the wheel is to make, where a wheel it is."""
     _at_work: StageRun | None = field(default=None)
@@ -65,13 +64,8 @@ class Workshop:
             documents: list[Document] = self.lake.documents()
             self._rollouts = Rollouts.start(self.config.rollout, policy_path, documents)
         else:
-            self.publish(policy_path)
+            self._rollouts.load_weights(policy_path, 0)
         return self._rollouts
-
-    def publish(self, policy_path: Path) -> None:
-        """Load weights into the running engines; versions count the loads since the engines started."""
-        self._versions += 1
-        self.running.load_weights(policy_path, self._versions)
 
     @property
     def running(self) -> Rollouts:

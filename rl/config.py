@@ -166,6 +166,10 @@ class EngineConfig(Section):
 
     count: PositiveInt = 1
     """Engines side by side, each with the whole policy."""
+    older: NonNegativeInt = 0
+    """Further engines that hold an older policy, for actions that are asked of one (`rl.older_share`)."""
+    older_every: PositiveInt = 25
+    """How many versions the policy of those may fall behind before they take the newest. AgentRL's is 25 steps."""
     cpus: NonNegativeFloat = 1
     """What each reserves of Ray's CPUs, all its workers together."""
     gpus: NonNegativeFloat = 0

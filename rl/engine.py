@@ -25,13 +25,17 @@ class EngineDead(EngineFault):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one continuation. Temperature 0 is greedy; the stop token is kept in what comes back."""
+    """How to sample one continuation. Temperature 0 is greedy; the stop token is kept in what comes back.
+
+    `older` asks for an older policy, where there are engines that hold one.
+    """
 
     temperature: float = 1.0
     max_tokens: int = 64
     stop_token_ids: tuple[int, ...] = ()
     top_p: float = 1.0
     seed: int | None = None
+    older: bool = False
 
 
 @dataclass(frozen=True, slots=True)

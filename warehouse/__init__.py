@@ -5,6 +5,7 @@ from __future__ import annotations
 from warehouse.errors import RequestError
 from warehouse.lake import Lake
 from warehouse.records import (
+    Batch,
     Call,
     Check,
     Completion,
@@ -28,6 +29,7 @@ from warehouse.records import (
 from warehouse.schema import Record
 
 __all__ = [
+    "Batch",
     "Call",
     "Check",
     "Completion",

@@ -107,6 +107,10 @@ MIGRATIONS: tuple[Migration, ...] = (
             """,
         ),
     ),
+    Migration(
+        "what steps of reinforcement learnt from",
+        ("CREATE TABLE IF NOT EXISTS batches (run_id VARCHAR, step BIGINT, trajectories VARCHAR[], reused VARCHAR[], recorded TIMESTAMP)",),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 

@@ -205,6 +205,20 @@ class RewardPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """What an RL step was given to learn from, where this does not follow from the step alone: ids of trajectories, in order.
+
+    `reused` are those of them that an earlier step had learnt from. It is stored before the step learns, so that the step can be made
+    again on the same trajectories.
+    """
+
+    run_id: str
+    step: int
+    trajectories: tuple[str, ...]
+    reused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """A piece of training text.
 

@@ -31,6 +31,7 @@ from warehouse.columns import Column, Table
 from warehouse.digests import digest
 from warehouse.records import (
     ANSWER,
+    Batch,
     Call,
     Check,
     Completion,
@@ -51,7 +52,9 @@ from warehouse.records import (
     Turn,
 )
 
-Record = Fact | Document | Task | Trajectory | Score | RewardPart | Example | Check | Completion | Policy | Run | Metric | Failure | Pin
+Record = (
+    Fact | Document | Task | Trajectory | Score | RewardPart | Batch | Example | Check | Completion | Policy | Run | Metric | Failure | Pin
+)
 """What a lake takes and gives; turns travel inside their trajectory, and calls inside their turn."""
 
 
@@ -265,6 +268,18 @@ REWARD_PARTS = Table(
         Column("error", TEXT, "Why it could not be had."),
     ),
 )
+BATCHES = Table(
+    "batches",
+    "What RL steps learnt from, where rollouts run ahead of the learner or trajectories are used again.",
+    Batch,
+    ("run_id", "step"),
+    (
+        Column("run_id", TEXT, "runs.id."),
+        Column("step", INTEGER, "Step that learnt from them."),
+        Column("trajectories", TEXTS, "trajectories.id of each, in order."),
+        Column("reused", TEXTS, "Those of them that an earlier step had learnt from."),
+    ),
+)
 EXAMPLES = Table(
     "examples",
     "Pieces of training text.",
@@ -388,7 +403,7 @@ PINS = Table(
 )
 
 TABLES: tuple[Table[Any], ...] = (
-    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, REWARD_PARTS, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS,
+    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, REWARD_PARTS, BATCHES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS,
     METRICS, FAILURES, PINS,
 )  # fmt: skip
 """Every table of the lake."""

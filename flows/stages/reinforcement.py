@@ -2,36 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.runs import StageRun
+from flows.stages.continuous import Continuous
+from flows.stages.making import Making
 from flows.stages.policies import finish
 from flows.stages.steps import Sampling, grounds_of
 from flows.workshop import Workshop
 from rl.learning.curriculum import Curriculum, CurriculumConfig
 from rl.learning.reinforce import train_reinforce
+from rl.learning.replay import ReplayBuffer
+from warehouse import Lake, Task
 from warehouse.digests import seed_from
+from warehouse.errors import RequestError
 
 
 def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
-    """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent."""
-    config = shop.config.for_turn(turn).rl
+    """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent.
+
+    Tasks and pass rates are those of the snapshot that the run began with, also where it is resumed.
+    """
+    config, began = shop.config.for_turn(turn).rl, run.run.snapshot_before
     seed = seed_from(shop.config.seed, "rl", turn)
-    tasks = shop.lake.tasks(split="train")
-    curriculum = Curriculum(fix_horizon(config.horizon, variant), tasks, seed, pass_rates(shop, turn))
+    tasks = shop.lake.tasks(split="train", at=began)
+    curriculum = Curriculum(fix_horizon(config.horizon, variant), tasks, seed, pass_rates(shop, turn, began))
     policy = policy_id(turn, "rl", variant)
-    sampling = Sampling(shop, run, policy, config, curriculum, grounds_of(shop.lake, config.rewards, tasks))
+    grounds = grounds_of(shop.lake, config.rewards, tasks)
+    making = Making(shop, run, policy, config, grounds, {task.key: task.environment for task in tasks})
     start, folder = shop.folder(shop.policy(parent)), shop.home.policies / policy
     run.total_steps = config.steps
     shop.rollouts(start)
+    source = source_of(making, curriculum, tasks, seed)
 
     def publish(path: Path, version: int) -> None:
-        shop.publish(path)
+        source.before_update()
+        shop.running.load_weights(path, version)
 
-    result = train_reinforce(start, folder, config, sampling.collect, publish, run.metric, seed, curriculum, sampling.record_breach)
+    parts = {"curriculum": curriculum, "source": source, "lake": LakeMark(shop.lake)}
+    with closing(source):
+        result = train_reinforce(
+            start, folder, config, source.collect, publish, run.metric, seed, parts, making.record_breach, making.record_drops
+        )
     return finish(shop, run, turn, "rl", parent, result, variant)
+
+
+def source_of(making: Making, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> Sampling | Continuous:
+    """What gives the steps their trajectories, by `rl.mode`."""
+    config = making.config
+    buffer = ReplayBuffer(config.replay, config.tasks_per_step, seed, making.read)
+    if config.mode == "asynchronous":
+        return Continuous(making, curriculum, buffer, {task.key: task for task in tasks})
+    return Sampling(making, curriculum, buffer, ahead=config.mode == "one_step_off")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMark:
+    """The snapshot of the lake that a checkpoint belongs to; a run does not go on over a lake that lacks what it has stored."""
+
+    lake: Lake
+
+    def state_dict(self) -> dict[str, Any]:
+        """The snapshot now."""
+        return {"snapshot": self.lake.snapshot()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises RequestError where the lake is an older one."""
+        now = self.lake.snapshot()
+        if now < state["snapshot"]:
+            raise RequestError(
+                f"The checkpoint was written at snapshot {state['snapshot']} of the lake, and that in {self.lake.place.home} is at {now}: "
+                f"bring back the lake that belongs to it, or remove the run's checkpoints to begin anew."
+            )
 
 
 def fix_horizon(curriculum: CurriculumConfig, variant: str) -> CurriculumConfig:
@@ -40,13 +87,14 @@ def fix_horizon(curriculum: CurriculumConfig, variant: str) -> CurriculumConfig:
     return curriculum.model_copy(update={"rounds": fixed.get(variant, curriculum.rounds)})
 
 
-def pass_rates(shop: Workshop, turn: int) -> dict[str, float]:
-    """Success of the turn before on each training task that it tried."""
+def pass_rates(shop: Workshop, turn: int, at: int | None) -> dict[str, float]:
+    """Success of the turn before on each training task that it tried, as snapshot `at` has it."""
     rows = shop.lake.query(
         f"""
         SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM trajectories
         WHERE {WHEEL_ROLLOUTS} AND wheel_turn = ? AND outcome <> 'invalid' GROUP BY task_key
         """,
         [turn - 1],
+        at=at,
     ).to_pylist()
     return {row["task_key"]: row["rate"] for row in rows}

@@ -1,99 +1,101 @@
-"""The trajectories of an RL step: drawn by the curriculum, rolled out, judged, rewarded, filtered, and all of it stored.
+"""The trajectories of an RL step: drawn by the curriculum, rolled out, judged, rewarded and filtered; step by step, or one step ahead.
 
-Ids follow from run, step, task and sample, so a step that was interrupted takes what the lake has of it and samples the rest.
+A step that was interrupted takes what the lake has of it and samples the rest. Where rollouts run one step ahead of the learner, all of a
+step's tokens are of the weights before the last update: new ones are published when the step's rollouts have ended.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
-from flows.config import ReinforceSection
-from flows.runs import StageRun
-from flows.stages.evaluation import score
-from flows.workshop import Workshop
+from flows.stages.making import Begun, Making, groups_of
 from rl.learning.config import RewardConfig
 from rl.learning.curriculum import Curriculum
-from rl.learning.filters import Collected, Drop, collect_groups
-from rl.learning.signs import Breach
-from rl.rewards.composing import compose, find_parts, weights_of
+from rl.learning.filters import Collected, collect_groups
+from rl.learning.replay import Group, ReplayBuffer
+from rl.rewards.composing import find_parts, weights_of
 from rl.rewards.part import Grounds
-from rl.rollouts.rollout import RolloutRequest
-from warehouse import Failure, Lake, Task, Trajectory
-from warehouse.digests import seed_from
+from warehouse import Lake, Task, Trajectory
 from warehouse.errors import RequestError
-
-log = logging.getLogger("flywheel")
-
-STAGE = "rl"
 
 
 @dataclass(slots=True)
 class Sampling:
-    """Samples the steps of one RL run."""
+    """Samples the steps of one RL run; `_begun` is the next one's first round, where it has been begun."""
 
-    shop: Workshop
-    run: StageRun
-    policy: str
-    config: ReinforceSection
+    making: Making
     curriculum: Curriculum
-    grounds: Grounds
+    buffer: ReplayBuffer
+    ahead: bool
     _drawn: list[Task] = field(default_factory=list)
+    _reused: list[Group] = field(default_factory=list)
+    _begun: Begun | None = None
 
     def collect(self, step: int) -> Collected:
         """The trajectories of `step`, from as many rounds of sampling as the filters ask for; the curriculum is told of all of them."""
-        self._drawn = []
-        collected = collect_groups(lambda count: self._sample(step, count), self.config.tasks_per_step, self.config.filters)
-        self.shop.lake.add([self._failure(step, drop) for drop in collected.drops])
+        if self._begun is None:
+            self._open(step)
+        collected = collect_groups(lambda count: self._sample(step, count), self._wanted, self.making.config.filters)
+        self.making.record_drops(step, collected.drops)
         self.curriculum.observe(step, collected.trajectories)
-        return replace(collected, environments={task.key: task.environment for task in self._drawn})
+        collected = self._with_reused(step, collected)
+        if self.ahead and step < self.making.config.steps:
+            self._open(step + 1)
+        return collected
 
-    def record_breach(self, breach: Breach) -> None:
-        """Keep that a sign of health was broken, and say so."""
-        log.warning("%s  %s: %s", self.run.id, breach.limit.then, breach)
-        limit = breach.limit.model_dump(mode="json", exclude_none=True)
-        item = {"run": self.run.id, "step": breach.step, "since": breach.since, "value": repr(breach.value), "limit": limit}
-        self.shop.lake.add([Failure(STAGE, f"sign_{breach.limit.then}", str(breach), item)])
+    def before_update(self) -> None:
+        """What runs ahead ends under the weights that it was begun with."""
+        if self._begun is not None:
+            self._begun.settle()
+
+    def close(self) -> None:
+        """Stop what runs ahead."""
+        if self._begun is not None:
+            self._begun.cancel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must find; what runs ahead is in the lake by then."""
+        self.before_update()
+        return {"replay": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.buffer.load_state_dict(state["replay"])
+
+    @property
+    def _wanted(self) -> int:
+        return self.making.config.tasks_per_step - len(self._reused)
+
+    def _open(self, step: int) -> None:
+        """Begin the first round of `step`."""
+        self._drawn, self._reused = [], self.buffer.past(step)
+        self._begun = self._begin(step, self._wanted)
 
     def _sample(self, step: int, count: int) -> list[Trajectory]:
         """The groups of `count` tasks that the step has not drawn yet."""
-        tasks = self.curriculum.draw(step, count, {task.key for task in self._drawn})
+        begun, self._begun = self._begun or self._begin(step, count), None
+        return begun.trajectories()
+
+    def _begin(self, step: int, count: int) -> Begun:
+        without = {task.key for task in self._drawn} | {group.task_key for group in self._reused}
+        tasks, horizon = self.curriculum.draw(step, count, without), self.curriculum.horizon(step)
         self._drawn += tasks
-        requests = [self._request(task, step, sample) for task in tasks for sample in range(self.config.samples_per_task)]
-        stored = {t.id: t for t in self.shop.lake.trajectories("stage = 'rl' AND step = ? AND policy = ?", [step, self.policy])}
-        missing = [request for request in requests if request.trajectory_id not in stored]
-        if missing:
-            stored |= {trajectory.id: trajectory for trajectory in self._roll_out(missing)}
-        return [stored[request.trajectory_id] for request in requests]
+        return Begun(self.making, [request for task in tasks for request in self.making.group(task, step, horizon)])
 
-    def _roll_out(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-        """Trajectories, scores and parts of rewards go into the lake in one commit: a group is there as a whole or not at all."""
-        tasks = [request.task for request in requests]
-        judged, scores = score(tasks, self.shop.running.rollout(requests), self.shop.config.evaluation.verifier)
-        rewarded, parts = compose(list(zip(tasks, judged, strict=True)), self.grounds)
-        self.shop.lake.add([*rewarded, *scores, *parts])
-        return rewarded
-
-    def _request(self, task: Task, step: int, sample: int) -> RolloutRequest:
-        return RolloutRequest(
-            trajectory_id=f"{self.run.id}-{step:05d}-{task.key}-{sample}",
-            task=task,
-            policy=self.policy,
-            horizon=self.curriculum.horizon(step),
-            seed=seed_from(self.shop.config.seed, self.run.id, step, task.key, sample),
-            temperature=1.0,
-            stage=STAGE,
-            wheel_turn=self.run.run.wheel_turn,
-            step=step,
-            suite=None,
-            sample=sample,
-        )
-
-    def _failure(self, step: int, drop: Drop) -> Failure:
-        item = {"run": self.run.id, "step": step, "task": drop.task_key, "trajectory": drop.trajectory_id}
-        return Failure(STAGE, f"filter_{drop.filter.value}", drop.reason, item)
+    def _with_reused(self, step: int, collected: Collected) -> Collected:
+        """The step with what it learns from once more; what it learns from now can be learnt from again."""
+        reused = tuple(trajectory for group in self._reused for trajectory in group.trajectories)
+        figures = self.curriculum.metrics()
+        if self.making.config.replay.reuse:
+            self.making.record_batch(step, collected.kept, reused)
+            self.buffer.expire(step - 1)
+            self.buffer.keep(groups_of(collected.kept))
+            figures |= self.buffer.metrics()
+        environments = self.making.environments_of((*collected.trajectories, *reused))
+        return replace(collected, reused=reused, environments=environments, measured=figures)
 
 
 def grounds_of(lake: Lake, config: RewardConfig, tasks: Sequence[Task]) -> Grounds:

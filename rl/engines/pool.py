@@ -3,6 +3,8 @@
 A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
 join and leave while requests run. One that dies is replaced by one with the newest weights, and the requests that waited for it are
 issued again: their token ids are all that another engine needs, and what the dead one had sampled and not returned nobody has seen.
+
+Some engines may hold an older policy, for requests that ask for one; they take new weights when they have fallen so far behind.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class EnginePool:
         self._weights = (policy_path, version)
         self._replicas: list[Replica] = []
         self._gone: list[Replica] = []
-        self._sticky: dict[str, Replica] = {}
+        self._sticky: dict[tuple[str, bool], Replica] = {}
         self._names = itertools.count()
         self._quiet: Literal["pause", "sleep"] | None = None
         self._update = asyncio.Lock()
@@ -49,7 +51,7 @@ class EnginePool:
             EngineFault: where one does not start, or not within `start_timeout_seconds`.
         """
         pool = cls(config, policy_path, version)
-        replicas = [pool._launch() for _ in range(config.count)]
+        replicas = [pool._launch(older=number >= config.count) for number in range(config.count + config.older)]
         try:
             await asyncio.gather(*(replica.ready for replica in replicas))
         except EngineFault:
@@ -65,7 +67,7 @@ class EnginePool:
         """
         context, retakes = tuple(prompt_ids), 0
         while True:
-            replica = self._route(request_id)
+            replica = self._route(request_id, sampling.older)
             try:
                 return await replica.generate(request_id, context, sampling)
             except EngineDead as error:
@@ -77,9 +79,10 @@ class EnginePool:
 
     def release(self, request_id: str) -> None:
         """Forget where a trajectory was: it is over."""
-        replica = self._sticky.pop(request_id, None)
-        if replica is not None:
-            replica.trajectories.discard(request_id)
+        for older in (False, True):
+            replica = self._sticky.pop((request_id, older), None)
+            if replica is not None:
+                replica.trajectories.discard(request_id)
 
     async def add_engine(self) -> str:
         """Start one more engine with the newest weights; returns its name when it serves.
@@ -116,8 +119,8 @@ class EnginePool:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Names of the engines that take requests, those that are starting included."""
-        return tuple(replica.name for replica in self._replicas if not replica.leaving)
+        """Names of the engines that take requests of the newest policy, those that are starting included."""
+        return tuple(replica.name for replica in self._replicas if not replica.leaving and not replica.older)
 
     def figures(self) -> PoolFigures:
         """What the pool has done and is doing."""
@@ -135,6 +138,8 @@ class EnginePool:
     async def load_weights(self, path: str, version: int) -> None:
         """Load weights into all engines; one that is starting takes them before it serves, a dead one is replaced by one that has them.
 
+        Those of an older policy take them where they are `older_every` versions behind, or where the versions begin anew.
+
         Raises:
             RequestError: the folder holds no policy, or a file of weights in it is not whole; no engine has been touched then.
         """
@@ -142,7 +147,8 @@ class EnginePool:
         async with self._update:
             self._weights = (path, version)
             self._updates += 1
-            await asyncio.gather(*(self._tell(replica, replica.load_weights(self._weights)) for replica in self._serving))
+            behind = [replica for replica in self._serving if not replica.older or self._is_due(replica, version)]
+            await asyncio.gather(*(self._tell(replica, replica.load_weights(self._weights)) for replica in behind))
 
     async def pause(self) -> None:
         """Pause all engines."""
@@ -170,19 +176,27 @@ class EnginePool:
     def _serving(self) -> list[Replica]:
         return [replica for replica in self._replicas if replica.serving]
 
-    def _route(self, request_id: str) -> Replica:
-        replica = self._sticky.get(request_id)
+    def _is_due(self, replica: Replica, version: int) -> bool:
+        held = replica.weights[1]
+        return version < held or version - held >= self._config.older_every
+
+    def _route(self, request_id: str, older: bool) -> Replica:
+        """The engine of a trajectory's requests of that kind; where none of an older policy is left, one of the newest."""
+        replica = self._sticky.get((request_id, older))
         if replica is None:
-            candidates = [replica for replica in self._replicas if not replica.leaving]
+            staying = [replica for replica in self._replicas if not replica.leaving]
+            candidates = [replica for replica in staying if replica.older == older] or [
+                each for each in staying if older and not each.older
+            ]
             if not candidates:
                 raise EngineFault(f"no engine is left: {self._replacements} of {self._config.max_replacements} replacements are used up")
             replica = min(candidates, key=lambda candidate: candidate.load)
-            self._sticky[request_id] = replica
+            self._sticky[request_id, older] = replica
             replica.trajectories.add(request_id)
         return replica
 
-    def _launch(self) -> Replica:
-        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights)
+    def _launch(self, older: bool = False) -> Replica:
+        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights, older)
         replica.ready = asyncio.ensure_future(self._bring_up(replica))
         # Nobody may be waiting for it; whoever routes to it finds the exception.
         replica.ready.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -194,7 +208,7 @@ class EnginePool:
         try:
             async with asyncio.timeout(self._config.start_timeout_seconds):
                 await replica.call("start")
-                while replica.weights != self._weights:
+                while replica.weights != self._weights and not replica.older:
                     await replica.load_weights(self._weights)
                 if self._quiet is not None:
                     await replica.call(self._quiet)
@@ -214,7 +228,7 @@ class EnginePool:
         if not dead.leaving and self._replacements < self._config.max_replacements:
             self._replacements += 1
             logger.warning("%s died and is being replaced (%d of %d)", dead.name, self._replacements, self._config.max_replacements)
-            self._launch()
+            self._launch(dead.older)
 
     def _forget(self, replica: Replica) -> None:
         if replica in self._replicas:
@@ -223,7 +237,7 @@ class EnginePool:
 
     def _unstick(self, replica: Replica) -> None:
         for trajectory in replica.trajectories:
-            self._sticky.pop(trajectory, None)
+            self._sticky.pop((trajectory, replica.older), None)
         replica.trajectories.clear()
 
     async def _tell(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:

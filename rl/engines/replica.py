@@ -39,6 +39,8 @@ class Replica:
     courier: Courier
     group: PlacementGroup | None
     weights: Weights
+    older: bool
+    """Whether it holds an older policy, and takes requests of that alone."""
     ready: asyncio.Task[None] = field(init=False)
     leaving: bool = False
     in_flight: int = 0
@@ -131,14 +133,14 @@ class Replica:
                 self.idle.set()
 
 
-def create_replica(name: str, config: EngineConfig, weights: Weights) -> Replica:
+def create_replica(name: str, config: EngineConfig, weights: Weights, older: bool = False) -> Replica:
     """An engine's actor, which Ray starts as soon as there is room; `ready` is for the pool to set."""
     group = placement_group(bundles(config), strategy="PACK") if config.tensor_parallel > 1 else None
     actor_class = ray.remote(VllmEngine).options(
         **_place(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
     )
     actor = actor_class.remote(config, *weights)
-    replica = Replica(name, actor, Courier(actor), group, weights)
+    replica = Replica(name, actor, Courier(actor), group, weights, older)
     replica.idle.set()
     return replica
 

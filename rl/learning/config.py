@@ -180,7 +180,7 @@ class ReinforceConfig(OptimizerConfig):
     """Rollouts and learner take turns; or the rollouts of a step run while the learner updates on the step before; or rollouts never stop,
     new weights reach them on their way, and the learner takes what is there and not too old."""
     older_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the actions that an older policy samples; needs `rollout.engine.older`. AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    """Share of the actions that an older policy samples, of `rollout.engine.older`: AgentRL's cross-policy sampling, arXiv 2510.04206."""
     replay: ReplayConfig = ReplayConfig()
     correction: CorrectionConfig = CorrectionConfig()
     epochs: PositiveInt = 1
@@ -213,7 +213,9 @@ class ReinforceConfig(OptimizerConfig):
     @model_validator(mode="after")
     def _check_mode(self) -> ReinforceConfig:
         if self.mode == "asynchronous" and self.filters.refills:
-            raise ValueError("rl.filters.refills samples a step's tasks anew, and with rl.mode = asynchronous no step has its own: leave it 0")
+            raise ValueError(
+                "rl.filters.refills samples a step's tasks anew, and with rl.mode = asynchronous no step has its own: leave it 0"
+            )
         if self.mode == "asynchronous" and self.replay.groups(self.tasks_per_step) < self.tasks_per_step:
             raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
         return self

@@ -68,9 +68,9 @@ class Corrected:
 def correct(rows: Sequence[Row], learners: Sequence[Sequence[float]], config: CorrectionConfig) -> Corrected:
     """`rows` as `config` wants them corrected.
 
-    With weights, a row's advantages are multiplied by them, and its log-probabilities become the learner's, so that the loss's own ratio
-    and clip begin at 1 (the decoupled objective of Hilton et al. 2022, arXiv 2110.00641, §3): w min(r A, clip(r) A) is min(r wA, clip(r) wA)
-    for w >= 0. What is rejected leaves the mask.
+    With weights, a row's advantages are multiplied by them, for w min(r A, clip(r) A) is min(r wA, clip(r) wA); and its log-probabilities
+    become the learner's, so that the loss's own ratio and clip begin at 1 (the decoupled objective of Hilton et al. 2022, arXiv 2110.00641,
+    §3). What is rejected leaves the mask.
 
     Args:
         learners: for each row, log π of each token of its completion by the learner, before the step.

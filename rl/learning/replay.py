@@ -74,11 +74,9 @@ class ReplayBuffer:
         self.keep(taken)
         return taken
 
-    def take_again(self, ids: Collection[str]) -> None:
-        """Take the groups with these trajectories, as `take` once did."""
-        taken = [group for group in self._waiting if not set(ids).isdisjoint(group.ids)]
-        self._waiting = [group for group in self._waiting if group not in taken]
-        self.keep(taken)
+    def discard(self, ids: Collection[str]) -> None:
+        """Let go of the waiting groups with these trajectories: a step has learnt from them already."""
+        self._waiting = [group for group in self._waiting if set(ids).isdisjoint(group.ids)]
 
     def keep(self, groups: Sequence[Group]) -> None:
         """Keep groups that are trained on now, the newest `capacity` of them; none where nothing is reused."""

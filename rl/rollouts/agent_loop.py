@@ -16,6 +16,7 @@ run at once.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One trajectory that is wanted. `horizon` is its number of turns; without `temperature` the configured one is used."""
+    """One trajectory that is wanted. `horizon` is its number of turns; without `temperature` the configured one is used.
+
+    `older_share` is the probability of each action to be sampled by an older policy, where the engines hold one.
+    """
 
     trajectory_id: str
     task: Task
@@ -44,6 +48,7 @@ class RolloutRequest:
     horizon: int
     seed: int
     temperature: float | None = None
+    older_share: float = 0.0
     stage: str = "rl"
     wheel_turn: int = 1
     step: int | None = None
@@ -178,6 +183,7 @@ class AgentLoop:
             max_tokens=min(self.limits.max_action_tokens, self._room(progress), self._actions_left(progress)),
             stop_token_ids=self.dialect.stop_token_ids,
             seed=seed_from(request.seed, len(progress.turns)),
+            older=is_older(request, len(progress.turns)),
         )
 
     def _after(self, progress: _Progress, generation: Generation, acted: Acted) -> tuple[StopReason | None, tuple[int, ...]]:
@@ -229,6 +235,11 @@ class AgentLoop:
     @property
     def _cut(self) -> Cut:
         return Cut(self.limits.max_observation_tokens, self.limits.truncate)
+
+
+def is_older(request: RolloutRequest, turn: int) -> bool:
+    """Whether an older policy is to sample this action: by chance, seeded. AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    return request.older_share > 0 and random.Random(seed_from("older", request.seed, turn)).random() < request.older_share
 
 
 def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...] | None:

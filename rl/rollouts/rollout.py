@@ -54,8 +54,9 @@ class Rollouts:
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
         engine, environments = config.engine, config.environments
-        cpus = engine.count * engine.cpus + environments.reserved_cpus
-        self._ray = RayRuntime(config.ray, cpus, engine.count * engine.gpus + environments.reserved_gpus)
+        count = engine.count + engine.older
+        cpus = count * engine.cpus + environments.reserved_cpus
+        self._ray = RayRuntime(config.ray, cpus, count * engine.gpus + environments.reserved_gpus)
         self._environments = EnvironmentPool(environments, index)
 
     @classmethod
@@ -109,6 +110,11 @@ class Rollouts:
         stream = TrajectoryStream(self.event_loop, requests, self._one)
         self._streams.add(stream)
         return stream
+
+    def extend(self, stream: TrajectoryStream, requests: Sequence[RolloutRequest]) -> None:
+        """Begin further trajectories, which the stream gives as they end. Raises as `submit` does."""
+        self.wait(self._check(requests))
+        stream.extend(requests)
 
     def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from queue import SimpleQueue
 
 from rl.hosting.health import UnhealthyError
@@ -24,10 +25,23 @@ class TrajectoryStream(Iterator[Trajectory]):
         requests: Sequence[RolloutRequest],
         run: Callable[[RolloutRequest], Awaitable[Trajectory]],
     ) -> None:
+        self._loop = loop
         self._run = run
-        self._left = len(requests)
+        self._left = 0
         self._ended: SimpleQueue[Trajectory | BaseException | None] = SimpleQueue()
-        self._work = asyncio.run_coroutine_threadsafe(self._run_all(requests), loop)
+        self._work: list[Future[None]] = []
+        self.extend(requests)
+
+    def extend(self, requests: Sequence[RolloutRequest]) -> None:
+        """Begin trajectories for further requests."""
+        self._left += len(requests)
+        self._work = [work for work in self._work if not work.done()]
+        self._work.append(asyncio.run_coroutine_threadsafe(self._run_all(requests), self._loop))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next can be read without waiting."""
+        return not self._ended.empty()
 
     def __len__(self) -> int:
         """Trajectories that have not been read yet."""
@@ -48,7 +62,8 @@ class TrajectoryStream(Iterator[Trajectory]):
     def cancel(self) -> None:
         """Stop those under way and drop what was not read; whoever is reading gets no more. Does nothing where all have been read."""
         self._left = 0
-        self._work.cancel()
+        for work in self._work:
+            work.cancel()
         self._ended.put(None)
 
     async def _run_all(self, requests: Sequence[RolloutRequest]) -> None:

@@ -82,7 +82,9 @@ class Sampler:
         return Collected(tuple(self.trajectory(number, *actions) for number, actions in enumerate(zip(first, second, strict=True))))
 
     def trajectory(self, number: int, first: tuple[list[int], list[float]], second: tuple[list[int], list[float]]) -> Trajectory:
-        turns = [replace(each, policy_version=self.versions[-1]) for each in (turn(0, *first, OBSERVATION), turn(1, *second, tool="answer"))]
+        turns = [
+            replace(each, policy_version=self.versions[-1]) for each in (turn(0, *first, OBSERVATION), turn(1, *second, tool="answer"))
+        ]
         actions = first[0] + second[0]
         return trajectory(
             f"task-{number // self.samples}", number % self.samples, turns, sum(token >= FIRST_GOOD for token in actions) / len(actions)

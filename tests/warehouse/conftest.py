@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from warehouse import (
+    Batch,
     Call,
     Check,
     Completion,
@@ -111,6 +112,7 @@ def one_of_each(make_trajectory: MakeTrajectory) -> list[Record]:
         Score("empty", "qa_em", "1", None, Outcome.INVALID, "no trajectory"),
         RewardPart("full", "evidence", 0.5, 0.75, (0.25, 0.5)),
         RewardPart("full", "judge", 1.0, None, (), "no answer came"),
+        Batch("r", 3, ("full", "bare"), ("bare",)),
         Example("e1", "trajectory", (("prompt", False), ("action", True)), ("full",), 2, (1, 2, 3), (0, 1, 1)),
         Example("e2", "document", (), ()),
         Check("e1", "fas_plan", "index", "1", True),

@@ -106,7 +106,9 @@ def test_vtrace_is_the_papers_sum_over_the_policys_own_tokens(most: float, most_
         assert advantages[row, own].tolist() == pytest.approx(expected[0], abs=1e-9)
         assert targets[row, own].tolist() == pytest.approx(expected[1], abs=1e-9)
     assert (advantages[~mask] == 0).all() and (targets[~mask] == 0).all()
-    disturbed = vtrace(rewards.masked_fill(~mask, 7.0), values.masked_fill(~mask, 7.0), logs.masked_fill(~mask, 7.0), mask, 0.97, decay, most, most_traced)
+    disturbed = vtrace(
+        rewards.masked_fill(~mask, 7.0), values.masked_fill(~mask, 7.0), logs.masked_fill(~mask, 7.0), mask, 0.97, decay, most, most_traced
+    )
     assert torch.equal(disturbed[0], advantages) and torch.equal(disturbed[1], targets)
 
 

@@ -1,0 +1,176 @@
+"""Rollouts that never stop: groups are begun as places become free, and the learner takes what has ended and is not too old.
+
+New weights reach the engines while trajectories are under way. What a step learns from is stored before it does, so a step that was
+interrupted is made again on the same trajectories; those that were under way are asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.stages.making import Making, groups_of
+from rl.learning.curriculum import Curriculum
+from rl.learning.filters import Collected, Drop, filtered
+from rl.learning.replay import Group, ReplayBuffer
+from rl.rollouts.rollout import RolloutRequest
+from rl.rollouts.stream import TrajectoryStream
+from warehouse import Batch, Task, Trajectory
+
+
+@dataclass(slots=True)
+class _Place:
+    """A group under way: what was asked for, and what of it has ended."""
+
+    task: Task
+    step: int
+    horizon: int
+    requests: Sequence[RolloutRequest]
+    ended: dict[str, Trajectory]
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that it was begun under."""
+        return self.step - 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it has ended."""
+        return len(self.ended) == len(self.requests)
+
+
+_Chosen = tuple[list[Trajectory], list[Trajectory], list[Drop]]
+"""What a step learns from for the first time, what it learns from once more, and what was too old for it."""
+
+
+@dataclass(slots=True)
+class Continuous:
+    """Samples one RL run without a pause."""
+
+    making: Making
+    curriculum: Curriculum
+    buffer: ReplayBuffer
+    tasks: Mapping[str, Task]
+    _places: list[_Place] = field(default_factory=list)
+    _stream: TrajectoryStream | None = None
+    _drawn: tuple[int, set[str]] = (0, set())
+    """The step that tasks were last drawn for, and those tasks."""
+    _learnt: set[str] = field(init=False)
+    """What steps of this run have learnt from that are made again now, if any: none of it is to be learnt from as something new."""
+
+    def __post_init__(self) -> None:
+        batches = self.making.shop.lake.read(Batch, "run_id = ?", [self.making.run.id])
+        self._learnt = {each for batch in batches for each in batch.trajectories}
+
+    def collect(self, step: int) -> Collected:
+        """What `step` learns from: what it learnt from before it was interrupted, or the oldest groups that have ended."""
+        self._take_in()
+        fresh, reused, stale = self._recorded(step) or self._chosen(step)
+        drops = filtered(fresh, self.making.config.filters)
+        self.making.record_drops(step, [*stale, *drops])
+        self.curriculum.observe(step, fresh)
+        figures = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._places))}
+        return Collected(tuple(fresh), tuple(drops), self.making.environments_of([*fresh, *reused]), 1, tuple(reused), figures)
+
+    def before_update(self) -> None:
+        """Nothing waits: what is under way goes on under the new weights."""
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The buffer, and what is under way."""
+        places = [[place.task.key, place.step, place.horizon] for place in self._places]
+        return {"replay": self.buffer.state_dict(), "under_way": places}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint: what was under way is read from the lake, as far as it is there, or begun again."""
+        self.buffer.load_state_dict(state["replay"])
+        self._begin([(self.tasks[key], step, horizon) for key, step, horizon in state["under_way"]])
+
+    def _recorded(self, step: int) -> _Chosen | None:
+        """What the lake says that `step` learnt from, or None where it says nothing."""
+        batches = self.making.shop.lake.read(Batch, "run_id = ? AND step = ?", [self.making.run.id, step])
+        if not batches:
+            return None
+        trajectories, again = self.making.read(batches[0].trajectories), len(batches[0].reused)
+        fresh, reused = trajectories[: len(trajectories) - again], trajectories[len(trajectories) - again :]
+        learnt = {trajectory.id for trajectory in fresh}
+        self._places = [place for place in self._places if place.requests[0].trajectory_id not in learnt]
+        self.buffer.discard(learnt)
+        self.buffer.keep(groups_of(fresh))
+        stale = self.buffer.expire(step - 1)
+        self._fill(step)
+        return fresh, reused, stale
+
+    def _chosen(self, step: int) -> _Chosen:
+        """The oldest groups that have ended and are not too old, stored as what `step` learns from."""
+        stale = self.buffer.expire(step - 1)
+        past = self.buffer.past(step)
+        wanted = self.making.config.tasks_per_step - len(past)
+        self._fill(step)
+        while self._is_waited_for(step, wanted):
+            self._take_in(next(self._stream) if self._stream else None)
+            stale += self.buffer.expire(step - 1)
+            self._fill(step)
+        fresh, reused = ([t for group in groups for t in group.trajectories] for groups in (self.buffer.take(wanted), past))
+        self.making.record_batch(step, fresh, reused)
+        return fresh, reused, stale
+
+    def _is_waited_for(self, step: int, wanted: int) -> bool:
+        """Whether more must end before `step` can go on: there are too few groups, or one would be too old for the step after it."""
+        replay = self.making.config.replay
+        late = replay.stale == "wait" and any(step - 1 - place.version >= replay.max_staleness for place in self._places)
+        return bool(self._places) and (late or len(self.buffer) < wanted)
+
+    def _fill(self, step: int) -> None:
+        """Begin groups at the places that are free, but no more than the run still needs."""
+        config = self.making.config
+        there = len(self._places) + len(self.buffer)
+        needed = (config.steps - step + 1) * config.tasks_per_step - there
+        count = min(config.replay.groups(config.tasks_per_step) - there, needed)
+        if count <= 0:
+            return
+        drawn = self._drawn[1] if self._drawn[0] == step else set()
+        tasks, horizon = self.curriculum.draw(step, count, drawn), self.curriculum.horizon(step)
+        self._drawn = (step, drawn | {task.key for task in tasks})
+        self._begin([(task, step, horizon) for task in tasks])
+
+    def _begin(self, wanted: Sequence[tuple[Task, int, int]]) -> None:
+        """Begin groups of a task, a step and a horizon each; what the lake has of them has ended."""
+        places = [_Place(*each, self.making.group(*each), {}) for each in wanted]
+        places = [place for place in places if place.requests[0].trajectory_id not in self._learnt]
+        requests = [request for place in places for request in place.requests]
+        stored = self.making.stored(requests)
+        for place in places:
+            place.ended = {each.trajectory_id: stored[each.trajectory_id] for each in place.requests if each.trajectory_id in stored}
+        self.buffer.add([_group(place) for place in places if place.whole])
+        self._places += [place for place in places if not place.whole]
+        missing = [request for request in requests if request.trajectory_id not in stored]
+        if self._stream is None:
+            self._stream = self.making.shop.running.submit(missing)
+        else:
+            self.making.shop.running.extend(self._stream, missing)
+
+    def _take_in(self, first: Trajectory | None = None) -> None:
+        """Take in `first` and whatever else has ended; the groups that have become whole are stored, in one commit."""
+        ended = [first] if first is not None else []
+        while self._stream is not None and self._stream.ready:
+            ended.append(next(self._stream))
+        of = {request.trajectory_id: place for place in self._places for request in place.requests}
+        for trajectory in ended:
+            if trajectory.id in of:  # else its group is learnt from as the lake has it
+                of[trajectory.id].ended[trajectory.id] = trajectory
+        whole = [place for place in self._places if place.whole]
+        if whole:
+            self._places = [place for place in self._places if not place.whole]
+            requests = [request for place in whole for request in place.requests]
+            made = self.making.store(requests, [of[each.trajectory_id].ended[each.trajectory_id] for each in requests])
+            self.buffer.add(groups_of(made))
+
+
+def _group(place: _Place) -> Group:
+    return Group(place.version, tuple(place.ended[request.trajectory_id] for request in place.requests))

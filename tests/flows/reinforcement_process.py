@@ -1,0 +1,101 @@
+"""For each line `HOME KILL` on standard input: a forked process that does the RL stage of HOME, and its exit status is printed.
+
+The stage, its lake, its learner and its checkpoints are the real ones; in the place of engines and environments a tiny policy samples for
+itself, request by request, so that what it samples follows from weights and seed alone. At request number KILL the process kills itself.
+Forked from a process that has imported everything, so that a kill hits work and not the loading of libraries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from flows.runs import execute
+from flows.stages.reinforcement import reinforce
+from flows.workshop import workshop
+from rl.policies.policy import load_policy
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.rollout import Rollouts
+from rl.rollouts.stream import TrajectoryStream
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, turn
+from warehouse.records import Call, StopReason, Trajectory, Turn
+
+
+class ToyRollouts:
+    """A tiny policy that answers rightly where most of its tokens are good ones; weights may be loaded between two turns."""
+
+    def __init__(self, kill: int) -> None:
+        self.kill = kill
+        self.numbers = itertools.count()
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def load_weights(self, path: Path, version: int) -> None:
+        self.weights = load_policy(path)[0].eval(), version
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
+        return TrajectoryStream(self.loop, requests, self.one)
+
+    def extend(self, stream: TrajectoryStream, requests: Sequence[RolloutRequest]) -> None:
+        stream.extend(requests)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    async def one(self, request: RolloutRequest) -> Trajectory:
+        if next(self.numbers) == self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        turns = list[Turn]()
+        context = [2, 30 + request.seed % 7, 3]
+        for index, observation in enumerate((OBSERVATION, ())):
+            await asyncio.sleep(0.001 * (request.seed % 5))
+            made = self.act(index, context, observation, request.seed)
+            context += [*made.action_ids, *observation]
+            turns.append(made)
+        good = sum(token >= FIRST_GOOD for each in turns for token in each.action_ids)
+        answer = "yes" if good >= 2 else "no"
+        turns[1] = replace(turns[1], tool="answer", arguments=answer, calls=(Call("answer", answer, None),))
+        return Trajectory(
+            request.trajectory_id, request.task.key, request.policy, request.stage, request.horizon, tuple(context[:3]), tuple(turns),
+            StopReason.ANSWERED, None, None, request.seed, None, None, request.wheel_turn, request.step, None, request.sample,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def act(self, index: int, context: list[int], observation: Sequence[int], seed: int) -> Turn:
+        """Three tokens, by the weights of now."""
+        model, version = self.weights
+        chance, ids, logprobs = torch.Generator().manual_seed(seed + index), list[int](), list[float]()
+        for _ in range(3):
+            logs = model(torch.tensor([[*context, *ids]])).logits[0, -1].log_softmax(-1)
+            ids.append(int(torch.multinomial(logs.exp(), 1, generator=chance)))
+            logprobs.append(logs[ids[-1]].item())
+        return replace(turn(index, ids, logprobs, observation), policy_version=version)
+
+
+def work(home: Path, kill: int) -> None:
+    torch.set_num_threads(1)
+    with workshop(home) as shop:
+        shop._rollouts = cast(Rollouts, ToyRollouts(kill))
+        settings: dict[str, Any] = {}
+        execute(shop.lake, "t1-rl", "rl", 1, settings, lambda run: reinforce(shop, run, 1, "t1-sft"))
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    for line in sys.stdin:
+        home, kill = line.split()
+        child = os.fork()
+        if child == 0:
+            work(Path(home), int(kill))
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
