@@ -54,18 +54,18 @@ class Continuous:
     tasks: Mapping[str, Task]
     _places: list[_Place] = field(default_factory=list)
     _stream: TrajectoryStream | None = None
-    _drawn: tuple[int, set[str]] = (0, set())
-    """The step that tasks were last drawn for, and those tasks."""
-    _learnt: set[str] = field(init=False)
-    """What steps of this run have learnt from that are made again now, if any: none of it is to be learnt from as something new."""
-
-    def __post_init__(self) -> None:
-        batches = self.making.shop.lake.read(Batch, "run_id = ?", [self.making.run.id])
-        self._learnt = {each for batch in batches for each in batch.trajectories}
+    _drawn: tuple[int, int] = (0, 0)
+    """The step that tasks were last drawn for, and how many."""
+    _owed: list[tuple[Task, int, int]] = field(default_factory=list)
+    """Groups that were under way at the checkpoint: begun again when the engines have its weights."""
 
     def collect(self, step: int) -> Collected:
         """What `step` learns from: what it learnt from before it was interrupted, or the oldest groups that have ended."""
-        self._take_in()
+        self._begin(self._owed)
+        self._owed = []
+        while self._stream is not None and self._stream.ready:
+            self._receive(next(self._stream))
+        self._store()
         fresh, reused, stale = self._recorded(step) or self._chosen(step)
         drops = filtered(fresh, self.making.config.filters)
         self.making.record_drops(step, [*stale, *drops])
@@ -89,7 +89,7 @@ class Continuous:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint: what was under way is read from the lake, as far as it is there, or begun again."""
         self.buffer.load_state_dict(state["replay"])
-        self._begin([(self.tasks[key], step, horizon) for key, step, horizon in state["under_way"]])
+        self._owed = [(self.tasks[key], step, horizon) for key, step, horizon in state["under_way"]]
 
     def _recorded(self, step: int) -> _Chosen | None:
         """What the lake says that `step` learnt from, or None where it says nothing."""
@@ -98,12 +98,12 @@ class Continuous:
             return None
         trajectories, again = self.making.read(batches[0].trajectories), len(batches[0].reused)
         fresh, reused = trajectories[: len(trajectories) - again], trajectories[len(trajectories) - again :]
+        stale = self.buffer.expire(step - 1)
+        self._fill(step)
         learnt = {trajectory.id for trajectory in fresh}
         self._places = [place for place in self._places if place.requests[0].trajectory_id not in learnt]
         self.buffer.discard(learnt)
         self.buffer.keep(groups_of(fresh))
-        stale = self.buffer.expire(step - 1)
-        self._fill(step)
         return fresh, reused, stale
 
     def _chosen(self, step: int) -> _Chosen:
@@ -112,19 +112,21 @@ class Continuous:
         past = self.buffer.past(step)
         wanted = self.making.config.tasks_per_step - len(past)
         self._fill(step)
-        while self._is_waited_for(step, wanted):
-            self._take_in(next(self._stream) if self._stream else None)
-            stale += self.buffer.expire(step - 1)
-            self._fill(step)
+        while self._stream is not None and self._is_waited_for(step, wanted):
+            self._receive(next(self._stream))
+            if not self._is_waited_for(step, wanted):
+                self._store()
+                stale += self.buffer.expire(step - 1)
+                self._fill(step)
         fresh, reused = ([t for group in groups for t in group.trajectories] for groups in (self.buffer.take(wanted), past))
         self.making.record_batch(step, fresh, reused)
         return fresh, reused, stale
 
     def _is_waited_for(self, step: int, wanted: int) -> bool:
         """Whether more must end before `step` can go on: there are too few groups, or one would be too old for the step after it."""
-        replay = self.making.config.replay
-        late = replay.stale == "wait" and any(step - 1 - place.version >= replay.max_staleness for place in self._places)
-        return bool(self._places) and (late or len(self.buffer) < wanted)
+        replay, running = self.making.config.replay, [place for place in self._places if not place.whole]
+        late = replay.stale == "wait" and any(step - 1 - place.version >= replay.max_staleness for place in running)
+        return bool(running) and (late or len(self.buffer) + len(self._places) - len(running) < wanted)
 
     def _fill(self, step: int) -> None:
         """Begin groups at the places that are free, but no more than the run still needs."""
@@ -134,15 +136,14 @@ class Continuous:
         count = min(config.replay.groups(config.tasks_per_step) - there, needed)
         if count <= 0:
             return
-        drawn = self._drawn[1] if self._drawn[0] == step else set()
-        tasks, horizon = self.curriculum.draw(step, count, drawn), self.curriculum.horizon(step)
-        self._drawn = (step, drawn | {task.key for task in tasks})
-        self._begin([(task, step, horizon) for task in tasks])
+        before = self._drawn[1] if self._drawn[0] == step else 0
+        tasks, horizon = self.curriculum.draw(step, before + count), self.curriculum.horizon(step)  # fewer would be the first of them
+        self._drawn = (step, len(tasks))
+        self._begin([(task, step, horizon) for task in tasks[before:]])
 
     def _begin(self, wanted: Sequence[tuple[Task, int, int]]) -> None:
         """Begin groups of a task, a step and a horizon each; what the lake has of them has ended."""
         places = [_Place(*each, self.making.group(*each), {}) for each in wanted]
-        places = [place for place in places if place.requests[0].trajectory_id not in self._learnt]
         requests = [request for place in places for request in place.requests]
         stored = self.making.stored(requests)
         for place in places:
@@ -155,20 +156,19 @@ class Continuous:
         else:
             self.making.shop.running.extend(self._stream, missing)
 
-    def _take_in(self, first: Trajectory | None = None) -> None:
-        """Take in `first` and whatever else has ended; the groups that have become whole are stored, in one commit."""
-        ended = [first] if first is not None else []
-        while self._stream is not None and self._stream.ready:
-            ended.append(next(self._stream))
-        of = {request.trajectory_id: place for place in self._places for request in place.requests}
-        for trajectory in ended:
-            if trajectory.id in of:  # else its group is learnt from as the lake has it
-                of[trajectory.id].ended[trajectory.id] = trajectory
+    def _receive(self, trajectory: Trajectory) -> None:
+        """Put a trajectory that has ended to its group, unless that has been learnt from as the lake has it."""
+        for place in self._places:
+            if any(request.trajectory_id == trajectory.id for request in place.requests):
+                place.ended[trajectory.id] = trajectory
+
+    def _store(self) -> None:
+        """Store the groups that have become whole, in one commit: now they wait to be learnt from."""
         whole = [place for place in self._places if place.whole]
         if whole:
             self._places = [place for place in self._places if not place.whole]
             requests = [request for place in whole for request in place.requests]
-            made = self.making.store(requests, [of[each.trajectory_id].ended[each.trajectory_id] for each in requests])
+            made = self.making.store(requests, [place.ended[each.trajectory_id] for place in whole for each in place.requests])
             self.buffer.add(groups_of(made))
 
 

@@ -108,8 +108,8 @@ class ReplayConfig(Section):
     """Share of a step's groups that were trained on before, so that as many fewer are sampled. Give it an `rl.correction`."""
 
     def groups(self, per_step: int) -> int:
-        """How many groups may be under way or waiting."""
-        most = (self.max_staleness + 1) * per_step
+        """How many groups may be under way or waiting: what can be trained on in time, or `capacity`."""
+        most = (self.max_staleness + 1) * (per_step - round(self.reuse * per_step))
         return min(most, self.capacity) if self.capacity and self.stale == "wait" else self.capacity or most
 
 
@@ -216,7 +216,7 @@ class ReinforceConfig(OptimizerConfig):
             raise ValueError(
                 "rl.filters.refills samples a step's tasks anew, and with rl.mode = asynchronous no step has its own: leave it 0"
             )
-        if self.mode == "asynchronous" and self.replay.groups(self.tasks_per_step) < self.tasks_per_step:
+        if self.mode == "asynchronous" and self.replay.capacity is not None and self.replay.capacity < self.tasks_per_step:
             raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
         return self
 

@@ -35,6 +35,9 @@ def test_overrides_are_typed_and_nested() -> None:
         ("later.rl.stepz=3", "stepz"),
         ("corpus.kind=films", "path"),
         ("policy.heads=5", "policy"),
+        ("rl.older_share=0.2", "rollout.engine.older"),
+        ('rl={"mode":"asynchronous","filters":{"refills":1}}', "rl.filters.refills"),
+        ('rl={"mode":"asynchronous","replay":{"capacity":3}}', "rl.replay.capacity"),
     ],
 )
 def test_a_wrong_override_is_one_sentence_that_names_the_key(override: str, named: str) -> None:

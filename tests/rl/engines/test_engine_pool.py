@@ -265,6 +265,30 @@ def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Pat
 
 
 @pytest.mark.engine
+def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_too_old(tiny_policy: Path, other_policy: Path) -> None:
+    config = EngineConfig.model_validate({**ENGINE, "older": 1, "older_every": 2})
+    contexts = prompts(2)
+
+    async def crossed() -> list[list[Generation]]:
+        pool = await EnginePool.start(config, str(tiny_policy))
+        found = []
+        for version, policy in ((0, tiny_policy), (1, other_policy), (2, tiny_policy), (0, other_policy)):
+            await pool.load_weights(str(policy), version)
+            for older in (False, True):
+                sampling = Sampling(max_tokens=6, seed=1, older=older)
+                found.append(await asyncio.gather(*(pool.generate(f"t{n}", context, sampling) for n, context in enumerate(contexts))))
+        assert len(pool.engines) == 1, "the older one takes no other requests"
+        await pool.shutdown()
+        return found
+
+    found = run_on_ray(crossed())
+    assert [{each.policy_version for each in pair} for pair in found] == [{0}, {0}, {1}, {0}, {2}, {2}, {0}, {0}]
+    models = [load_policy(path)[0] for path in (tiny_policy, other_policy)]
+    for pair, model in zip(found, (0, 0, 1, 0, 0, 0, 1, 1), strict=True):
+        assert worst_difference({each.policy_version: models[model] for each in pair}, contexts, pair) < TOLERANCE
+
+
+@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_engine_of_two_workers_has_a_placement_group_and_computes_the_same(tiny_policy: Path) -> None:

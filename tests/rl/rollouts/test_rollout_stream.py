@@ -58,6 +58,20 @@ def test_the_quick_ones_come_first_and_none_waits_for_the_slowest(loop: asyncio.
     assert list(stream) == []
 
 
+def test_a_stream_can_be_given_further_requests_and_says_whether_one_has_ended(loop: asyncio.AbstractEventLoop) -> None:
+    stream = TrajectoryStream(loop, requests(10), run)
+    assert next(stream).id == "t0" and not stream.ready and list(stream) == []
+    stream.extend([replace(each, trajectory_id=f"more-{each.trajectory_id}") for each in requests(5000, 10)])
+    assert len(stream) == 2 and next(stream).id == "more-t1" and not stream.ready
+    stream.extend(requests(1))
+    deadline = time.monotonic() + 5
+    while not stream.ready and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert stream.ready and next(stream).id == "t0" and len(stream) == 1
+    stream.cancel()
+    assert list(stream) == []
+
+
 def test_a_defect_ends_the_stream_and_is_raised(loop: asyncio.AbstractEventLoop) -> None:
     stream = TrajectoryStream(loop, requests(0, -1, 5000), run)
     started = time.monotonic()

@@ -1,0 +1,107 @@
+"""Steps of RL a minute, synchronous, one step off and asynchronous: `python benchmarks/asynchrony.py --home runs/demo [--json]`.
+
+The same cold start, tasks, groups, batch, loss and learning rate in each mode, the stages' own code over a copy of the home, so that the
+home stays as it is. Time counts from the end of the first step, for engines and environments start before it. `waiting` is the share of
+that time in which the learner waited for trajectories or for the engines to take its weights; staleness, effective samples and success are
+means over the last half of the steps. With fewer processors than engines and learner can use, they take them from each other, and there is
+little to gain: the figures say how many there were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.overrides import apply_overrides
+from flows.runs import StageRun, execute
+from flows.stages.reinforcement import reinforce
+from flows.workshop import workshop
+from warehouse import Policy, Run, Trajectory
+
+MODES = {
+    "synchronous": ["rl.mode=synchronous"],
+    "one_step_off": ["rl.mode=one_step_off"],
+    "asynchronous": ["rl.mode=asynchronous", "rl.replay.max_staleness=2"],
+}
+SHOWN = ("success", "staleness", "staleness_max", "effective_samples", "importance_ratio")
+
+
+class Timed(StageRun):
+    """A stage's run that notes when its steps end."""
+
+    def metric(self, step: int, figures: Mapping[str, float]) -> None:
+        """Note the moment and the figures of a step that was learnt from."""
+        super().metric(step, figures)
+        if "collect_seconds" in figures:
+            ENDED.append((time.perf_counter(), dict(figures)))
+
+
+ENDED: list[tuple[float, dict[str, float]]] = []
+
+
+def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str, Any]:
+    """The figures of one mode, over a copy of `home` whose first turn has not begun its RL."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "home"
+        shutil.copytree(home, copy, ignore=shutil.ignore_patterns("prefect", "t1-rl*", "t2-*"))
+        (copy / "config.json").unlink()
+        config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
+        Home(copy).claim(FlywheelConfig.model_validate(config))
+        ENDED.clear()
+        with workshop(copy) as shop:
+            sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
+            for kind, ids in ((Run, ["t1-rl"]), (Policy, ["t1-rl"]), (Trajectory, sampled)):
+                shop.lake.remove(kind, ids)
+            execute(shop.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(shop, Timed(run.lake, run.run), 1, "t1-sft"))
+    return summary(mode)
+
+
+def summary(mode: str) -> dict[str, Any]:
+    """What the noted steps come to."""
+    seconds = ENDED[-1][0] - ENDED[0][0]
+    figures: dict[str, list[float]] = defaultdict(list)
+    for _, each in ENDED[1:]:
+        for name, value in each.items():
+            figures[name].append(value)
+    waiting = sum(figures["collect_seconds"]) + sum(figures["publish_seconds"])
+    half = (len(ENDED) - 1) // 2
+    late = {name: statistics.fmean(figures[name][half:]) for name in SHOWN if figures[name]}
+    return {"mode": mode, "steps": len(ENDED), "seconds_a_step": seconds / (len(ENDED) - 1), "waiting": waiting / seconds, **late}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True, help="a home whose cold start each mode begins with")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--set", action="append", default=[], help="a setting of all modes, such as rl.save_every=100")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = [measure(arguments.home, mode, arguments.steps, arguments.set) for mode in arguments.modes]
+    report = {"processors": os.cpu_count(), "load_before": os.getloadavg()[0], "modes": found}
+    print(json.dumps(report)) if arguments.json else _print(report)
+
+
+def _print(report: dict[str, Any]) -> None:
+    print(f"{report['processors']} processors\n\n| mode | s a step | waiting | success | staleness | oldest | effective |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for row in report["modes"]:
+        share, success = f"{100 * row['waiting']:.0f} %", f"{100 * row['success']:.0f} %"
+        told = f"{row['staleness']:.2f} | {row['staleness_max']:.1f} | {row['effective_samples']:.3f}"
+        print(f"| {row['mode']} | {row['seconds_a_step']:.2f} | {share} | {success} | {told} |")
+
+
+if __name__ == "__main__":
+    main()
