@@ -109,7 +109,7 @@ class ReplayConfig(Section):
 
     def groups(self, per_step: int) -> int:
         """How many groups may be under way or waiting: what can be trained on in time, or `capacity`."""
-        most = (self.max_staleness + 1) * (per_step - round(self.reuse * per_step))
+        most = (self.max_staleness + 1) * (per_step - int(self.reuse * per_step))
         return min(most, self.capacity) if self.capacity and self.stale == "wait" else self.capacity or most
 
 

@@ -86,7 +86,7 @@ class ReplayBuffer:
     def past(self, step: int) -> list[Group]:
         """Groups that `step` trains on once more: as many as `reuse` says, or fewer where there are no more; by chance, seeded."""
         there = [group for group in self._used if not self._is_stale(group, step - 1)]
-        count = min(round(self._config.reuse * self._per_step), len(there))
+        count = min(int(self._config.reuse * self._per_step), len(there))
         return random.Random(seed_from("replay", self._seed, step)).sample(there, count)
 
     def metrics(self) -> dict[str, float]:

@@ -76,7 +76,7 @@ def rows(home: Path, sql: str) -> list[dict[str, Any]]:
 
 MODES = {
     "synchronous": (),
-    "reuse": ("rl.replay.reuse=0.34", 'rl.correction.weights="truncated"'),
+    "reuse": ("rl.replay.reuse=0.4", 'rl.correction.weights="truncated"'),
     "one_step_off": ('rl.mode="one_step_off"',),
 }
 
