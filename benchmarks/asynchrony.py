@@ -54,10 +54,9 @@ def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str,
     """The figures of one mode, over a copy of `home` whose first turn has not begun its RL."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "home"
-        shutil.copytree(home, copy, ignore=shutil.ignore_patterns("prefect", "t1-rl*", "t2-*"))
-        (copy / "config.json").unlink()
         config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
         Home(copy).claim(FlywheelConfig.model_validate(config))
+        shutil.copytree(home, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("config.json", "lock", "prefect", "t1-rl*", "t2-*"))
         ENDED.clear()
         with workshop(copy) as shop:
             sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()

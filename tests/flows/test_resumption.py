@@ -81,7 +81,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_off", pytest.param("reuse", marks=pytest.mark.long)])
 def test_a_run_killed_in_a_step_ends_with_the_weights_of_an_undisturbed_one(stage: Stage, tmp_path: Path, mode: str) -> None:
     whole, killed = (home_of(tmp_path / name, *MODES[mode]) for name in ("whole", "killed"))
     assert stage.run(whole) == 0
@@ -100,7 +100,7 @@ def weights_of_start(home: Path) -> str:
         return lake.policies("id = 't1-sft'")[0].weights_digest
 
 
-@pytest.mark.parametrize("stale", ["drop", "wait"])
+@pytest.mark.parametrize("stale", ["drop", pytest.param("wait", marks=pytest.mark.long)])
 def test_a_killed_asynchronous_run_ends_with_the_weights_of_one_that_learns_from_the_same_batches(
     stage: Stage, tmp_path: Path, stale: str
 ) -> None:

@@ -123,13 +123,6 @@ def test_vtrace_on_policy_has_the_returns_of_gae_with_lambda_one() -> None:
 # In the learner
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.rl.toy import make_policy
-
-    return make_policy(tmp_path_factory.mktemp("policy"))
-
-
 @pytest.mark.engine
 def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_drops(policy: Path, tmp_path: Path) -> None:
     from rl.learning.config import ReinforceConfig

@@ -22,7 +22,7 @@ from rl.environment import Environment, EnvironmentFault, Observation, Step, Too
 from rl.environments.search import SearchEnvironment
 from rl.environments.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop, RolloutRequest, is_older
 from rl.rollouts.loops import AgentLoops
 from rl.tools import tool
 from tests.rl.conftest import DOCUMENTS, TASKS
@@ -56,11 +56,14 @@ def dialect(tiny_policy: Path) -> TagDialect:
     return TagDialect(AutoTokenizer.from_pretrained(tiny_policy))
 
 
+REQUEST = RolloutRequest("t", TASKS[0], "policy", 4, seed=3, step=5, sample=2)
+
+
 def run(
     dialect: TagDialect, actions: Sequence[Action | tuple[int, ...]], horizon: int = 4, limits: Limits = LIMITS
 ) -> tuple[Trajectory, WrittenActions]:
     engine = WrittenActions([dialect.action_ids(action) if isinstance(action, Action) else action for action in actions])
-    request = RolloutRequest("t", TASKS[0], "policy", horizon, seed=3, step=5, sample=2)
+    request = replace(REQUEST, horizon=horizon)
     environment = SearchEnvironment(SearchIndex(DOCUMENTS))
     return asyncio.run(AgentLoop(engine, dialect, limits).run(request, environment)), engine
 
@@ -79,6 +82,17 @@ def test_tokens_are_only_appended(dialect: TagDialect) -> None:
     assert trajectory.turns[0].observation == f"<information> {DOCUMENTS[0].text}</information>"
     assert trajectory.turns[2].observation_ids == ()
     assert len({sampling.seed for sampling in engine.samplings}) == 3
+
+
+def test_a_share_of_the_actions_is_asked_of_an_older_policy_by_the_seed(dialect: TagDialect) -> None:
+    search = [Action("search", "Amber Stone")] * 3
+    trajectory, engine = run(dialect, search, horizon=3)
+    assert trajectory.stop_reason is StopReason.MAX_TURNS and not any(sampling.older for sampling in engine.samplings)
+    asked = [replace(REQUEST, seed=seed, older_share=0.25) for seed in range(400)]
+    chosen = [[is_older(request, turn) for turn in range(5)] for request in asked]
+    assert sum(map(sum, chosen)) / 2000 == pytest.approx(0.25, abs=0.03)
+    assert any(len(set(turns)) == 2 for turns in chosen), "one trajectory may have actions of both"
+    assert chosen == [[is_older(request, turn) for turn in range(5)] for request in asked]
 
 
 def test_the_last_turn_of_the_horizon_may_answer(dialect: TagDialect) -> None:
