@@ -5,11 +5,15 @@ home stays as it is. Time counts from the end of the first step, for engines and
 that time in which the learner waited for trajectories or for the engines to take its weights; staleness, effective samples and success are
 means over the last half of the steps. With fewer processors than engines and learner can use, they take them from each other, and there is
 little to gain: the figures say how many there were.
+
+`--toy` takes no home and no engine: the toy policy of the tests samples for itself in the learner's process, and each trajectory first
+waits 0.3 to 1.7 seconds, as for a slow tool. What that shows is the order of waiting alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -19,14 +23,16 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.overrides import apply_overrides
 from flows.runs import StageRun, execute
 from flows.stages.reinforcement import reinforce
-from flows.workshop import workshop
+from flows.workshop import Workshop, workshop
+from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from warehouse import Policy, Run, Trajectory
 
 MODES = {
@@ -57,12 +63,33 @@ def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str,
         config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
         Home(copy).claim(FlywheelConfig.model_validate(config))
         shutil.copytree(home, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("config.json", "lock", "prefect", "t1-rl*", "t2-*"))
-        ENDED.clear()
         with workshop(copy) as shop:
             sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
             for kind, ids in ((Run, ["t1-rl"]), (Policy, ["t1-rl"]), (Trajectory, sampled)):
                 shop.lake.remove(kind, ids)
-            execute(shop.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(shop, Timed(run.lake, run.run), 1, "t1-sft"))
+            return learn(shop, mode)
+
+
+def measure_toy(mode: str, steps: int) -> dict[str, Any]:
+    """The figures of one mode with the toy of the tests."""
+    from tests.flows.reinforcement_process import ToyRollouts
+    from tests.flows.toy_home import home_of
+
+    class SlowRollouts(ToyRollouts):
+        async def one(self, request: RolloutRequest) -> Trajectory:
+            await asyncio.sleep((1 + request.seed % 5) / 3)
+            return await super().one(request)
+
+    own = ["rl.save_every=1000", "rl.tasks_per_step=6", "rl.samples_per_task=8", f"rl.steps={steps}"]
+    with tempfile.TemporaryDirectory() as folder, workshop(home_of(Path(folder) / "home", *own, *MODES[mode])) as shop:
+        shop._rollouts = cast(Rollouts, SlowRollouts(kill=-1))
+        return learn(shop, mode)
+
+
+def learn(shop: Workshop, mode: str) -> dict[str, Any]:
+    """Do the stage, and say how it went."""
+    ENDED.clear()
+    execute(shop.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(shop, Timed(run.lake, run.run), 1, "t1-sft"))
     return summary(mode)
 
 
@@ -82,19 +109,26 @@ def summary(mode: str) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", type=Path, required=True, help="a home whose cold start each mode begins with")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--home", type=Path, help="a home whose cold start each mode begins with")
+    start.add_argument("--toy", action="store_true", help="the toy of the tests, with a slow tool, in the place of engines")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--set", action="append", default=[], help="a setting of all modes, such as rl.save_every=100")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = [measure(arguments.home, mode, arguments.steps, arguments.set) for mode in arguments.modes]
-    report = {"processors": os.cpu_count(), "load_before": os.getloadavg()[0], "modes": found}
+    load = os.getloadavg()[0]
+    if arguments.toy:
+        found = [measure_toy(mode, arguments.steps) for mode in arguments.modes]
+    else:
+        found = [measure(arguments.home, mode, arguments.steps, arguments.set) for mode in arguments.modes]
+    report = {"processors": os.cpu_count(), "load_before": load, "modes": found}
     print(json.dumps(report)) if arguments.json else _print(report)
 
 
 def _print(report: dict[str, Any]) -> None:
-    print(f"{report['processors']} processors\n\n| mode | s a step | waiting | success | staleness | oldest | effective |")
+    print(f"{report['processors']} processors, load {report['load_before']:.0f}\n")
+    print("| mode | s a step | waiting | success | staleness | oldest | effective |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for row in report["modes"]:
         share, success = f"{100 * row['waiting']:.0f} %", f"{100 * row['success']:.0f} %"
