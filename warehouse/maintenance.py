@@ -13,7 +13,10 @@ FILE_GRACE = timedelta(days=1)
 _EXPIRING = f"""
 SELECT snapshot_id AS id FROM ducklake_snapshots('{NAME}')
 WHERE snapshot_time < now() - to_seconds(?) AND snapshot_id < (SELECT max(snapshot_id) FROM ducklake_snapshots('{NAME}'))
-    AND snapshot_id NOT IN (SELECT snapshot FROM pins UNION SELECT snapshot FROM policies WHERE snapshot IS NOT NULL)
+    AND snapshot_id NOT IN (
+        SELECT snapshot FROM pins UNION SELECT snapshot FROM policies WHERE snapshot IS NOT NULL
+        UNION SELECT snapshot_before FROM runs WHERE state <> 'completed' AND snapshot_before IS NOT NULL
+    )
 ORDER BY id
 """
 
@@ -33,7 +36,7 @@ def compact(lake: Lake) -> None:
 def retain(lake: Lake, age: timedelta) -> int:
     """Forgets snapshots older than `age`, which ends time travel to them, and returns how many.
 
-    Those stay that are pinned, that a policy was trained on, and the latest.
+    Those stay that are pinned, that a policy was trained on or a run that is not completed began with, and the latest.
     """
     expiring = lake.query(_EXPIRING, [int(age.total_seconds())]).column("id").to_pylist()
     if expiring:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from warehouse import Lake, Policy, RequestError, Task
+from warehouse import Lake, Policy, RequestError, Run, Task
 from warehouse.maintenance import compact, retain
 from warehouse.pins import check, measure, pin, snapshot_of, unpin
 
 pytestmark = pytest.mark.slow
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
 QUERY = "SELECT key, answers FROM tasks WHERE split = 'train' -- the training tasks"
 
 
@@ -19,21 +20,24 @@ def task(key: str, answer: str = "a") -> Task:
     return Task(key, "search", "?", (answer,))
 
 
-def test_pinned_snapshots_and_those_of_policies_survive(lake: Lake) -> None:
+def test_pinned_snapshots_and_those_of_policies_and_of_unfinished_runs_survive(lake: Lake) -> None:
     kept = {}
     for number in range(6):
         lake.add([task(f"t{number}")])
         kept[number] = lake.snapshot()
     pin(lake, "paper", kept[1])
     lake.add([Policy("p", None, "sft", "/p", "d", kept[3])])
+    runs = [Run(f"r{at}", "rl", 1, {}, "d", kept[at], None, state, START) for at, state in ((0, "completed"), (4, "failed"))]
+    lake.add(runs)
     assert retain(lake, timedelta(days=1)) == 0
     forgotten = retain(lake, timedelta(0))
     compact(lake)
     assert forgotten > 0
-    assert [len(lake.tasks(at=at)) for at in (kept[1], kept[3])] == [2, 4] and len(lake.tasks()) == 6
+    assert [len(lake.tasks(at=at)) for at in (kept[1], kept[3], kept[4])] == [2, 4, 5] and len(lake.tasks()) == 6
     assert lake.query("SELECT count(*) AS n FROM tasks", at=snapshot_of(lake, "paper")).to_pylist() == [{"n": 2}]
-    with pytest.raises(RequestError, match="no snapshot"):
-        lake.query("SELECT 1", at=kept[2])
+    for at in (kept[0], kept[2]):
+        with pytest.raises(RequestError, match="no snapshot"):
+            lake.query("SELECT 1", at=at)
 
 
 def test_an_unpinned_snapshot_goes(lake: Lake) -> None:
