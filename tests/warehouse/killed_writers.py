@@ -19,7 +19,7 @@ from warehouse import Lake, Outcome, Score
 from warehouse.extensions import connect
 
 ROWS = 30
-LONGEST_LIFE_S = 0.2
+LONGEST_LIFE_S = 0.6
 AT_ONCE = 3
 
 
