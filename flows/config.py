@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from eval.outcome import VERIFIERS
-from flows.operations import AttemptConfig, BudgetConfig, EventsConfig
+from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides
 from rl.config import CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
 from rl.learning.config import ReinforceConfig

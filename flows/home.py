@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.config import FlywheelConfig, load_config
-from flows.operations import OPERATIONAL
+from flows.operations.config import OPERATIONAL
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 

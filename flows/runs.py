@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.budgets import BudgetSpent, Meter
+from flows.operations.budgets import BudgetSpent, Meter
 from flows.progress import StageProgress
 from warehouse import Failure, Lake, Metric, Run
 from warehouse.digests import digest

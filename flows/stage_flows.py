@@ -15,13 +15,13 @@ from prefect import flow, tags
 from prefect.exceptions import TerminationSignal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from flows.artifacts import figure_rows, show_in_prefect
-from flows.attempts import attempt
-from flows.budgets import BudgetSpent, Meter, slice_meter, turn_meter
-from flows.events import Event, tell
 from flows.guardian import end_soon
 from flows.home import Home
-from flows.operations import BudgetConfig, Happening
+from flows.operations.artifacts import figure_rows, show_in_prefect
+from flows.operations.attempts import attempt
+from flows.operations.budgets import BudgetSpent, Meter, slice_meter, turn_meter
+from flows.operations.config import BudgetConfig, Happening
+from flows.operations.events import Event, tell
 from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.runs import StageRun, execute

@@ -14,9 +14,9 @@ from typing import Any
 from prefect import flow, tags
 from pydantic import NonNegativeFloat, PositiveInt
 
-from flows.budgets import BudgetSpent
 from flows.home import Home
-from flows.operations import BudgetConfig
+from flows.operations.budgets import BudgetSpent
+from flows.operations.config import BudgetConfig
 from flows.plan import Kind, completed, gate_id, turn_steps
 from flows.prefect_runtime import quiet_prefect
 from flows.stage_flows import evaluation_flow, gate_flow, opened, synthesis_flow, training_flow

@@ -30,7 +30,7 @@ def serve(home: HomeOption, name: NameOption = None, schedule: ScheduleOption = 
     """
     _say_more()
     place, crons = _wanted(home, schedule)
-    from flows.deployments import deployments, serve_here
+    from flows.operations.deployments import deployments, serve_here
 
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "flywheel")
     serve_here(deployments(place, name or place.name, crons))
@@ -47,8 +47,8 @@ def deploy(
     Example: flywheel deploy --home runs/demo --pool flywheel
     """
     place, crons = _wanted(home, schedule)
-    from flows.deployments import deployments
-    from flows.deployments import register as register_in
+    from flows.operations.deployments import deployments
+    from flows.operations.deployments import register as register_in
 
     for registered in register_in(deployments(place, name or place.name, crons, pool), pool):
         print(registered)

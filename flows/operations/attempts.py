@@ -18,7 +18,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.tasks import exponential_backoff
 
 from flows.guardian import end_soon
-from flows.operations import AttemptConfig
+from flows.operations.config import AttemptConfig
 from rl.engine import EngineFault
 
 log = logging.getLogger("flywheel")

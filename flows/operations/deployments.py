@@ -20,7 +20,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
-from flows.scheduled import compaction, evaluation, synthesis, turn
+from flows.operations.scheduled import compaction, evaluation, synthesis, turn
 from warehouse.errors import RequestError
 
 ENVIRONMENT = {"PREFECT_LOGGING_EXTRA_LOGGERS": "flywheel"}

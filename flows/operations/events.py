@@ -19,7 +19,7 @@ import duckdb
 import httpx
 from prefect.events import emit_event
 
-from flows.operations import EventsConfig, Happening
+from flows.operations.config import EventsConfig, Happening
 from warehouse import Failure, Lake
 
 log = logging.getLogger("flywheel")

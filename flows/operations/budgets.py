@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flows.operations import BudgetConfig
+from flows.operations.config import BudgetConfig
 from warehouse import Lake, Metric
 from warehouse.errors import RequestError
 

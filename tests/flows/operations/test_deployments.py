@@ -9,13 +9,13 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.artifacts import headline
-from flows.deployments import ENVIRONMENT, SCHEDULES, check_server, deployments
+from flows.operations.artifacts import headline
+from flows.operations.deployments import ENVIRONMENT, SCHEDULES, check_server, deployments
+from flows.operations.scheduled import week_of
 from flows.plan import gate_id, next_turn
-from flows.scheduled import week_of
 from warehouse.errors import RequestError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_file_says_what_the_code_says(tmp_path: Path) -> None:

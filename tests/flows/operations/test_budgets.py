@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.budgets import GIB, BudgetSpent, Meter, Spending, overspent, slice_meter, turn_meter
-from flows.operations import BudgetConfig
+from flows.operations.budgets import GIB, BudgetSpent, Meter, Spending, overspent, slice_meter, turn_meter
+from flows.operations.config import BudgetConfig
 from flows.runs import StageRun, execute
 from flows.stages.synthesis.batches import Batch, work_off
 from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn

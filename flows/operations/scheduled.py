@@ -21,12 +21,12 @@ from prefect.flows import Flow
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from flows.environment import quiet_libraries
-from flows.events import Event, tell
 from flows.guardian import start_guardian, stay
 from flows.home import Home
 from flows.lakes import open_to_keep
 from flows.locking import HomeBusy
-from flows.operations import BudgetConfig, Happening
+from flows.operations.config import BudgetConfig, Happening
+from flows.operations.events import Event, tell
 from flows.plan import completed, next_turn
 from flows.stage_flows import evaluation_flow, opened, synthesis_flow
 from flows.wheel import wheel_flow

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flows.events import Event, tell
-from flows.operations import EventsConfig, Happening
+from flows.operations.config import EventsConfig, Happening
+from flows.operations.events import Event, tell
 from warehouse import Lake
 
 PROMOTION = Event(Happening.promotion, Path("runs/demo"), "t2-gate", "t2-rl is promoted: «besser»", {"p": 0.01})
@@ -24,7 +24,7 @@ PROMOTION = Event(Happening.promotion, Path("runs/demo"), "t2-gate", "t2-rl is p
 @pytest.fixture(autouse=True)
 def without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes to Prefect is for the test that has a server."""
-    monkeypatch.setattr("flows.events.emit_event", lambda *given, **named: None)
+    monkeypatch.setattr("flows.operations.events.emit_event", lambda *given, **named: None)
 
 
 @contextmanager

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from flows.attempts import is_fault
-from flows.budgets import BudgetSpent
 from flows.locking import HomeBusy
+from flows.operations.attempts import is_fault
+from flows.operations.budgets import BudgetSpent
 from rl.engine import EngineDead, EngineFault
 from rl.hosting.health import UnhealthyError
 from warehouse.errors import RequestError
