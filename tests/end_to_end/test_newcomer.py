@@ -18,7 +18,7 @@ import pytest
 
 from warehouse import Lake
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Path(__file__).parent / "newcomer.toml"
