@@ -115,6 +115,7 @@ def worked(environment: dict[str, str], home: Path) -> Iterator[SyncPrefectClien
             yield client
 
 
+@pytest.mark.long
 def test_a_run_that_is_due_is_picked_up_by_a_worker_and_seen_as_completed(worked: SyncPrefectClient, home: Path) -> None:
     deployment = worked.read_deployment_by_name("flywheel-compaction/demo")
     worked.create_deployment_schedules(deployment.id, [(IntervalSchedule(interval=timedelta(seconds=10)), True)])
@@ -126,6 +127,7 @@ def test_a_run_that_is_due_is_picked_up_by_a_worker_and_seen_as_completed(worked
     assert "MB" in (shown.description or "")
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_retried_and_then_reported(worked: SyncPrefectClient, tmp_path: Path, heard: Path) -> None:
     broken = tmp_path / "broken"
     Home(broken).claim(load_config(str(SMALL), settings_for(heard)))

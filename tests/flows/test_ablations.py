@@ -101,6 +101,7 @@ def test_the_settings_of_every_variant_are_settings() -> None:
         assert (changed == base) == (not variant.settings)
 
 
+@pytest.mark.long
 @pytest.mark.end_to_end
 def test_a_variant_is_run_from_what_others_have_begun_and_not_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablations, "SIZES", SMALL)

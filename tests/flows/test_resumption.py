@@ -62,7 +62,14 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "one_step_off", pytest.param("reuse", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "synchronous",
+        pytest.param("one_step_off", marks=pytest.mark.long),
+        pytest.param("reuse", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_killed_in_a_step_ends_with_the_weights_of_an_undisturbed_one(stage: Stage, tmp_path: Path, mode: str) -> None:
     whole, killed = (home_of(tmp_path / name, *MODES[mode]) for name in ("whole", "killed"))
     assert stage.run(whole) == 0
