@@ -28,6 +28,7 @@ FAULTY = "tests.rl.faulty:create"
 KINDS = {
     FAULTY: {"step_timeout_seconds": 0.5, "options": {"seconds": 30}},
     "tight": {"factory": FAULTY, "memory_gib": 0.25},
+    "roomy": {"factory": FAULTY},
     "dead": {"factory": FAULTY, "options": {"dead": True}},
     "wide": {"factory": "search", "workers": 2, "options": {"documents": 2}},
     "boxed": {"factory": "search", "image": "registry.example/environments:1"},
@@ -125,9 +126,9 @@ async def test_a_worker_cannot_allocate_more_than_its_limit_and_is_replaced(pool
 
 async def test_a_worker_without_a_limit_may_allocate_as_much(pool: EnvironmentPool) -> None:
     """What the limit is measured against: the same allocation goes through without it."""
-    await pool.open(FAULTY)
-    client = pool.client(FAULTY, "t")
-    await client.reset(task("none"), 0)
+    await pool.open("roomy")
+    client = pool.client("roomy", "t")
+    await client.reset(task("none", "roomy"), 0)
     assert (await client.step(Action("allocate", "0.5"))).observation == "Nothing happens."
 
 
