@@ -86,6 +86,7 @@ def run(home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(home), cwd=home.parent, env=environment(), capture_output=True, text=True, timeout=500)
 
 
+@pytest.mark.long
 def test_a_killed_suite_goes_on_and_does_nothing_twice(home: Path) -> None:
     kill_at(home, "eval-t1-rl-small  step")
     before = stored(home)

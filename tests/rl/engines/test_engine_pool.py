@@ -264,6 +264,7 @@ def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Pat
     assert worst_difference(models, prompts(2), second) < TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_too_old(tiny_policy: Path, other_policy: Path) -> None:
     config = EngineConfig.model_validate({**ENGINE, "older": 1, "older_every": 2})
