@@ -80,6 +80,35 @@ class PolicyConfig(Section):
         return self
 
 
+class LearnerConfig(Section):
+    """Where a stage learns: in the process that runs it, or on workers of Ray Train that share each step."""
+
+    workers: PositiveInt = 1
+    """Processes; from 2 on they are Ray's, joined by gloo on CPUs and by NCCL on GPUs, and see the same folders as this one."""
+    cpus: PositiveFloat = 0.5
+    """What each worker reserves of Ray's CPUs."""
+    gpus: NonNegativeFloat = 0
+    """What each worker reserves of Ray's GPUs."""
+    sharded: bool = False
+    """FSDP: each worker keeps a part of weights, gradients and optimiser, not the whole of them."""
+
+    @model_validator(mode="after")
+    def _check_shards(self) -> LearnerConfig:
+        if self.sharded and (self.workers == 1 or self.gpus == 0):
+            raise ValueError("learner.sharded needs learner.workers > 1 and learner.gpus: accelerate has no FSDP on CPUs")
+        return self
+
+
+class LoraConfig(Section):
+    """Low-rank adapters, which are trained in the place of the weights. arXiv 2106.09685."""
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32
+    """The adapters' product counts alpha / rank times."""
+    layers: tuple[str, ...] = ()
+    """Ends of the names of the linear layers that get one, such as `q_proj`; none given is all but the head."""
+
+
 class OptimizerConfig(Section):
     """How weights are changed: AdamW under warmup, constant rate, decay."""
 
@@ -95,6 +124,9 @@ class OptimizerConfig(Section):
     """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, else float32."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
+    learner: LearnerConfig = LearnerConfig()
+    lora: LoraConfig | None = None
+    """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
 

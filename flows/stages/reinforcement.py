@@ -47,7 +47,17 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
     parts = {"curriculum": curriculum, "source": source, "lake": LakeMark(shop.lake)}
     with closing(source):
         result = train_reinforce(
-            start, folder, config, source.collect, publish, run.metric, seed, parts, making.record_breach, making.record_drops
+            start,
+            folder,
+            config,
+            source.collect,
+            publish,
+            run.metric,
+            seed,
+            parts,
+            on_breach=making.record_breach,
+            on_drops=making.record_drops,
+            ray=shop.config.rollout.ray,
         )
     return finish(shop, run, turn, "rl", parent, result, variant)
 

@@ -58,10 +58,10 @@ def _supervise(
     start, seed = shop.folder(shop.policy(parent)), seed_from(shop.config.seed, run.id)
     if stage == "cpt":
         texts, unread = _general_texts(settings.cpt)
-        result = train_cpt(start, examples, folder, settings.cpt, seed, run.metric, general=texts)
+        result = train_cpt(start, examples, folder, settings.cpt, seed, run.metric, general=texts, ray=shop.config.rollout.ray)
         shop.lake.add(unread)
     else:
-        result = train_sft(start, examples, folder, settings.sft, seed, run.metric)
+        result = train_sft(start, examples, folder, settings.sft, seed, run.metric, ray=shop.config.rollout.ray)
     return finish(shop, run, turn, stage, parent, result, variant)
 
 

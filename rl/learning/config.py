@@ -220,7 +220,14 @@ class ReinforceConfig(OptimizerConfig):
             raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
         return self
 
+    @model_validator(mode="after")
+    def _check_critic(self) -> ReinforceConfig:
+        if self.estimator in CRITICS and (self.lora is not None or self.learner.sharded):
+            raise ValueError(f"rl.estimator = {self.estimator} has a critic, which goes with neither rl.lora nor rl.learner.sharded")
+        return self
+
     @property
     def passes(self) -> int:
-        """Forward and backward passes of an optimiser step."""
-        return math.ceil(self.tasks_per_step * self.samples_per_task / self.trajectories_per_pass)
+        """Forward and backward passes of an optimiser step, of each of the learner's workers."""
+        at_once = self.trajectories_per_pass * self.learner.workers
+        return math.ceil(self.tasks_per_step * self.samples_per_task / at_once)

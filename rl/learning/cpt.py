@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rl.config import CptConfig
+from rl.config import CptConfig, RayConfig
 from rl.learning.general import mean_loss, split_texts, stretches, take
 from rl.learning.supervised import train_on_examples
 from rl.learning.training import CHECKPOINTS, OnMetric, TrainResult
@@ -36,6 +36,7 @@ def train_cpt(
     seed: int,
     on_metric: OnMetric,
     general: Sequence[str] = (),
+    ray: RayConfig | None = None,
 ) -> TrainResult:
     """Train the policy in `policy_path` on all tokens of `examples`; the same call goes on where an earlier one was stopped.
 
@@ -52,13 +53,13 @@ def train_cpt(
         RequestError: there is nothing to train on.
     """
     if not config.contexts and config.general is None:
-        return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False)
+        return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False, ray=ray)
     tokenizer = load_policy(policy_path)[1]
     read, held_out = split_texts(general, config.general.held_out, seed) if config.general else ([], [])
     before = mean_loss(policy_path, held_out, config.row_tokens) if held_out else None
     if before is not None:
         on_metric(0, {"general_loss": before})
-    result = _in_stages(policy_path, _with_ids(examples, tokenizer), read, tokenizer, output, config, seed, on_metric)
+    result = _in_stages(policy_path, _with_ids(examples, tokenizer), read, tokenizer, output, config, seed, on_metric, ray)
     if before is None:
         return result
     after = mean_loss(output, held_out, config.row_tokens)
@@ -86,6 +87,7 @@ def _in_stages(
     config: CptConfig,
     seed: int,
     on_metric: OnMetric,
+    ray: RayConfig | None,
 ) -> TrainResult:
     """Stage after stage; all but the last leave their policy among the checkpoints, from which a call that was stopped takes it up."""
     parts = _by_context(examples, stages_of(config))
@@ -99,7 +101,7 @@ def _in_stages(
         folder = output if number == used[-1] else output / CHECKPOINTS / f"stage_{number}"
         mixed, figures = _mix(chosen, texts, tokenizer, stage, seed_from(seed, number))
         seed_of_stage = seed if number == 1 else seed_from(seed, number)
-        result = train_on_examples(start, mixed, folder, stage, seed_of_stage, _shifted(on_metric, done), masked=False)
+        result = train_on_examples(start, mixed, folder, stage, seed_of_stage, _shifted(on_metric, done), masked=False, ray=ray)
         found[number] = {**result.figures, **figures}
         start, done = folder, done + result.figures["steps"]
     left_out = len(examples) - sum(len(chosen) for _, chosen in parts.values())

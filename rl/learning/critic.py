@@ -6,8 +6,7 @@ trained with the policy, begins anew with each run, and stands in checkpoints, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -55,17 +54,6 @@ class Critic:
 
     def _keep(self, module: nn.Module, arguments: object, output: object) -> None:
         self._states = output.last_hidden_state.detach()  # type: ignore[attr-defined]
-
-
-@contextmanager
-def without_head(model: PreTrainedModel) -> Iterator[None]:
-    """The model as others know it, for as long as it is written."""
-    head = model._modules.pop(NAME, None)
-    try:
-        yield
-    finally:
-        if head is not None:
-            setattr(model, NAME, head)
 
 
 def estimate(

@@ -10,11 +10,13 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,17 +24,17 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.estimators import ESTIMATORS
+from rl.learning.adapters import adapter_arguments
 from rl.learning.batches import Row, collate_rows, rows_of, split_rows, with_observations
 from rl.learning.checkpointing import Stateful, load_parts, save_parts
 from rl.learning.config import CRITICS, ReinforceConfig
 from rl.learning.correction import correct
-from rl.learning.critic import Critic, estimate, value_loss, without_head
+from rl.learning.critic import NAME, Critic, estimate, value_loss
 from rl.learning.describing import describe
 from rl.learning.filters import Collected, Drop, Filter
 from rl.learning.likelihoods import crossed, prompt_information, ratio_figures, staleness_figures
 from rl.learning.signs import SignMonitor
-from rl.learning.training import trainer_arguments
-from rl.policies.policy import save_policy
+from rl.learning.training import trainer_arguments, write_policy
 from warehouse.records import Trajectory
 
 Collect = Callable[[int], Collected]
@@ -56,6 +58,9 @@ class ReinforceTrainer(GRPOTrainer):
 
     `GRPOTrainer` wants prompts and reward functions of its own. It gets placeholders, sized so that a pass over the prompts is one step of
     ours; nothing reads them, for `_prepare_inputs` never generates and never scores.
+
+    Where there are several workers, each runs this. The main one collects, and all have the whole of each step, so that advantages and
+    means are those of one process; of the passes each makes its own, and accelerate takes the mean of their gradients.
     """
 
     def __init__(
@@ -79,9 +84,11 @@ class ReinforceTrainer(GRPOTrainer):
             model=model,
             reward_funcs=_no_reward,
             args=_arguments(config, output, seed),
-            train_dataset=Dataset.from_dict({"prompt": [""] * config.passes}),
+            train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
             processing_class=tokenizer,
+            **adapter_arguments(config.lora),
         )
+        self._workers = self.accelerator.num_processes
         self._config = config
         self._output = output
         self._collect = collect
@@ -97,24 +104,29 @@ class ReinforceTrainer(GRPOTrainer):
     def publish_weights(self, version: int) -> None:
         """Write the weights into a folder of their own and have the engines load them."""
         folder = self._output / "weights" / f"{version:06d}"
-        model = self.accelerator.unwrap_model(self.model)
-        with without_head(model):
-            save_policy(model, self._tokenizer, folder)
+        self.write(folder)
+        if not self.accelerator.is_main_process:
+            return
         self._publish(folder, version)
         for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
             shutil.rmtree(old)
+
+    def write(self, folder: Path) -> None:
+        """Write the policy as it is now into `folder`."""
+        write_policy(self, self._tokenizer, folder, self._config.lora, without=(NAME,))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios.
 
         The difference is over tokens that the engines sampled with the weights that the learner has: older ones are to differ.
         """
-        if self._differences:
-            logs["logprob_difference"] = max(self._differences)
-        if self._log_ratios:
-            logs.update(ratio_figures(torch.cat(self._log_ratios)))
-        if self._value_errors:
-            logs["value_loss"] = sum(self._value_errors) / self._config.epochs
+        differences, log_ratios, value_errors = map(gather_object, (self._differences, self._log_ratios, self._value_errors))
+        if differences:
+            logs["logprob_difference"] = max(differences)
+        if log_ratios:
+            logs.update(ratio_figures(torch.cat(log_ratios)))
+        if value_errors:
+            logs["value_loss"] = sum(value_errors) / self._config.epochs
         for collected in (self._differences, self._log_ratios, self._value_errors):
             collected.clear()
         super().log(logs, start_time)
@@ -122,7 +134,8 @@ class ReinforceTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.signs.fatal is not None:
             self.signs.acknowledge()
-        save_parts(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self._parts)
+        if self.accelerator.is_main_process:
+            save_parts(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self._parts)
         super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -144,8 +157,9 @@ class ReinforceTrainer(GRPOTrainer):
         times = [time.monotonic()]
         self.publish_weights(step - 1)
         times.append(time.monotonic())
-        collected = self._collect(step)
+        collected = self._collect(step) if self.accelerator.is_main_process else None
         times.append(time.monotonic())
+        collected, times = broadcast_object_list([(collected, times)])[0]  # all workers go by what the main one has
         rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
         if not self._config.mask_observations:
             rows = [with_observations(row, said) for row, said in zip(rows, self._said(rows)[0], strict=True)]
@@ -174,15 +188,23 @@ class ReinforceTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _said(self, rows: Sequence[Row]) -> tuple[list[list[float]], list[list[float]]]:
-        """For each row what the policy and the critic say now of each token of its completion: log-probabilities, and values."""
-        said: dict[int, tuple[list[float], list[float]]] = {}
-        for part in filter(None, split_rows(rows, self._config.passes)):
+        """For each row what the policy and the critic say now of each token of its completion: log-probabilities, and values.
+
+        Each worker asks about rows of its own, in as many passes as the others, for sharded weights are gathered by all at once.
+        """
+        if not rows:
+            return [], []
+        passes = min(self._config.passes, math.ceil(len(rows) / self._workers))
+        numbers = {id(row): number for number, row in enumerate(rows)}
+        said: list[tuple[int, list[float], list[float]]] = []
+        for part in (part or rows[:1] for part in self._own(split_rows(rows, passes * self._workers))):
             tensors = self._tensors(part)
             logprobs = super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))[0]
             values = self._critic.values(logprobs.size(1)) if self._critic else logprobs[:, :0]
             for row, *both in zip(part, logprobs.tolist(), values.tolist(), strict=True):
-                said[id(row)] = both[0][: len(row.completion_ids)], both[1][: len(row.completion_ids)]
-        return [said[id(row)][0] for row in rows], [said[id(row)][1] for row in rows]
+                said.append((numbers[id(row)], *(each[: len(row.completion_ids)] for each in both)))
+        found = {number: (logprobs, values) for number, logprobs, values in gather_object(said)}
+        return [found[number][0] for number in range(len(rows))], [found[number][1] for number in range(len(rows))]
 
     @torch.no_grad()
     def _information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -201,7 +223,21 @@ class ReinforceTrainer(GRPOTrainer):
         """
         useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
-        return [self._pass(part, len(rows), tokens) if part else {} for part in split_rows(useful, self._config.passes)]
+        parts = split_rows(useful, self._parts_of_a_step)
+        for start in range(0, len(parts), self._workers):
+            together = parts[start : start + self._workers]
+            most = max(map(len, together))  # workers exchange figures in each pass, and these must be of equal number
+            parts[start : start + self._workers] = [[*part, *[_silent(useful[0])] * (most - len(part))] for part in together]
+        return [self._pass(part, len(rows), tokens) if part else {} for part in self._own(parts)]
+
+    @property
+    def _parts_of_a_step(self) -> int:
+        """Passes of all workers together."""
+        return self._config.passes * self._workers
+
+    def _own(self, parts: Sequence[list[Row]]) -> list[list[Row]]:
+        """This worker's share of the parts of a step; what the workers have in hand at a time is of similar length."""
+        return list(parts[self.accelerator.process_index :: self._workers])
 
     def _pass(self, part: Sequence[Row], rows: int, tokens: int) -> dict[str, Any]:
         inputs: dict[str, Any] = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
@@ -216,14 +252,17 @@ class ReinforceTrainer(GRPOTrainer):
     def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
         """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
         if self.loss_type in ROW_MEANS:
-            return len(part) * self._config.passes / rows
+            return len(part) * self._parts_of_a_step / rows
         if self.loss_type == "bnpo":
-            return sum(row.action_tokens for row in part) * self._config.passes / tokens
+            return sum(row.action_tokens for row in part) * self._parts_of_a_step / tokens
         return 1.0
 
     @torch.no_grad()
     def _reference_logprobs(self, inputs: dict[str, Tensor]) -> Tensor:
-        logprobs: Tensor = super()._get_per_token_logps_and_entropies(self.ref_model, *_whole(inputs))[0]
+        """Those of the policy that training began with: a model of its own, or this one without its adapters."""
+        bare = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
+        with bare:
+            logprobs: Tensor = super()._get_per_token_logps_and_entropies(self.ref_model or self.model, *_whole(inputs))[0]
         return logprobs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -241,13 +280,13 @@ class ReinforceTrainer(GRPOTrainer):
         loss: Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
         mask = inputs["tool_mask"].bool()
         log_ratios = self._logprobs - inputs["sampled_logps"]
-        self._log_ratios.append(log_ratios[mask])
+        self._log_ratios.append(log_ratios[mask].cpu())
         done, updates = divmod(self.state.global_step, self._config.epochs)
         of_these_weights = mask & (inputs["versions"] == done)
         if updates == 0 and of_these_weights.any():
             self._differences.append(log_ratios[of_these_weights].abs().max().item())
         if self._config.entropy_bonus:
-            loss = loss - self._config.entropy_bonus * self._entropies[mask].sum() / inputs["num_items_in_batch"]
+            loss = loss - self._config.entropy_bonus * self._workers * self._entropies[mask].sum() / inputs["num_items_in_batch"]
         return self._with_critic(self._critic, loss, inputs) if self._critic else loss
 
     def _with_critic(self, critic: Critic, loss: Tensor, inputs: dict[str, Any]) -> Tensor:
@@ -256,8 +295,21 @@ class ReinforceTrainer(GRPOTrainer):
         values = critic.values(mask.size(1))
         errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
         self._value_errors.append(errors.item())
-        warming_up = self.state.global_step < self._config.critic.warmup_steps * self._config.epochs
-        return errors if warming_up else loss + errors
+        errors = errors * self._workers  # for accelerate takes the mean of theirs
+        if not self._warming_up:
+            return loss + errors
+        return errors if self._workers == 1 else errors + 0 * loss  # among workers each weight must have a gradient
+
+    @property
+    def _warming_up(self) -> bool:
+        """Whether the critic still learns alone."""
+        return self._critic is not None and self.state.global_step < self._config.critic.warmup_steps * self._config.epochs
+
+    def _hold_policy(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Before a step of the optimiser: while the critic warms up, the policy has no gradient at all."""
+        if self._warming_up:
+            for parameter in (each for group in optimizer.param_groups[:-1] for each in group["params"]):
+                parameter.grad = None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """TRL's, where the critic's head has a rate of its own and no decay."""
@@ -268,7 +320,14 @@ class ReinforceTrainer(GRPOTrainer):
             for group in optimizer.param_groups:
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
             optimizer.add_param_group({**optimizer.defaults, "params": own, "lr": self._config.critic.learning_rate, "weight_decay": 0.0})
+            optimizer.register_step_pre_hook(self._hold_policy)
         return optimizer
+
+
+def _silent(row: Row) -> Row:
+    """A row that says nothing to any loss."""
+    zeros = (0,) * len(row.completion_ids)
+    return replace(row, action_mask=zeros, advantages=tuple(map(float, zeros)))
 
 
 def _whole(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:

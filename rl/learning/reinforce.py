@@ -13,13 +13,13 @@ from typing import Any
 
 from transformers import TrainerControl
 
+from rl.config import RayConfig
 from rl.learning.checkpointing import Stateful
 from rl.learning.config import ReinforceConfig
-from rl.learning.critic import without_head
 from rl.learning.learner import Collect, OnDrops, Publish, ReinforceTrainer
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.learning.training import FiguresCallback, OnMetric, TrainResult, last_figures, run_trainer
-from rl.policies.policy import load_policy, save_policy
+from rl.policies.policy import load_policy
 
 OnBreach = Callable[[Breach], None]
 """Told of every sign of health that comes to be broken, also of those that only warn."""
@@ -36,6 +36,7 @@ def train_reinforce(
     parts: Mapping[str, Stateful] | None = None,
     on_breach: OnBreach = lambda breach: None,
     on_drops: OnDrops = lambda step, drops: None,
+    ray: RayConfig | None = None,
 ) -> TrainResult:
     """Train the policy in `policy_path` by `config.steps` steps, or until `on_metric` ends it, and write the result into `output`.
 
@@ -48,9 +49,45 @@ def train_reinforce(
     rejected_tokens where there is a correction; and `logprob_difference`: the largest difference between the engine's log-probability of
     an action token and that of the same weights in the learner.
 
+    With several workers (`config.learner`), these learn, and all functions given here are called in this process, by the main one of them.
+    `ray` is how Ray is reached where nobody started it yet.
+
     Raises:
         Unhealthy: where a sign of health paused or stopped the training.
     """
+    told: dict[str, Callable[..., Any]] = {
+        "collect": collect,
+        "publish": publish,
+        "on_metric": on_metric,
+        "on_breach": on_breach,
+        "on_drops": on_drops,
+    }
+    parts = parts or {}
+    if config.learner.workers == 1:
+        return _train(policy_path, output, config, seed, parts, **told)
+    from rl.learning.workers import Starter, StarterState, functions_of, learn_on_workers  # Ray: not where one process is enough
+
+    start, folder, names = policy_path.resolve(), output.resolve(), (tuple(told), tuple(parts))
+
+    def work(starter: Starter) -> TrainResult:
+        theirs = {name: starter.function(name) for name in names[0]}
+        return _train(start, folder, config, seed, {name: StarterState(starter, name) for name in names[1]}, **theirs)
+
+    return learn_on_workers(config.learner, ray, output, work, told | functions_of(parts))
+
+
+def _train(
+    policy_path: Path,
+    output: Path,
+    config: ReinforceConfig,
+    seed: int,
+    parts: Mapping[str, Stateful],
+    collect: Collect,
+    publish: Publish,
+    on_metric: OnMetric,
+    on_breach: OnBreach,
+    on_drops: OnDrops,
+) -> TrainResult:
     model, tokenizer = load_policy(policy_path)
     trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops)
     trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
@@ -60,8 +97,7 @@ def train_reinforce(
         raise Unhealthy(trainer.signs.fatal)
     steps = trainer.state.global_step // config.epochs
     trainer.publish_weights(steps)
-    with without_head(model):
-        save_policy(model, tokenizer, output)
+    trainer.write(output)
     figures = {"steps": steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
     return TrainResult(output, figures)
 

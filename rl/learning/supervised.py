@@ -13,12 +13,13 @@ from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from rl.config import SupervisedConfig
+from rl.config import RayConfig, SupervisedConfig
+from rl.learning.adapters import adapter_arguments
 from rl.learning.optimizers import optimizer_factory
 from rl.learning.packing import PackingCollator, pack_examples, packed_share
-from rl.learning.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments
+from rl.learning.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments, write_policy
 from rl.policies.examples import EncodedExample, encode_examples
-from rl.policies.policy import load_policy, save_policy
+from rl.policies.policy import load_policy
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Example
@@ -32,15 +33,32 @@ def train_on_examples(
     seed: int,
     on_metric: OnMetric,
     masked: bool,
+    ray: RayConfig | None = None,
 ) -> TrainResult:
     """Train the policy in `policy_path` on `examples` and write the result into `output`, from the last checkpoint if there is one.
 
     Args:
         masked: whether tokens that are not trained on leave the loss; otherwise the loss is over all tokens.
+        ray: where the learner's workers run, where there are several.
 
     Raises:
-        RequestError: where no example is left, or `rows_per_pass` does not divide `rows_per_step`.
+        RequestError: where no example is left, or the workers' passes do not divide `rows_per_step`.
     """
+    if config.learner.workers == 1:
+        return _train(policy_path, examples, output, config, seed, on_metric, masked)
+    from rl.learning.workers import Starter, learn_on_workers  # Ray: not where one process is enough
+
+    paths, given = (policy_path.resolve(), output.resolve()), list(examples)
+
+    def work(starter: Starter) -> TrainResult:
+        return _train(paths[0], given, paths[1], config, seed, starter.function("on_metric"), masked)
+
+    return learn_on_workers(config.learner, ray, output, work, {"on_metric": on_metric})
+
+
+def _train(
+    policy_path: Path, examples: Iterable[Example], output: Path, config: SupervisedConfig, seed: int, on_metric: OnMetric, masked: bool
+) -> TrainResult:
     model, tokenizer = load_policy(policy_path)
     encoded = encode_examples(examples, tokenizer)
     kept = [example for example in encoded if 0 < len(example.token_ids) <= config.max_example_tokens]
@@ -56,11 +74,12 @@ def train_on_examples(
         data_collator=PackingCollator(_pad_token_id(tokenizer)),
         processing_class=tokenizer,
         optimizer_cls_and_kwargs=optimizer_factory(config),
+        **adapter_arguments(config.lora),
     )
     started = time.monotonic()
     run_trainer(trainer, on_metric)
     seconds = time.monotonic() - started
-    save_policy(model, tokenizer, output)
+    write_policy(trainer, tokenizer, output, config.lora)
     figures = _data_figures(trained, len(encoded) - len(held_out), rows, config.row_tokens, masked)
     if held_out:
         figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
@@ -91,8 +110,10 @@ def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool
 
 
 def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
-    if config.rows_per_step % config.rows_per_pass:
-        raise RequestError(f"rows_per_pass = {config.rows_per_pass} does not divide rows_per_step = {config.rows_per_step}.")
+    at_once = config.rows_per_pass * config.learner.workers
+    if config.rows_per_step % at_once:
+        workers = f" times learner.workers = {config.learner.workers}" if config.learner.workers > 1 else ""
+        raise RequestError(f"rows_per_pass = {config.rows_per_pass}{workers} does not divide rows_per_step = {config.rows_per_step}.")
     return SFTConfig(
         **(_evaluation(config) if evaluated else {}),
         **trainer_arguments(config, output, seed, steps),
@@ -100,7 +121,7 @@ def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, ev
         logging_steps=min(config.log_every, steps),
         per_device_train_batch_size=config.rows_per_pass,
         per_device_eval_batch_size=config.rows_per_pass,
-        gradient_accumulation_steps=config.rows_per_step // config.rows_per_pass,
+        gradient_accumulation_steps=config.rows_per_step // at_once,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
     )

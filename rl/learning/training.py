@@ -1,4 +1,4 @@
-"""What the three training stages share: their configuration, checkpoints that survive a kill, and figures as they come.
+"""What the three training stages share: their configuration, checkpoints that survive a kill, figures as they come, and the result.
 
 Checkpoints hold weights, optimiser, schedule, random state and step, so a stage that was stopped goes on where it was and ends
 with the weights that it would have had. Trackers, progress bars and telemetry are off: progress is told through `on_metric`.
@@ -18,9 +18,20 @@ from typing import Any
 import datasets
 import huggingface_hub.constants
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from accelerate.utils import broadcast_object_list
+from transformers import (
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
-from rl.config import OptimizerConfig
+from rl.config import LoraConfig, OptimizerConfig
+from rl.learning.adapters import merge_adapters
+from rl.policies.policy import save_policy
 
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
 datasets.disable_progress_bars()
@@ -58,7 +69,7 @@ def trainer_arguments(config: OptimizerConfig, output: Path, seed: int, steps: i
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "bf16": _in_bfloat16(config.precision),
-        "gradient_checkpointing": config.gradient_checkpointing,
+        **_distribution(config),
         "save_strategy": "steps",
         "save_total_limit": 2,  # a kill while one is written leaves the one before
         "report_to": "none",
@@ -66,7 +77,6 @@ def trainer_arguments(config: OptimizerConfig, output: Path, seed: int, steps: i
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "remove_unused_columns": False,
-        "use_cpu": not torch.cuda.is_available(),
     }
 
 
@@ -74,11 +84,27 @@ def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1
     """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
-    checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
+    with trainer.accelerator.main_process_first():  # which deletes what is not whole
+        checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
     if checkpoint is not None and checkpoint_step(checkpoint) >= trainer.args.max_steps:
         _load_finished(trainer, checkpoint)  # the trainer would make one step too many
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+def write_policy(
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, lora: LoraConfig | None, without: tuple[str, ...] = ()
+) -> None:
+    """Write the policy that `trainer` has made so far: its shards gathered, its adapters merged.
+
+    All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
+    """
+    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora)
+    if trainer.accelerator.is_main_process:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        policy = model.get_base_model() if lora is not None else model
+        save_policy(policy, tokenizer, folder, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without})
+    trainer.accelerator.wait_for_everyone()
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -111,9 +137,9 @@ class FiguresCallback(TrainerCallback, ABC):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Called by the trainer whenever it logs, before it saves."""
+        """Called by the trainer whenever it logs, before it saves; all workers take the figures of the main one, so that none ends alone."""
         if logs and "train_runtime" not in logs:
-            self.take(state.global_step // self._steps_per_figure, logs, control)
+            self.take(state.global_step // self._steps_per_figure, broadcast_object_list([dict(logs)])[0], control)
 
     @abstractmethod
     def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
@@ -129,7 +155,7 @@ class MetricsCallback(FiguresCallback):
 
     def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
         """Report the finite ones."""
-        if self._on_metric(step, finite_figures(logs)):
+        if broadcast_object_list([self._on_metric(step, finite_figures(logs))])[0]:
             control.should_training_stop = True
 
 
@@ -159,6 +185,15 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
         "warmup_steps": warmup,
         "lr_scheduler_kwargs": {"num_decay_steps": decay, "decay_type": "linear"},
     }
+
+
+def _distribution(config: OptimizerConfig) -> dict[str, Any]:
+    """On which devices, and how the workers share the model, where there are several."""
+    on_cpus = not torch.cuda.is_available() or (config.learner.workers > 1 and not config.learner.gpus)
+    shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
+    if not config.learner.sharded:
+        return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
+    return {**shared, "fsdp": True, "fsdp_config": {"version": 2, "activation_checkpointing": config.gradient_checkpointing}}
 
 
 def _in_bfloat16(precision: str) -> bool:

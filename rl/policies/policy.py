@@ -50,10 +50,12 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write weights, configuration and tokenizer into `folder`."""
+def save_policy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Write weights, configuration and tokenizer into `folder`; `weights` by name are written in the place of the model's own."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
 
 

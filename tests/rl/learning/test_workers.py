@@ -1,0 +1,148 @@
+"""Two workers of Ray Train, joined by gloo, learn what one process learns: the same losses, the same figures, the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rl.config import CptConfig, LearnerConfig, LoraConfig, RayConfig
+from rl.hosting.ray_runtime import RayRuntime
+from rl.learning.config import CriticConfig, ReinforceConfig
+from rl.learning.cpt import train_cpt
+from rl.learning.curriculum import Curriculum, CurriculumConfig, GateConfig
+from rl.learning.filters import Collected
+from rl.learning.reinforce import train_reinforce
+from rl.policies.policy import load_policy
+from tests.rl.toy import make_policy, sample_pairs
+from warehouse.errors import RequestError
+from warehouse.records import Example, Outcome, Trajectory
+
+pytestmark = pytest.mark.engine
+
+TWO = LearnerConfig(workers=2, cpus=0.5)
+REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1)
+CLOCKS = ("seconds", "step_time")
+OF_PASSES = ("entropy", "clip_ratio", "kl", "mean_token_accuracy")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_is_up() -> Iterator[None]:
+    """One Ray for all, and one thread, which models of this size gain most from."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    runtime = RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
+    yield
+    runtime.close()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def sampled(policy: Path) -> list[Trajectory]:
+    """Trajectories of unequal length with rewards that differ, one of them invalid."""
+    pairs = [replace(each, turns=each.turns[: 1 + number % 3]) for number, each in enumerate(sample_pairs(policy))]
+    return [replace(pairs[0], outcome=Outcome.INVALID, reward=None), *pairs[1:]]
+
+
+def weights_differ(first: Path, second: Path) -> float:
+    """The largest difference between the weights in two folders."""
+    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]]) -> None:
+    """The same figures step by step, but for those of the clock and those that TRL takes as means of the means of passes."""
+    assert len(one) == len(two) > 0
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours.keys() == theirs.keys()
+        names = [name for name in ours if not name.startswith(OF_PASSES) and not name.endswith(CLOCKS)]
+        assert {"loss", "grad_norm"} <= set(names)
+        assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
+
+
+class Run:
+    """A run of reinforcement learning on the same trajectories at each step, killed at step `last`."""
+
+    def __init__(self, sampled: Sequence[Trajectory], last: int = 99) -> None:
+        self.figures: list[dict[str, float]] = []
+        self.published: list[int] = []
+        self._sampled = tuple(sampled)
+        self._last = last
+        self._curriculum = Curriculum(CurriculumConfig(rounds=(2, 3), gate=GateConfig(steps=1, success=0.01), hops=(1,)), [], 1)
+
+    def learn(self, policy: Path, folder: Path, config: ReinforceConfig) -> Run:
+        train_reinforce(policy, folder, config, self._collect, self._publish, self._see, 1, {"curriculum": self._curriculum})
+        return self
+
+    def _collect(self, step: int) -> Collected:
+        if step == self._last:
+            raise KeyboardInterrupt
+        self._curriculum.observe(step, [replace(each, outcome=Outcome.SUCCESS) for each in self._sampled])
+        return Collected(self._sampled)
+
+    def _publish(self, folder: Path, version: int) -> None:
+        assert load_policy(folder)[0].num_parameters() > 0
+        self.published.append(version)
+
+    def _see(self, step: int, figures: dict[str, float]) -> None:
+        self.figures.append(figures)
+
+
+def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were_killed(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path
+) -> None:
+    config = REINFORCE.model_copy(update={"entropy_bonus": 0.05, "beta": 0.05, "tasks_per_step": 8})  # more passes than rows
+    shared = config.model_copy(update={"learner": TWO})
+    one, killed, resumed = Run(sampled), Run(sampled, last=2), Run(sampled)
+    one.learn(policy, tmp_path / "one", config)
+    with pytest.raises(KeyboardInterrupt):
+        killed.learn(policy, tmp_path / "two", shared)
+    resumed.learn(policy, tmp_path / "two", shared)
+    assert (one.published, killed.published, resumed.published) == ([0, 1, 2], [0, 1], [1, 2])
+    assert_close(one.figures, killed.figures + resumed.figures)
+    assert [each["horizon"] for each in one.figures] == [3.0, 3.0]
+    assert weights_differ(tmp_path / "one", policy) > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+def test_two_workers_make_the_updates_of_ppo_whose_critic_warms_up(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
+    changes = {"estimator": "gae", "loss_type": "grpo", "critic": CriticConfig(warmup_steps=1), "epochs": 2}
+    config = REINFORCE.model_copy(update=changes)
+    one = Run(sampled).learn(policy, tmp_path / "one", config)
+    two = Run(sampled).learn(policy, tmp_path / "two", config.model_copy(update={"learner": TWO}))
+    assert_close(one.figures, two.figures)
+    assert weights_differ(tmp_path / "one", policy) > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+def test_two_workers_pre_train_as_one_does_and_what_they_refuse_is_said_here(policy: Path, tmp_path: Path) -> None:
+    texts = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
+    examples = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(texts)]
+    config = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
+    figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
+    for name, learner in (("one", LearnerConfig()), ("two", TWO)):
+        settings = config.model_copy(update={"learner": learner})
+        result = train_cpt(policy, examples, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
+        assert result.figures["steps"] == len(figures[name]) == 5
+    assert_close(figures["one"], figures["two"])
+    assert weights_differ(tmp_path / "one", policy) > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+    with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
+        train_cpt(policy, examples, tmp_path / "odd", config.model_copy(update={"rows_per_pass": 4, "learner": TWO}), 1, print)
+
+
+def test_what_cannot_be_shared_out_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ValidationError, match="no FSDP on CPUs"):
+        LearnerConfig(workers=2, sharded=True)
+    with pytest.raises(ValidationError, match="has a critic"):
+        ReinforceConfig(estimator="gae", lora=LoraConfig())
+    assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3
