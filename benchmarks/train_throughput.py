@@ -86,8 +86,9 @@ def measure(policy: Path, kind: type[SupervisedConfig], steps: int, repeats: int
     """Tokens a second of both, the share of packed rows that is used, and the ratio."""
     size = kind().row_tokens * kind().rows_per_step
     config = kind(log_every=max(steps // 10, 1), save_every=10 * steps, max_tokens=steps * size)
-    given = examples(steps * size // 40, PolicyConfig().vocabulary_size, seed=3)
-    rows = pack_examples(encode_examples(given, load_policy(policy)[1]), config.row_tokens, masked=False)
+    tokenizer = load_policy(policy)[1]
+    given = examples(steps * size // 40, len(tokenizer), seed=3)
+    rows = pack_examples(encode_examples(given, tokenizer), config.row_tokens, masked=False)
     packed = packed_share(rows["seq_lengths"], config.row_tokens)
     pairs = []
     for _ in range(repeats):
@@ -115,7 +116,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
-        policy = create_policy(PolicyConfig(vocabulary_size=1500), [" ".join(map(str, range(4000)))], (), Path(folder) / "policy", 1)
+        texts = [" ".join(f"{number:x}" for number in range(0, 2**24, 999))]  # enough of them for the whole vocabulary
+        policy = create_policy(PolicyConfig(), texts, (), Path(folder) / "policy", 1)
         table = [measure(policy, kind, arguments.steps, arguments.repeats) for kind in (CptConfig, SftConfig)]
     if arguments.json:
         print(json.dumps({"threads": arguments.threads, "steps": arguments.steps, "repeats": arguments.repeats, "stages": table}))

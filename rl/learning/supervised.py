@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from torch import Tensor
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -23,6 +24,27 @@ from rl.policies.policy import load_policy
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Example
+
+LOGITS_BUILT = 2**27
+"""Logits of a pass, rows times tokens times vocabulary, up to which they are built whole: half a GiB in float32."""
+
+
+class PackedTrainer(SFTTrainer):
+    """TRL's trainer, but where the logits of a pass are few they are built whole, by the model's own loss.
+
+    TRL builds them in tiles, for the loss and again for its gradient, with entropy and accuracy of each token on the way. A large
+    vocabulary needs that; a small policy pays for it with much of its time.
+    """
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
+    ) -> Any:
+        """The mean over the labels of the step, times the workers, of whose gradients the mean is taken."""
+        if inputs["input_ids"].numel() * self.model.config.get_text_config().vocab_size > LOGITS_BUILT:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        outputs = model(**inputs, use_cache=False, num_items_in_batch=num_items_in_batch)
+        loss = outputs.loss if num_items_in_batch is None else outputs.loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
 
 
 def train_on_examples(
@@ -65,7 +87,7 @@ def _train(
     trained, held_out = split_examples(kept, config.held_out_share)
     rows = _rows(trained, config, masked)
     steps = optimizer_steps(len(rows), config)
-    trainer = SFTTrainer(
+    trainer = PackedTrainer(
         model=model,
         args=_arguments(config, output, seed, steps, bool(held_out)),
         callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
