@@ -126,7 +126,7 @@ def requests_of(setting: Setting, step: int) -> Iterator[RolloutRequest]:
 
 def run_trl(setting: Setting) -> Outcome:
     """TRL's trainer."""
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
 
     begun = time.perf_counter()
     rl, limits = setting.config.rl, setting.config.rollout.limits
@@ -166,6 +166,7 @@ def run_trl(setting: Setting) -> Outcome:
         beta=rl.beta,
         temperature=rl.temperature,
     )
+    trainer.remove_callback(PrinterCallback)
     with suppress(Reached):
         trainer.train()
     return watch[0].outcome()

@@ -193,7 +193,8 @@ def _distribution(config: OptimizerConfig) -> dict[str, Any]:
     shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
         return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
-    return {**shared, "fsdp": True, "fsdp_config": {"version": 2, "activation_checkpointing": config.gradient_checkpointing}}
+    fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}
+    return {**shared, "fsdp": True, "fsdp_config": fsdp, "gradient_checkpointing": False}
 
 
 def _in_bfloat16(precision: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from rl.learning.cpt import train_cpt
 from rl.learning.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.learning.filters import Collected
 from rl.learning.reinforce import train_reinforce
+from rl.learning.workers import learn_on_workers
 from rl.policies.policy import load_policy
 from tests.rl.toy import make_policy, sample_pairs
 from warehouse.errors import RequestError
@@ -26,6 +28,9 @@ pytestmark = pytest.mark.engine
 
 TWO = LearnerConfig(workers=2, cpus=0.5)
 REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1)
+PRE_TRAINING = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
+TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
+EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(TEXTS)]
 CLOCKS = ("seconds", "step_time")
 OF_PASSES = ("entropy", "clip_ratio", "kl", "mean_token_accuracy")
 
@@ -127,19 +132,46 @@ def test_two_workers_make_the_updates_of_ppo_whose_critic_warms_up(policy: Path,
 
 
 def test_two_workers_pre_train_as_one_does_and_what_they_refuse_is_said_here(policy: Path, tmp_path: Path) -> None:
-    texts = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
-    examples = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(texts)]
-    config = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
     figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
     for name, learner in (("one", LearnerConfig()), ("two", TWO)):
-        settings = config.model_copy(update={"learner": learner})
-        result = train_cpt(policy, examples, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
+        settings = PRE_TRAINING.model_copy(update={"learner": learner})
+        result = train_cpt(policy, EXAMPLES, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
         assert result.figures["steps"] == len(figures[name]) == 5
     assert_close(figures["one"], figures["two"])
     assert weights_differ(tmp_path / "one", policy) > 1e-3
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
     with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
-        train_cpt(policy, examples, tmp_path / "odd", config.model_copy(update={"rows_per_pass": 4, "learner": TWO}), 1, print)
+        train_cpt(policy, EXAMPLES, tmp_path / "odd", PRE_TRAINING.model_copy(update={"rows_per_pass": 4, "learner": TWO}), 1, print)
+
+
+def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(policy: Path, tmp_path: Path) -> None:
+    train_cpt(policy, EXAMPLES, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
+    assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, tmp_path / "two"), {})
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+def pre_train_in_shards(policy: Path, output: Path) -> bool:
+    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether the weights were in shards."""
+    from accelerate.state import DistributedType, PartialState
+    from torch.distributed.tensor import DTensor
+
+    from rl.learning import supervised
+
+    arguments, write, sharded = supervised._arguments, supervised.write_policy, list[bool]()
+
+    def arguments_of_gpus(*given: Any) -> Any:
+        made = arguments(*given)
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        return made
+
+    def write_and_look(trainer: Any, *given: Any) -> None:
+        sharded.extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+        write(trainer, *given)
+
+    supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
+    config = PRE_TRAINING.model_copy(update={"learner": LearnerConfig(workers=2, gpus=1, sharded=True)})
+    supervised._train(policy, EXAMPLES, output, config, 1, lambda step, figures: None, masked=False)
+    return bool(sharded) and all(sharded)
 
 
 def test_what_cannot_be_shared_out_is_refused_before_anything_starts() -> None:
