@@ -35,6 +35,10 @@ class Unhealthy(WorkFailed):
         super().__init__(f"training came to a {breach.limit.then}: {breach}")
         self.breach = breach
 
+    def __reduce__(self) -> tuple[type[Unhealthy], tuple[Breach]]:
+        """An error of a learner's worker must come to the process that started it."""
+        return type(self), (self.breach,)
+
 
 @dataclass(slots=True)
 class _Watch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def steps_of(monitor: SignMonitor, sign: str, values: list[float | None], first:
         for breach in monitor.check(step, {} if value is None else {sign: value}):
             found[step] = breach.since
     return found
+
+
+def test_a_breach_comes_whole_out_of_another_process() -> None:
+    error = Unhealthy(Breach(SignLimit(sign="grad_norm", above=1.0, then="stop"), 2.0, 3, 4))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.breach) == (str(error), error.breach)
 
 
 def test_a_limit_is_broken_after_its_number_of_steps_in_a_row_and_told_once() -> None:
