@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rl.config import LoraConfig
@@ -16,12 +17,16 @@ WRAPPER = "base_model.model."
 """What peft puts before the name of each weight."""
 
 
-def adapter_arguments(lora: LoraConfig | None) -> dict[str, Any]:
-    """What TRL's trainers take to train adapters; nothing where there are none."""
+def adapter_arguments(lora: LoraConfig | None, seed: int) -> dict[str, Any]:
+    """What TRL's trainers take to train adapters; nothing where there are none.
+
+    Torch is seeded, for a trainer draws its adapters before it seeds anything itself.
+    """
     if lora is None:
         return {}
     import peft
 
+    torch.manual_seed(seed)
     layers = list(lora.layers) or "all-linear"
     return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0)}
 

@@ -86,7 +86,7 @@ class ReinforceTrainer(GRPOTrainer):
             args=_arguments(config, output, seed),
             train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
             processing_class=tokenizer,
-            **adapter_arguments(config.lora),
+            **adapter_arguments(config.lora, seed),
         )
         self._workers = self.accelerator.num_processes
         self._config = config

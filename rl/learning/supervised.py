@@ -96,7 +96,7 @@ def _train(
         data_collator=PackingCollator(_pad_token_id(tokenizer)),
         processing_class=tokenizer,
         optimizer_cls_and_kwargs=optimizer_factory(config),
-        **adapter_arguments(config.lora),
+        **adapter_arguments(config.lora, seed),
     )
     started = time.monotonic()
     run_trainer(trainer, on_metric)

@@ -125,15 +125,24 @@ def _serve(training: Future[Any], starter: Starter, functions: Mapping[str, Call
     """Answer the main worker until the training ends; the first failure here, after which every call is refused and so ends it."""
     failure: BaseException | None = None
     while not training.done():
+        call, answer = None, None
         try:
-            name, arguments = starter.requests.get(timeout=POLL_SECONDS)
-            answer = functions[name](*arguments) if failure is None else None
-        except Empty:
-            continue
+            call = _next_call(starter)
+            if call is not None and failure is None:
+                answer = functions[call[0]](*call[1])
         except BaseException as error:  # kept, and raised once the workers are gone
-            failure, answer = failure or error, None
-        starter.answers.put((failure is None, answer))
+            failure = failure or error
+        if call is not None:
+            starter.answers.put((failure is None, answer))
     return failure
+
+
+def _next_call(starter: Starter) -> tuple[str, tuple[Any, ...]] | None:
+    """The name and the arguments of the next call; None where none comes for a while."""
+    try:
+        return starter.requests.get(timeout=POLL_SECONDS)
+    except Empty:
+        return None
 
 
 def _outcome(training: Future[Any]) -> Any:
