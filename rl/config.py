@@ -103,7 +103,7 @@ class LoraConfig(Section):
     """Low-rank adapters, which are trained in the place of the weights. arXiv 2106.09685."""
 
     rank: PositiveInt = 16
-    alpha: PositiveFloat = 32
+    alpha: PositiveInt = 32
     """The adapters' product counts alpha / rank times."""
     layers: tuple[str, ...] = ()
     """Ends of the names of the linear layers that get one, such as `q_proj`; none given is all but the head."""

@@ -40,8 +40,9 @@ class PackedTrainer(SFTTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
     ) -> Any:
         """The mean over the labels of the step, times the workers, of whose gradients the mean is taken."""
-        if inputs["input_ids"].numel() * self.model.config.get_text_config().vocab_size > LOGITS_BUILT:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        bare: Any = self.model
+        if inputs["input_ids"].numel() * bare.config.get_text_config().vocab_size > LOGITS_BUILT:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[no-untyped-call]
         outputs = model(**inputs, use_cache=False, num_items_in_batch=num_items_in_batch)
         loss = outputs.loss if num_items_in_batch is None else outputs.loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
