@@ -224,10 +224,11 @@ class ReinforceTrainer(GRPOTrainer):
         useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
         parts = split_rows(useful, self._parts_of_a_step)
+        silent = [_silent(row) for row in useful[:1]]
         for start in range(0, len(parts), self._workers):
             together = parts[start : start + self._workers]
             most = max(map(len, together))  # workers exchange figures in each pass, and these must be of equal number
-            parts[start : start + self._workers] = [[*part, *[_silent(useful[0])] * (most - len(part))] for part in together]
+            parts[start : start + self._workers] = [[*part, *silent * (most - len(part))] for part in together]
         return [self._pass(part, len(rows), tokens) if part else {} for part in self._own(parts)]
 
     @property
