@@ -137,7 +137,7 @@ class FiguresCallback(TrainerCallback, ABC):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Called by the trainer whenever it logs, before it saves; all workers take the figures of the main one, so that none ends alone."""
+        """Called by the trainer whenever it logs, before it saves; all workers go by the main one's figures, so that none ends alone."""
         if logs and "train_runtime" not in logs:
             self.take(state.global_step // self._steps_per_figure, broadcast_object_list([dict(logs)])[0], control)
 
