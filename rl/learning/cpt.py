@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rl.config import CptConfig, RayConfig
 from rl.learning.general import mean_loss, split_texts, stretches, take
-from rl.learning.supervised import train_on_examples
+from rl.learning.supervised import passes_of, train_on_examples
 from rl.learning.training import CHECKPOINTS, OnMetric, TrainResult
 from rl.policies.examples import encode_examples
 from rl.policies.policy import load_policy
@@ -50,7 +50,7 @@ def train_cpt(
         general: texts of which `config.general` takes its share.
 
     Raises:
-        RequestError: there is nothing to train on.
+        RequestError: there is nothing to train on, or the rows of a stage's step cannot be shared out among the workers.
     """
     if not config.contexts and config.general is None:
         return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False, ray=ray)
@@ -90,6 +90,8 @@ def _in_stages(
     ray: RayConfig | None,
 ) -> TrainResult:
     """Stage after stage; all but the last leave their policy among the checkpoints, from which a call that was stopped takes it up."""
+    for stage in stages_of(config):
+        passes_of(stage)  # what the last stage refuses is refused before the first
     parts = _by_context(examples, stages_of(config))
     used = [number for number, (_, chosen) in parts.items() if chosen]
     if not used:

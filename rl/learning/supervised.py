@@ -67,6 +67,7 @@ def train_on_examples(
     Raises:
         RequestError: where no example is left, or the workers' passes do not divide `rows_per_step`.
     """
+    passes_of(config)  # what it refuses is refused before anything starts
     if config.learner.workers == 1:
         return _train(policy_path, examples, output, config, seed, on_metric, masked)
     from rl.learning.workers import Starter, learn_on_workers  # Ray: not where one process is enough
@@ -126,6 +127,15 @@ def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
     return max(steps, 1)
 
 
+def passes_of(config: SupervisedConfig) -> int:
+    """Passes that each worker makes in a step; raises RequestError where the workers' passes do not divide `rows_per_step`."""
+    at_once = config.rows_per_pass * config.learner.workers
+    if config.rows_per_step % at_once:
+        workers = f" times learner.workers = {config.learner.workers}" if config.learner.workers > 1 else ""
+        raise RequestError(f"rows_per_pass = {config.rows_per_pass}{workers} does not divide rows_per_step = {config.rows_per_step}.")
+    return config.rows_per_step // at_once
+
+
 def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool) -> Dataset:
     if not kept:
         raise RequestError(f"There is nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
@@ -133,10 +143,6 @@ def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool
 
 
 def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
-    at_once = config.rows_per_pass * config.learner.workers
-    if config.rows_per_step % at_once:
-        workers = f" times learner.workers = {config.learner.workers}" if config.learner.workers > 1 else ""
-        raise RequestError(f"rows_per_pass = {config.rows_per_pass}{workers} does not divide rows_per_step = {config.rows_per_step}.")
     return SFTConfig(
         **(_evaluation(config) if evaluated else {}),
         **trainer_arguments(config, output, seed, steps),
@@ -144,7 +150,7 @@ def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, ev
         logging_steps=min(config.log_every, steps),
         per_device_train_batch_size=config.rows_per_pass,
         per_device_eval_batch_size=config.rows_per_pass,
-        gradient_accumulation_steps=config.rows_per_step // at_once,
+        gradient_accumulation_steps=passes_of(config),
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
     )

@@ -88,11 +88,14 @@ def weights_of_start(home: Path) -> str:
         return lake.policies("id = 't1-sft'")[0].weights_digest
 
 
-@pytest.mark.parametrize("stale", ["drop", pytest.param("wait", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("stale", "workers"), [("drop", 1), pytest.param("wait", 1, marks=pytest.mark.long), pytest.param("drop", 2, marks=pytest.mark.long)]
+)
 def test_a_killed_asynchronous_run_ends_with_the_weights_of_one_that_learns_from_the_same_batches(
-    stage: Stage, tmp_path: Path, stale: str
+    stage: Stage, tmp_path: Path, stale: str, workers: int
 ) -> None:
-    home = home_of(tmp_path / "killed", 'rl.mode="asynchronous"', f'rl.replay.stale="{stale}"', "rl.replay.max_staleness=1")
+    asynchronous = ('rl.mode="asynchronous"', f'rl.replay.stale="{stale}"', "rl.replay.max_staleness=1")
+    home = home_of(tmp_path / "killed", *asynchronous, f"rl.learner.workers={workers}", "rollout.ray.object_store_gib=0.1")
     assert stage.run(home, kill=round(6.5 * PER_STEP)) == -signal.SIGKILL
     assert (home / "policies" / "t1-rl" / "checkpoints").is_dir()
     recorded = rows(home, "SELECT step, trajectories FROM batches ORDER BY step")

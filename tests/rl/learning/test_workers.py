@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from rl.config import CptConfig, LearnerConfig, LoraConfig, RayConfig
 from rl.hosting.ray_runtime import RayRuntime
-from rl.learning.config import CriticConfig, ReinforceConfig
+from rl.learning.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.learning.cpt import train_cpt
 from rl.learning.curriculum import Curriculum, CurriculumConfig, GateConfig
-from rl.learning.filters import Collected
+from rl.learning.filters import Collected, Drop
 from rl.learning.reinforce import train_reinforce
 from rl.learning.workers import learn_on_workers
 from rl.policies.policy import load_policy
@@ -75,18 +75,21 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
 
 
 class Run:
-    """A run of reinforcement learning on the same trajectories at each step, killed at step `last`."""
+    """A run of reinforcement learning on the same trajectories at each step, killed at step `last` or told to end after step `end`."""
 
-    def __init__(self, sampled: Sequence[Trajectory], last: int = 99) -> None:
+    def __init__(self, sampled: Sequence[Trajectory], last: int = 99, end: int = 99) -> None:
         self.figures: list[dict[str, float]] = []
+        self.drops: list[tuple[int, str]] = []
         self.published: list[int] = []
         self.horizons: list[int] = []
         self._sampled = tuple(sampled)
         self._last = last
+        self._end = end
         self._curriculum = Curriculum(CurriculumConfig(rounds=(2, 3), gate=GateConfig(steps=1, success=0.01), hops=(1,)), [], 1)
 
     def learn(self, policy: Path, folder: Path, config: ReinforceConfig) -> Run:
-        train_reinforce(policy, folder, config, self._collect, self._publish, self._see, 1, {"curriculum": self._curriculum})
+        parts = {"curriculum": self._curriculum}
+        train_reinforce(policy, folder, config, self._collect, self._publish, self._see, 1, parts, on_drops=self._drop)
         return self
 
     def _collect(self, step: int) -> Collected:
@@ -100,10 +103,21 @@ class Run:
         assert load_policy(folder)[0].num_parameters() > 0
         self.published.append(version)
 
-    def _see(self, step: int, figures: dict[str, float]) -> None:
+    def _see(self, step: int, figures: dict[str, float]) -> bool:
         self.figures.append(figures)
+        return step == self._end
+
+    def _drop(self, step: int, drops: Sequence[Drop]) -> None:
+        self.drops += [(step, drop.trajectory_id) for drop in drops]
 
 
+def of_a_far_policy(trajectory: Trajectory) -> Trajectory:
+    """The trajectory as if something had sampled it that would hardly ever say so."""
+    turns = (replace(turn, action_logprobs=(-30.0,) * len(turn.action_ids)) for turn in trajectory.turns)
+    return replace(trajectory, turns=tuple(turns))
+
+
+@pytest.mark.long
 def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were_killed(
     policy: Path, sampled: list[Trajectory], tmp_path: Path
 ) -> None:
@@ -121,17 +135,23 @@ def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
-def test_two_workers_make_the_updates_of_ppo_whose_critic_warms_up(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
-    changes = {"estimator": "gae", "loss_type": "grpo", "critic": CriticConfig(warmup_steps=1), "epochs": 2}
-    config = REINFORCE.model_copy(update=changes)
-    one = Run(sampled).learn(policy, tmp_path / "one", config)
-    two = Run(sampled).learn(policy, tmp_path / "two", config.model_copy(update={"learner": TWO}))
+def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_they_are_told(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path
+) -> None:
+    changes = {"estimator": "vtrace", "loss_type": "grpo", "critic": CriticConfig(warmup_steps=1), "epochs": 2, "steps": 3}
+    config = REINFORCE.model_copy(update={**changes, "correction": CorrectionConfig(weights="truncated", reject="mean", reject_above=5)})
+    given = [*sampled[:2], of_a_far_policy(sampled[2]), *sampled[3:]]
+    one = Run(given, end=2).learn(policy, tmp_path / "one", config)
+    two = Run(given, end=2).learn(policy, tmp_path / "two", config.model_copy(update={"learner": TWO}))
+    assert one.drops == two.drops == [(1, sampled[2].id), (2, sampled[2].id)]
+    assert one.published == two.published == [0, 1, 2]
     assert_close(one.figures, two.figures)
     assert weights_differ(tmp_path / "one", policy) > 1e-3
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
-def test_two_workers_pre_train_as_one_does_and_what_they_refuse_is_said_here(policy: Path, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_two_workers_pre_train_as_one_does(policy: Path, tmp_path: Path) -> None:
     figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
     for name, learner in (("one", LearnerConfig()), ("two", TWO)):
         settings = PRE_TRAINING.model_copy(update={"learner": learner})
@@ -140,10 +160,9 @@ def test_two_workers_pre_train_as_one_does_and_what_they_refuse_is_said_here(pol
     assert_close(figures["one"], figures["two"])
     assert weights_differ(tmp_path / "one", policy) > 1e-3
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
-    with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
-        train_cpt(policy, EXAMPLES, tmp_path / "odd", PRE_TRAINING.model_copy(update={"rows_per_pass": 4, "learner": TWO}), 1, print)
 
 
+@pytest.mark.long
 def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(policy: Path, tmp_path: Path) -> None:
     train_cpt(policy, EXAMPLES, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
     assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, tmp_path / "two"), {})
@@ -174,7 +193,10 @@ def pre_train_in_shards(policy: Path, output: Path) -> bool:
     return bool(sharded) and all(sharded)
 
 
-def test_what_cannot_be_shared_out_is_refused_before_anything_starts() -> None:
+def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, tmp_path: Path) -> None:
+    for changes in ({"rows_per_pass": 4}, {"contexts": (64, 256)}):
+        with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
+            train_cpt(policy, EXAMPLES, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
     with pytest.raises(ValidationError, match="no FSDP on CPUs"):
         LearnerConfig(workers=2, sharded=True)
     with pytest.raises(ValidationError, match="has a critic"):
