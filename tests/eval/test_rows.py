@@ -107,6 +107,7 @@ def test_a_row_that_cannot_be_judged_has_an_error_and_no_value(kind: str, row: A
     assert judgement.error
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(ROW_VERIFIERS)), st.lists(JSON_VALUES, max_size=3))
 def test_no_row_is_fatal(kind: str, rows: list[Any]) -> None:
     judgements = list(verify_rows(kind, rows))

@@ -15,6 +15,8 @@ from flows.stages.gate import ALL, compare, objection, promote
 from flows.workshop import Workshop
 from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ['evaluation.suites={"held_out":{}}']
 
 
@@ -38,7 +40,6 @@ def evaluated(shop: Workshop, turn: int, solved: int, invalid: int = 0) -> None:
     shop.lake.add([Policy(policy, None, "rl", "policies/x", "d", None, turn), *trajectories])
 
 
-@pytest.mark.slow
 def test_the_first_is_promoted_and_a_better_one_after_it(shop: Workshop) -> None:
     evaluated(shop, 1, 20)
     assert promote(shop, 1)["promoted"] is True

@@ -37,6 +37,8 @@ from tests.flows.wheel_records import HOSTILE, TOKENIZER, attempt, policies, tas
 from warehouse import Lake
 from warehouse.records import Outcome
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -83,7 +85,6 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-@pytest.mark.slow
 def test_the_summary_has_a_line_for_each_stage_of_each_turn(data: ReportData) -> None:
     summary = summarize(data)
     places = [(row.turn, row.stage) for row in summary.rows]
@@ -98,7 +99,6 @@ def test_policies_of_other_curricula_are_kept_out_of_the_wheel(data: ReportData)
     assert {row.policy for row in summarize(data).rows if row.stage == "rl"} == {"t1-rl", "t2-rl"}
 
 
-@pytest.mark.slow
 def test_the_change_is_tested_on_the_tasks_that_both_were_judged_on(lake: Lake, data: ReportData) -> None:
     row = next(row for row in summarize(data).rows if (row.turn, row.stage) == (1, "rl"))
     valid = {
@@ -114,7 +114,6 @@ def test_the_change_is_tested_on_the_tasks_that_both_were_judged_on(lake: Lake, 
     assert row.change.test == mcnemar([valid["t1-sft"][key] for key in keys], [valid["t1-rl"][key] for key in keys])
 
 
-@pytest.mark.slow
 def test_too_many_invalid_trajectories_are_no_result(tmp_path: Path) -> None:
     chance = random.Random(1)
     tasks = [task(1, place) for place in range(30)]
@@ -124,7 +123,6 @@ def test_too_many_invalid_trajectories_are_no_result(tmp_path: Path) -> None:
     assert summary.unreliable == ("turn 1, cpt, suite heldout: 2 of 30",)
 
 
-@pytest.mark.slow
 def test_bars_carry_the_intervals_of_the_view(data: ReportData) -> None:
     first = hops_plots(data).panels[0]
     bars = first.figure["data"][-1]
@@ -134,7 +132,6 @@ def test_bars_carry_the_intervals_of_the_view(data: ReportData) -> None:
     assert [y - down for y, down in zip(bars["y"], bars["error_y"]["arrayminus"], strict=True)] == pytest.approx([e.low for e in expected])
 
 
-@pytest.mark.slow
 def test_every_curve_has_its_panel_and_every_turn_its_line(data: ReportData) -> None:
     assert [panel.title for panel in loss_plots(data).panels] == ["Loss of pre-training", "Loss of the cold start", "Loss of RL"]
     learning = reinforcement_plots(data)
@@ -272,7 +269,6 @@ def test_the_pieces_of_an_action_are_its_tokens_with_their_probabilities(reading
     assert [value for _, value in pieces] == pytest.approx(turn.action_logprobs, rel=5e-3)
 
 
-@pytest.mark.slow
 def test_pieces_of_unknown_tokens_are_their_numbers_and_no_file_outside_of_the_home_is_read(tmp_path: Path) -> None:
     outside, home = tmp_path / "outside", tmp_path / "home"
     outside.mkdir()
@@ -318,12 +314,10 @@ def test_what_scripts_read_travels_packed(page: Path, readings: tuple[Reading, .
     assert packed("readings-0")[0]["parts"][1]["pieces"]
 
 
-@pytest.mark.slow
 def test_the_same_lake_gives_the_same_page(lake: Lake, page: Path, tmp_path: Path) -> None:
     assert build_report(lake, tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
-@pytest.mark.slow
 def test_an_empty_lake_has_a_page_too(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         text = build_report(lake, tmp_path / "report.html").read_text()

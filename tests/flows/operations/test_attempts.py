@@ -16,6 +16,8 @@ from rl.engine import EngineDead, EngineFault
 from rl.hosting.health import UnhealthyError
 from warehouse.errors import RequestError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "error",

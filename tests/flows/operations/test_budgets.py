@@ -14,6 +14,8 @@ from flows.runs import StageRun, execute
 from flows.stages.synthesis.batches import Batch, work_off
 from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("budget", "spent", "limit"),

@@ -15,6 +15,8 @@ from flows.operations.scheduled import week_of
 from flows.plan import gate_id, next_turn
 from warehouse.errors import RequestError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

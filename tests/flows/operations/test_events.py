@@ -18,6 +18,8 @@ from flows.operations.config import EventsConfig, Happening
 from flows.operations.events import Event, tell
 from warehouse import Lake
 
+pytestmark = pytest.mark.slow
+
 PROMOTION = Event(Happening.promotion, Path("runs/demo"), "t2-gate", "t2-rl is promoted: «besser»", {"p": 0.01})
 
 

@@ -88,6 +88,7 @@ def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retri
     assert {failure.item["style"] for failure in failures} <= {"numerical"}  # other styles begin at a name, which the search finds
 
 
+@pytest.mark.slow
 def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: KnowledgeGraph, retrieve: Retrieve, tmp_path: Path) -> None:
     jury = Jury(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))
     wishes = PlanWishes(60, 4, 3, styles=STYLES)

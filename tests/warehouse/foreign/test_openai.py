@@ -203,6 +203,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_strings_survive_everywhere(tmp_path: Path, text: str) -> None:
     spoken = [asks(call(text, text, text)), gives(text, text), {"role": "assistant", "content": text}]
