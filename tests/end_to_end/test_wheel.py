@@ -192,12 +192,10 @@ def test_a_finished_run_does_nothing_and_says_so(undisturbed: Path) -> None:
     assert rows(undisturbed, "SELECT count(*) AS n FROM trajectories") == before
 
 
-@pytest.mark.parametrize(
-    "killed_at", [pytest.param(KILL_AT[-1:], id="in learning"), pytest.param(KILL_AT, marks=pytest.mark.long, id="in every stage")]
-)
-def test_a_run_that_is_killed_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path, killed_at: tuple[str, ...]) -> None:
+@pytest.mark.long
+def test_a_run_killed_in_every_stage_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path) -> None:
     home = tmp_path / "killed"
-    for line in killed_at:
+    for line in KILL_AT:
         kill_at(home, line)
         deadline = time.monotonic() + 20
         while left_behind(home) and time.monotonic() < deadline:
