@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -66,33 +66,21 @@ class Replica:
             EngineDead: the actor or vLLM within it is gone.
             EngineFault: anything else went wrong.
         """
-        reference = getattr(self.actor, method).remote(*arguments)
         try:
-            return await reference
-        except asyncio.CancelledError:
-            ray.cancel(reference)
-            raise
+            return await self.courier.call(method, *arguments)
         except RayActorError as error:
             raise EngineDead(one_line(error)) from error
-        except RayTaskError as error:
-            raise _fault_of(error.cause) from error
+        except CallFailed as error:
+            kind = EngineDead if isinstance(error.cause, EngineDead) else EngineFault
+            raise kind(one_line(error.cause)) from error
 
     async def generate(self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling) -> Generation:
         """One continuation, as soon as the engine is up. Raises as `call` does."""
         with self._in_flight():
             await asyncio.shield(self.ready)
-            generation = await self._carried(request_id, prompt_ids, sampling)
+            generation: Generation = await self.call("generate", request_id, prompt_ids, sampling)
         self.requests += 1
         self.tokens += len(generation.token_ids)
-        return generation
-
-    async def _carried(self, *arguments: Any) -> Generation:
-        try:
-            generation: Generation = await self.courier.call("generate", *arguments)
-        except RayActorError as error:
-            raise EngineDead(one_line(error)) from error
-        except CallFailed as error:
-            raise _fault_of(error.cause) from error
         return generation
 
     async def load_weights(self, weights: Weights) -> None:
@@ -168,8 +156,3 @@ def one_line(error: BaseException) -> str:
         return str(error).partition("\n")[0]
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"
-
-
-def _fault_of(cause: Exception) -> EngineFault:
-    """What a method of the engine raised, as a fault."""
-    return (EngineDead if isinstance(cause, EngineDead) else EngineFault)(one_line(cause))

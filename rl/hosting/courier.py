@@ -13,6 +13,7 @@ import itertools
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ray.exceptions import RayError
@@ -136,7 +137,9 @@ class Reachable:
                 if task is not None:
                     task.cancel()
             else:
-                self._tasks[letter.number] = asyncio.create_task(self._answer(letter.number, letter.method, letter.arguments))
+                task = asyncio.create_task(self._answer(letter.number, letter.method, letter.arguments))
+                self._tasks[letter.number] = task
+                task.add_done_callback(partial(self._forget, letter.number))  # also one that was cancelled before it began
 
     async def answers(self, received: int) -> list[Answer]:
         """The answers after the first `received` ones, as soon as there is one: the same again until the caller says it has them."""
@@ -154,10 +157,11 @@ class Reachable:
             content: Any = await getattr(self, method)(*pickle.loads(arguments))
         except Exception as error:  # it is the caller's to understand
             failed, content = True, error
-        finally:
-            del self._tasks[number]
         self._answers.append(_packed(number, failed, content))
         self._news.set()
+
+    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[number]
 
 
 def _packed(number: int, failed: bool, content: Any) -> Answer:
