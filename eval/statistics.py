@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
@@ -67,12 +68,7 @@ def bootstrap_mean(values: Sequence[float], resamples: int = 10_000, confidence:
     if len(values) == 0:
         raise ValueError("no values to take the mean of")
     sample = np.asarray(values, dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    piece = max(1, _RESAMPLES_AT_ONCE // len(sample))
-    sizes = [min(piece, resamples - start) for start in range(0, resamples, piece)]
-    means = np.concatenate([sample[generator.integers(0, len(sample), (size, len(sample)))].mean(axis=1) for size in sizes])
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(sample.mean()), float(low), float(high))
+    return Interval(float(sample.mean()), *_bootstrap(len(sample), lambda drawn: sample[drawn].mean(axis=1), resamples, confidence, seed))
 
 
 def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -106,14 +102,23 @@ def bootstrap_ratio(
     above, below = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
     if len(above) != len(below) or len(below) == 0 or below.min() <= 0:
         raise ValueError("a ratio needs a positive whole for each part")
+
+    def ratio(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray(above[drawn].sum(axis=1) / below[drawn].sum(axis=1))
+
+    return Interval(float(above.sum() / below.sum()), *_bootstrap(len(above), ratio, resamples, confidence, seed))
+
+
+def _bootstrap(
+    size: int, estimate: Callable[[NDArray[np.int64]], NDArray[np.float64]], resamples: int, confidence: float, seed: int
+) -> tuple[float, float]:
+    """The ends of a percentile bootstrap interval; `estimate` gives the figure of each row of indices drawn from `size` places."""
     generator = np.random.default_rng(seed)
-    piece = max(1, _RESAMPLES_AT_ONCE // len(above))
-    ratios = []
-    for start in range(0, resamples, piece):
-        drawn = generator.integers(0, len(above), (min(piece, resamples - start), len(above)))
-        ratios.append(above[drawn].sum(axis=1) / below[drawn].sum(axis=1))
-    low, high = np.quantile(np.concatenate(ratios), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(above.sum() / below.sum()), float(low), float(high))
+    piece = max(1, _RESAMPLES_AT_ONCE // size)
+    rows = (min(piece, resamples - start) for start in range(0, resamples, piece))
+    found = np.concatenate([estimate(generator.integers(0, size, (count, size))) for count in rows])
+    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
