@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.config import CptConfig, RayConfig
 from rl.learning.general import mean_loss, split_texts, stretches, take
 from rl.learning.supervised import passes_of, train_on_examples
 from rl.learning.training import CHECKPOINTS, OnMetric, TrainResult
 from rl.policies.examples import encode_examples
-from rl.policies.policy import load_policy
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Example
@@ -54,7 +53,7 @@ def train_cpt(
     """
     if not config.contexts and config.general is None:
         return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False, ray=ray)
-    tokenizer = load_policy(policy_path)[1]
+    tokenizer = AutoTokenizer.from_pretrained(policy_path, local_files_only=True)
     read, held_out = split_texts(general, config.general.held_out, seed) if config.general else ([], [])
     before = mean_loss(policy_path, held_out, config.row_tokens) if held_out else None
     if before is not None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from pydantic import ValidationError
 
 from rl.config import CptConfig, GeneralTextConfig, PolicyConfig
@@ -24,15 +22,6 @@ LONG = ["".join(SHORT[number : number + 4]) for number in range(0, 24, 2)]
 EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(SHORT + LONG)]
 GENERAL = [f"The river number {number} rises in the hills and it is {number * 13 % 97} miles long." for number in range(60)]
 CONFIG = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=2, epochs=2, warmup_steps=2, save_every=2, log_every=1, contexts=(32, 128))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
