@@ -13,7 +13,7 @@ from typing import Any
 from flows.stages.making import Making, groups_of
 from rl.learning.curriculum import Curriculum
 from rl.learning.filters import Collected, Drop, filtered
-from rl.learning.replay import Group, ReplayBuffer
+from rl.learning.replay import ReplayBuffer
 from rl.rollouts.rollout import RolloutRequest
 from rl.rollouts.stream import TrajectoryStream
 from warehouse import Batch, Task, Trajectory
@@ -33,6 +33,11 @@ class _Place:
     def version(self) -> int:
         """The version of the weights that it was begun under."""
         return self.step - 1
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Those of a whole group, in the order in which they were asked for."""
+        return [self.ended[request.trajectory_id] for request in self.requests]
 
     @property
     def whole(self) -> bool:
@@ -148,7 +153,7 @@ class Continuous:
         stored = self.making.stored(requests)
         for place in places:
             place.ended = {each.trajectory_id: stored[each.trajectory_id] for each in place.requests if each.trajectory_id in stored}
-        self.buffer.add([_group(place) for place in places if place.whole])
+        self.buffer.add(groups_of([trajectory for place in places if place.whole for trajectory in place.trajectories]))
         self._places += [place for place in places if not place.whole]
         missing = [request for request in requests if request.trajectory_id not in stored]
         if self._stream is None:
@@ -168,9 +173,5 @@ class Continuous:
         if whole:
             self._places = [place for place in self._places if not place.whole]
             requests = [request for place in whole for request in place.requests]
-            made = self.making.store(requests, [place.ended[each.trajectory_id] for place in whole for each in place.requests])
+            made = self.making.store(requests, [trajectory for place in whole for trajectory in place.trajectories])
             self.buffer.add(groups_of(made))
-
-
-def _group(place: _Place) -> Group:
-    return Group(place.version, tuple(place.ended[request.trajectory_id] for request in place.requests))
