@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.statistics import PairedTest
+from eval.trials import LARGEST_INVALID_SHARE
 from flows.report.data import COMPARED, Evaluation, ReportData, stage_order
 from flows.verdicts import Solved, paired, probability
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "cold start", "rl": "reinforcement learning"}
 """What each stage is called in sentences."""
-INVALID_LIMIT = 0.02
-"""Share of invalid trajectories above which figures are no result."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
@@ -69,7 +68,9 @@ def summarize(data: ReportData) -> Summary:
     suites = _suites(evaluations)
     table = _table(evaluations, suites, data)
     headline, detail = _headline(table)
-    unreliable = [_unreliable(evaluation) for evaluation in evaluations if evaluation.invalid > INVALID_LIMIT * evaluation.trajectories]
+    unreliable = [
+        _unreliable(evaluation) for evaluation in evaluations if evaluation.invalid > LARGEST_INVALID_SHARE * evaluation.trajectories
+    ]
     return Summary(headline, detail, suites, table, tuple(unreliable))
 
 

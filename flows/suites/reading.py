@@ -86,8 +86,5 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None
 def _trial(row: dict[str, Any]) -> Trial:
     verdicts = {"success": True, "failure": False}
     answer = None if row["answer"] is None else key_of(row["answer"])
-    rest = {
-        name: row[name] or 0
-        for name in ("sample", "hops", "horizon", "turns", "calls", "prompt_tokens", "action_tokens", "observation_tokens")
-    }
+    rest = {name: row[name] or 0 for name in _COUNTS}
     return Trial(row["task_key"], verdicts.get(row["outcome"]), answer if answer and answer[0] else None, seconds=row["seconds"], **rest)

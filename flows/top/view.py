@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from eval.trials import LARGEST_INVALID_SHARE
 from flows.top.state import Figure, StageState, State
 from flows.top.time_left import Remaining
 from rl.engines.figures import PoolFigures
@@ -29,7 +30,6 @@ _MARKS = {
     "to do": ("·", "dim"),
     "left out": ("–", "dim"),
 }
-_INVALID_LIMIT = 0.02
 
 
 def frame(state: State) -> RenderableType:
@@ -166,4 +166,4 @@ def _invalid(state: State) -> Text:
         return Text("no trajectories yet", "dim")
     share = state.invalid / state.trajectories
     told = f"invalid {100 * share:.1f} %: {state.invalid:,} of {state.trajectories:,} trajectories"
-    return Text(told, "bold red" if share > _INVALID_LIMIT else "")
+    return Text(told, "bold red" if share > LARGEST_INVALID_SHARE else "")
