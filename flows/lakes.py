@@ -1,10 +1,10 @@
-"""Opening the lake of a home: to read without a lock, so that a question never stops a run; to keep it, as one writer among others."""
+"""The lake of a home: opened to read without a lock, so that a question never stops a run, or to keep it; and whom to find in it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from warehouse import Lake
+from warehouse import Lake, Policy
 from warehouse.errors import RequestError
 
 
@@ -18,6 +18,20 @@ def open_to_keep(home: Path) -> Lake:
     """The lake of `home` for its upkeep. Raises RequestError where there is none: upkeep makes no lake."""
     _check(home)
     return Lake(home)
+
+
+def policy_of(lake: Lake, policy_id: str) -> Policy:
+    """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
+    known = {policy.id: policy for policy in lake.policies()}
+    if policy_id not in known:
+        raise RequestError(f"{lake.place.home} has no policy {policy_id!r}; it has {', '.join(sorted(known)) or 'none yet'}.")
+    return known[policy_id]
+
+
+def champion_of(lake: Lake, before: int | None = None) -> Policy | None:
+    """The policy that was promoted last, or last before a turn; None where there is none yet."""
+    promoted = lake.policies("promoted")
+    return max((p for p in promoted if before is None or p.wheel_turn < before), key=lambda p: p.wheel_turn, default=None)
 
 
 def _check(home: Path) -> None:

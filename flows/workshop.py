@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from flows.config import FlywheelConfig
 from flows.home import Home
+from flows.lakes import champion_of, policy_of
 from flows.locking import exclusive
 from flows.progress import Progress, ProgressWriter
 from warehouse import Document, Lake, Policy
-from warehouse.errors import RequestError
 from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
@@ -80,15 +80,11 @@ class Workshop:
 
     def policy(self, policy_id: str) -> Policy:
         """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
-        known = {policy.id: policy for policy in self.lake.policies()}
-        if policy_id not in known:
-            raise RequestError(f"{self.home.root} has no policy {policy_id!r}; it has {', '.join(sorted(known)) or 'none yet'}.")
-        return known[policy_id]
+        return policy_of(self.lake, policy_id)
 
     def champion(self, before: int | None = None) -> Policy | None:
         """The policy that was promoted last, or last before a turn; None where there is none yet."""
-        promoted = self.lake.policies("promoted")
-        return max((p for p in promoted if before is None or p.wheel_turn < before), key=lambda p: p.wheel_turn, default=None)
+        return champion_of(self.lake, before)
 
     def stop_engines(self) -> None:
         """Stop engines and environments; the next stage that needs them starts new ones."""

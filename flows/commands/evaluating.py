@@ -39,7 +39,7 @@ def evaluate(
     Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
     """
     from flows.home import Home
-    from flows.lakes import open_lake
+    from flows.lakes import open_lake, policy_of
     from flows.plan import evaluation_id
     from flows.suites.definitions import check_same
     from flows.suites.loading import check_data, find_suite
@@ -49,7 +49,8 @@ def evaluate(
     check_data(chosen)
     with open_lake(home) as lake:
         named = policy or _champion(lake)
-        _check_policies(lake, named, against)
+        for each in filter(None, (named, against)):
+            policy_of(lake, each)
         check_same(lake, chosen)
         done = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
     if check:
@@ -126,19 +127,11 @@ def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_j
 
 
 def _champion(lake: Lake) -> str:
+    from flows.lakes import champion_of
     from warehouse.errors import RequestError
 
-    promoted = lake.policies("promoted")
-    if not promoted:
+    champion = champion_of(lake)
+    if champion is None:
         known = ", ".join(policy.id for policy in lake.policies()) or "none yet"
         raise RequestError(f"{lake.place.home} has no champion; name a policy with --policy (it has {known}).")
-    return max(promoted, key=lambda policy: policy.wheel_turn).id
-
-
-def _check_policies(lake: Lake, *named: str | None) -> None:
-    from warehouse.errors import RequestError
-
-    known = {policy.id for policy in lake.policies()}
-    for name in named:
-        if name is not None and name not in known:
-            raise RequestError(f"{lake.place.home} has no policy {name!r}; it has {', '.join(sorted(known)) or 'none yet'}.")
+    return champion.id
