@@ -193,13 +193,14 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
     try:
         return FlywheelConfig.model_validate(apply_overrides(table, overrides))
     except ValidationError as error:
-        raise RequestError(describe(error, profile)) from error
+        known = f"; `flywheel run --profile {profile} --dry-run` prints those there are"
+        raise RequestError(describe(error, profile, known=known)) from error
 
 
-def describe(error: ValidationError, profile: str) -> str:
-    """The first thing wrong with a configuration, in one sentence."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"]) or "the configuration"
+def describe(error: ValidationError, where: str, what: str = "the configuration", known: str = "") -> str:
+    """The first thing wrong with `what`, read from `where`, in one sentence; `known` says where the keys that there are can be read."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"]) or what
     if first["type"] == "extra_forbidden":
-        return f"{profile}: unknown key {key}; `flywheel run --profile {profile} --dry-run` prints those there are."
-    return f"{profile}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."
+        return f"{where}: unknown key {key}{known}."
+    return f"{where}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from flows.config import PROFILES, EvaluationConfig
+from flows.config import PROFILES, EvaluationConfig, describe
 from flows.overrides import apply_overrides
 from flows.suites.config import HomeSource, SuiteConfig
 from warehouse.errors import RequestError
@@ -35,7 +35,7 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not TOML: {error}.") from error
     except ValidationError as error:
-        raise RequestError(_described(error, path)) from error
+        raise RequestError(describe(error, str(path), "the suite")) from error
     if suite.name in evaluation.suites:
         raise RequestError(f"{path}: the home has a suite {suite.name} of its own; give this one another name with --set name=NAME.")
     return suite
@@ -67,12 +67,3 @@ def check_data(suite: SuiteConfig) -> None:
             f"the suite {suite.name} needs {suite.source.kind} in {path}, and there is no such file or folder: put the data there, "
             f"or name another place with --set source.path=PATH."
         )
-
-
-def _described(error: ValidationError, path: Path) -> str:
-    """The first thing wrong with a suite, in one sentence."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or "the suite"
-    if first["type"] == "extra_forbidden":
-        return f"{path}: unknown key {key}."
-    return f"{path}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."
