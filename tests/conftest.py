@@ -1,18 +1,34 @@
-"""What concerns all tests: a file that is marked as a whole is not even imported where its mark is not asked for."""
+"""What concerns all tests: a file none of whose tests the expression of marks can mean is not even imported."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
-WHOLE_FILE = re.compile(r"^pytestmark = (?:\[)?pytest\.mark\.(\w+)", re.MULTILINE)
+MARKS = {"engine", "slow", "end_to_end", "long"}
+OF_ALL = re.compile(r"^pytestmark = .*$", re.MULTILINE)
+NAMED = re.compile(r"\bpytest\.mark\.(\w+)")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Trainers and servers take seconds to import; unit tests have a minute in all."""
-    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+    """Trainers and servers take seconds to import, in every process that runs tests; unit tests have a minute in all."""
+    wanted = config.option.markexpr
+    if not wanted or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    mark = WHOLE_FILE.search(collection_path.read_text())
-    return True if mark and re.search(rf"\bnot {mark[1]}\b", config.option.markexpr or "") else None
+    expression = Expression.compile(wanted)
+    possible = marks_of_tests(collection_path.read_text())
+    return None if any(expression.evaluate(lambda name, marks=marks, **_: name in marks) for marks in possible) else True
+
+
+def marks_of_tests(text: str) -> Iterator[set[str]]:
+    """The sets of marks that tests of a file may have: those of the whole file, and any of the others that it names."""
+    whole = MARKS & {mark for line in OF_ALL.findall(text) for mark in NAMED.findall(line)}
+    some = sorted(MARKS & set(NAMED.findall(text)) - whole)
+    for count in range(len(some) + 1):
+        for marks in combinations(some, count):
+            yield whole.union(marks)

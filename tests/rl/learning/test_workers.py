@@ -135,6 +135,7 @@ def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
+@pytest.mark.long
 def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_they_are_told(
     policy: Path, sampled: list[Trajectory], tmp_path: Path
 ) -> None:
@@ -151,7 +152,6 @@ def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * moved  # AdamW makes much of rounding where a gradient is near 0
 
 
-@pytest.mark.long
 def test_two_workers_pre_train_as_one_does(policy: Path, tmp_path: Path) -> None:
     figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
     for name, learner in (("one", LearnerConfig()), ("two", TWO)):
