@@ -18,10 +18,12 @@ $(STAMP): requirements/$(EXTRA).lock pyproject.toml
 demo: $(STAMP)
 	$(BIN)/flywheel run --profile quickstart --home runs/demo --turns 2
 
+test test-long unit: export PYTHONDONTWRITEBYTECODE =
+
 # The wheel comes first by its name and takes the longest: files are taken in their order, not the fullest first.
 test: $(STAMP)
 	$(BIN)/pytest -q -n 2 -m "$(UNIT)"
-	$(BIN)/pytest -q -n 5 --dist loadfile --no-loadscope-reorder -m "(slow or engine or end_to_end) and not long"
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "(slow or engine or end_to_end) and not long"
 
 test-long: $(STAMP)
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "long"

@@ -20,6 +20,7 @@ LONGEST_CELL = 80
 
 def print_result(rows: pyarrow.Table, form: str) -> None:
     """Print `rows` in the form `table`, `json` or `csv`."""
+    rows = _with_spans_as_text(rows)
     if form == "json":
         print_json(rows.to_pylist())
     elif form == "csv":
@@ -40,6 +41,25 @@ def print_schema(described: Sequence[Described], form: str) -> None:
             print(f"\n{row.name} ({row.kind}): {row.comment}")
         else:
             print(f"    {row.column:20} {row.type:30} {row.comment}".rstrip())
+
+
+def _with_spans_as_text(rows: pyarrow.Table) -> pyarrow.Table:
+    """Spans of time, such as `finished - started`, as people write them: Arrow's own form is a tuple of months, days and nanoseconds."""
+    from pyarrow import array, string, types
+
+    for number, name in enumerate(rows.column_names):
+        if types.is_interval(rows.schema.types[number]):
+            spans = [None if span is None else _span(*span) for span in rows.column(number).to_pylist()]
+            rows = rows.set_column(number, name, array(spans, string()))
+    return rows
+
+
+def _span(months: int, days: int, nanoseconds: int) -> str:
+    """A span of time: `3 months`, `2 days 0:10:00.000`, `0:00:01.258`."""
+    long = [f"{count} {unit}" for count, unit in ((months, "months"), (days, "days")) if count]
+    seconds, rest = divmod(abs(nanoseconds), 10**9)
+    clock = f"{'-' if nanoseconds < 0 else ''}{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest // 10**6:03}"
+    return " ".join([*long, clock] if nanoseconds or not long else long)
 
 
 def _print_csv(rows: pyarrow.Table) -> None:

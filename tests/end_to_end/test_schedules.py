@@ -148,6 +148,7 @@ def test_a_run_that_fails_is_retried_and_then_reported(worked: SyncPrefectClient
     assert told["facts"]["flow_run"] == str(failing.id)
 
 
+@pytest.mark.long
 def test_turns_whose_budget_is_spent_end_early_and_the_next_goes_on(environment: dict[str, str], tmp_path: Path) -> None:
     home = tmp_path / "poor"
     command = [FLYWHEEL, "run", "--profile", str(SMALL), "--home", str(home), "--turns", "2", "--set", "budget.hours=1e-9"]
