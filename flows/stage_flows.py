@@ -6,30 +6,26 @@ nothing to do, or makes questions only, needs none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from prefect import flow, tags
-from prefect.exceptions import TerminationSignal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from flows.guardian import end_soon
-from flows.home import Home
-from flows.operations.artifacts import figure_rows, show_in_prefect
-from flows.operations.attempts import attempt
-from flows.operations.budgets import BudgetSpent, Meter, slice_meter, turn_meter
-from flows.operations.config import BudgetConfig, Happening
-from flows.operations.events import Event, tell
+from flows.operations.artifacts import figure_rows
+from flows.operations.budgets import Meter, slice_meter, turn_meter
+from flows.operations.config import BudgetConfig
 from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
-from flows.runs import StageRun, execute
-from flows.workshop import Workshop, is_open, workshop
+from flows.runs import StageRun
+from flows.stage_work import Work, opened, work_stage
+from flows.workshop import Workshop
 from warehouse.errors import RequestError
 
+T = TypeVar("T")
+
 Rows = list[dict[str, Any]]
-Work = Callable[[StageRun], dict[str, Any]]
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
 Variant = Literal["", "fixed_first", "fixed_last", "without_cpt"]
 
@@ -129,61 +125,15 @@ def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
         return _stage(shop, gate_id(turn), "gate", turn, work)
 
 
-def run_stage(home: Path, stage_flow: Callable[..., Rows], **parameters: Any) -> Rows:
+def run_stage(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
     """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured."""
     with quiet_prefect(home), tags("flywheel"):
         return stage_flow(home=home, **parameters)
 
 
-@contextmanager
-def opened(home: Path, patience_seconds: float = 0.0) -> Iterator[Workshop]:
-    """The home's workshop: the one that the flow around this one has opened, or else opened here, again after a fault."""
-    with ExitStack() as stack:
-        if is_open(home):
-            yield stack.enter_context(workshop(home))
-        else:
-            config = Home(home).load().attempts
-            shop = attempt("open the home", lambda: stack.enter_context(workshop(home, patience_seconds)), config)
-            try:
-                yield shop
-            except TerminationSignal:  # engines are stopped next, and that may hang
-                end_soon()
-                raise
-
-
 def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:
     settings = shop.config.for_turn(max(turn, 1)).model_dump(mode="json") | {"variant": variant or "scaling"}
-    try:
-        worked, figures = attempt(
-            run_id,
-            lambda: execute(shop.lake, run_id, stage, turn, settings, lambda run: work(shop.watch(run)), meter),
-            shop.config.attempts,
-            shop.stop_engines,
-        )
-    except BudgetSpent as error:
-        _tell(shop, Happening.stopped_run, run_id, str(error), {})
-        raise
-    except RequestError:
-        raise
-    except Exception as error:
-        _tell(shop, Happening.stopped_run, run_id, f"{run_id} failed: {type(error).__name__}: {str(error)[:500]}", {})
-        raise
-    if worked:
-        show_in_prefect(shop.home.root, run_id, stage, figures)
-        _tell_of(shop, run_id, figures, meter)
-    return figure_rows(figures)
-
-
-def _tell_of(shop: Workshop, run_id: str, figures: dict[str, Any], meter: Meter | None) -> None:
-    """Tell of a promotion, and of a stage that its turn's budget stopped; one that is only paused is no news."""
-    if figures.get("promoted"):
-        _tell(shop, Happening.promotion, run_id, str(figures["reason"]), figures)
-    if "stopped" in figures and meter is not None and meter.ends:
-        _tell(shop, Happening.stopped_run, run_id, str(figures["stopped"]), figures)
-
-
-def _tell(shop: Workshop, happening: Happening, run_id: str, sentence: str, facts: dict[str, Any]) -> None:
-    tell(Event(happening, shop.home.root, run_id, sentence, facts), shop.config.events, shop.lake)
+    return figure_rows(work_stage(shop, run_id, stage, turn, settings, work, meter))
 
 
 def _meter(shop: Workshop, turn: int) -> Meter:

@@ -19,7 +19,8 @@ from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
 from flows.plan import Kind, completed, gate_id, turn_steps
 from flows.prefect_runtime import quiet_prefect
-from flows.stage_flows import evaluation_flow, gate_flow, opened, synthesis_flow, training_flow
+from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
+from flows.stage_work import opened
 from flows.summary import evaluation_rows
 from flows.workshop import Workshop
 from warehouse import Lake

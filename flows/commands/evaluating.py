@@ -78,11 +78,9 @@ def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
     if is_own(suite):
         run_stage(home, evaluation_flow, policy=policy, suite=suite.name)
     else:
-        from flows.prefect_runtime import quiet_prefect
         from flows.suites.running import suite_flow
 
-        with quiet_prefect(home):
-            suite_flow(home=home, policy=policy, suite=suite)
+        run_stage(home, suite_flow, policy=policy, suite=suite)
 
 
 def _report_suite(home: Path, suite: SuiteConfig, policy: str, against: str | None, as_json: bool) -> None:

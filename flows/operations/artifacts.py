@@ -36,6 +36,8 @@ def headline(stage: str, figures: dict[str, Any]) -> str:
         return str(figures["stopped"])
     if stage == "gate":
         return str(figures.get("reason", "nothing was decided"))
+    if "attempts" in figures:
+        return f"{figures['made']} of {figures['attempts']} attempts at {figures['tasks']} tasks were made now"
     if stage == "eval":
         return "; ".join(_success(name, row) for name, row in figures.items() if name.endswith(".all")) or "nothing was evaluated"
     if stage == "rollout":

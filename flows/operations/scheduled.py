@@ -28,7 +28,8 @@ from flows.locking import HomeBusy
 from flows.operations.config import BudgetConfig, Happening
 from flows.operations.events import Event, tell
 from flows.plan import completed, next_turn
-from flows.stage_flows import evaluation_flow, opened, synthesis_flow
+from flows.stage_flows import evaluation_flow, synthesis_flow
+from flows.stage_work import opened
 from flows.wheel import wheel_flow
 from warehouse.errors import RequestError
 

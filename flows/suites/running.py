@@ -13,26 +13,27 @@ from prefect import flow
 
 from eval.suite_tasks import SUITE
 from flows.plan import evaluation_id
-from flows.runs import StageRun, execute
+from flows.runs import StageRun
+from flows.stage_work import opened, work_stage
 from flows.suites.config import SuiteConfig
 from flows.suites.definitions import check_same
 from flows.suites.drawing import Drawn, digest_of, draw
 from flows.suites.reading import policies_on
-from flows.workshop import Workshop, workshop
+from flows.workshop import Workshop
 from rl.config import Limits, RolloutConfig, read_options
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 
-@flow(name="suite", log_prints=False, validate_parameters=False)
+@flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)
 def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
     """Run what is missing of `suite` with a policy of the home; returns how much there was to do.
 
     Raises:
         RequestError: there is no such policy, the suite's data is absent, or the home has run another suite under this name.
     """
-    with workshop(home) as shop:
+    with opened(home) as shop:
         record = shop.policy(policy)
         check_same(shop.lake, suite)
         drawn = draw(suite, shop.config, shop.lake)
@@ -41,7 +42,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
             return run_suite(shop, record, suite, drawn, run)
 
         settings = {SUITE: suite.model_dump(mode="json")}
-        return execute(shop.lake, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)[1]
+        return work_stage(shop, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)
 
 
 def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, drawn: Drawn, run: StageRun) -> dict[str, Any]:
