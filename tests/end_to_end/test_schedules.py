@@ -135,13 +135,10 @@ def test_a_run_that_fails_is_retried_and_then_reported(worked: SyncPrefectClient
     catalogue = broken / "lake" / "catalog.sqlite"
     catalogue.write_bytes(b"\0" * catalogue.stat().st_size)
     deployment = worked.read_deployment_by_name("flywheel-evaluation/demo")
-    failing = worked.create_flow_run_from_deployment(deployment.id, parameters={"home": str(broken)})
-    wrong = worked.create_flow_run_from_deployment(deployment.id, parameters={"home": str(tmp_path / "none")})
-    for run in (failing, wrong):
-        soon(lambda run=run: worked.read_flow_run(run.id).state_name == "Failed", "the run has failed")
+    failing, wrong = (failed_run(worked, deployment.id, home) for home in (broken, tmp_path / "none"))
     tries = worked.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [failing.id]}), task_run_filter=TaskRunFilter())
     assert [(one.name, one.run_count, one.state_name) for one in tries] == [("open the home", 3, "Failed")]
-    assert "no run's home" in (worked.read_flow_run(wrong.id).state.message or "")
+    assert "no run's home" in (wrong.state.message or "")
     assert worked.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [wrong.id]})) == [], "a wrong request is tried once"
     (told,) = soon(lambda: events(heard, "failed_schedule"), "somebody is told")
     assert told["home"] == str(broken) and "flywheel-evaluation failed" in told["sentence"]
@@ -219,6 +216,13 @@ def answers(address: str) -> bool:
         return httpx.get(f"{address}/health", timeout=2.0).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def failed_run(client: SyncPrefectClient, deployment: UUID, home: Path) -> FlowRun:
+    """A run of the deployment for that home, when it has failed; another that came meanwhile would be cancelled."""
+    run = client.create_flow_run_from_deployment(deployment, parameters={"home": str(home)})
+    soon(lambda: client.read_flow_run(run.id).state_name == "Failed", "the run has failed")
+    return client.read_flow_run(run.id)
 
 
 def runs_of(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
