@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from flows.commands import data, evaluating, imports, judging, lake, looking, schedules, stages, wheel
+from flows.commands import data, drill, evaluating, imports, judging, lake, looking, schedules, stages, wheel
 from flows.environment import quiet_libraries
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for family in (wheel, stages, evaluating, schedules, looking, imports, judging, data, lake):
+for family in (wheel, stages, evaluating, schedules, looking, imports, judging, data, lake, drill):
     family.register(app)
 
 

@@ -73,6 +73,20 @@ def carriers(token: str) -> list[int]:
     return found
 
 
+def token_of(process: int) -> str | None:
+    """The token that everything bears which `process` started; None where it is no run, or its guardian is not there yet."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if parent == str(process) and __file__ in command:
+                return command[command.index(__file__) + 1]
+    return None
+
+
 def end(token: str) -> None:
     """Ask the carriers of `token` to end, and end those that do not."""
     _signal(carriers(token), signal.SIGTERM)

@@ -1,0 +1,112 @@
+"""The processes of one run on this machine, and which of them a fault may strike.
+
+A process belongs to a run if the run's driver started it, directly or through others, or if it bears the run's token. Titles only tell
+apart what belongs; nothing is found by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.drill.faults import FaultKind
+from flows.guardian import carriers
+
+PROC = Path("/proc")
+TITLES = {
+    FaultKind.WORKER: ("ray::EnvironmentWorker",),
+    FaultKind.ENGINE: ("ray::VllmEngine", "VLLM::"),
+    FaultKind.LEARNER: ("ray::RayTrainWorker", "ray::_RayTrainWorker"),
+}
+"""How the titles of processes begin that a kind of fault strikes."""
+SERVER = "prefect.server.api.server:create_app"
+TRAINING = ("cpt", "sft", "rl")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process: its id, its parent's, when it began, its title.
+
+    `began` counts ticks since the machine did. An id is given again once its process has ended; id and `began` together are not.
+    """
+
+    id: int
+    parent: int
+    began: int
+    title: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not ended."""
+        now = read_process(self.id)
+        return now is not None and now.began == self.began
+
+
+def read_process(process: int) -> Process | None:
+    """The process of that id; None where there is none, or one that has ended and was not collected by its parent."""
+    try:
+        fields = (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
+        title = (PROC / str(process) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else Process(process, int(fields[1]), int(fields[19]), title)
+
+
+def processes_of(driver: int, token: str | None) -> list[Process]:
+    """The driver of a run and all that came of it."""
+    everyone = {found.id: found for found in _all()}
+    bearing = [] if token is None else [everyone[each] for each in carriers(token) if each in everyone]
+    return list({each.id: each for each in (*family(driver, everyone), *bearing)}.values())
+
+
+def family(root: int, everyone: Mapping[int, Process]) -> list[Process]:
+    """`root` and its children, their children, and so on, as far as they are in `everyone`."""
+    children: dict[int, list[Process]] = {}
+    for process in everyone.values():
+        children.setdefault(process.parent, []).append(process)
+    found = [everyone[root]] if root in everyone else []
+    for process in found:  # grows while it is gone through
+        found += children.get(process.id, ())
+    return found
+
+
+def targets(kind: FaultKind, driver: int, run: Iterable[Process], stage: str | None) -> list[Process]:
+    """The processes of a run, any of which a fault of that kind may strike while `stage` is at work."""
+    run = list(run)
+    itself = [process for process in run if process.id == driver]
+    if kind is FaultKind.DRIVER:
+        return itself
+    if kind is FaultKind.SERVER:
+        return [process for process in run if process.parent == driver and SERVER in process.title]
+    struck = [process for process in run if process.title.startswith(TITLES.get(kind, ()))]
+    return itself if kind is FaultKind.LEARNER and not struck and stage in TRAINING else struck
+
+
+def kill(process: Process) -> bool:
+    """SIGKILL for exactly this process; whether it was still there. An id that somebody else has meanwhile is left alone."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(process.id)
+        try:
+            if process.is_there:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def still_there(processes: Sequence[Process]) -> list[Process]:
+    """Those that have not ended."""
+    return [process for process in processes if process.is_there]
+
+
+def _all() -> Iterator[Process]:
+    for folder in PROC.iterdir():
+        if folder.name.isdigit():
+            process = read_process(int(folder.name))
+            if process is not None:
+                yield process
