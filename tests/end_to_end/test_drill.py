@@ -1,4 +1,4 @@
-"""The drill itself: a real wheel whose processes are killed and whose disk is filled, one fault of every kind, beside an undisturbed one."""
+"""The drill itself: a real wheel that meets one fault of every kind, beside an undisturbed one."""
 
 from __future__ import annotations
 
