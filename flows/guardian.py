@@ -1,8 +1,9 @@
 """A guardian: when this process dies, however it dies, what it started dies too.
 
-SIGKILL leaves a process no time to stop Prefect's temporary server, Ray or an engine. So a run starts a small companion that waits for
-the end of a pipe. The pipe ends when the run does; then the companion ends every process that carries the run's token in its
-environment, which is every process that the run started on this machine and no other.
+SIGKILL leaves a process no time to stop Prefect's temporary server, Ray or an engine, and them none to remove their sockets. So a
+run starts a small companion that waits for the end of a pipe. The pipe ends when the run does; then the companion ends every process that
+carries the run's token in its environment, which is every process that the run started on this machine and no other, and removes the
+folder in which all of them kept their temporary files.
 
 A run that is asked to end stops its engines itself. Where that takes too long, its process ends all the same and leaves the rest to the
 companion: whoever cancels a run has the machine back within ten seconds.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,8 +32,10 @@ def start_guardian() -> None:
     """Start this process's companion, once; called before anything else is started."""
     if TOKEN in os.environ:
         return
+    from flows.temporary import gather_files  # the companion runs this file by itself, without the package
+
     token = secrets.token_hex(16)
-    command = [sys.executable, "-I", "-S", __file__, token]
+    command = [sys.executable, "-I", "-S", __file__, token, str(gather_files())]
     _keep.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True))
     os.environ[TOKEN] = token
 
@@ -107,3 +111,4 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
 if __name__ == "__main__":
     sys.stdin.buffer.read()
     end(sys.argv[1])
+    shutil.rmtree(sys.argv[2], ignore_errors=True)

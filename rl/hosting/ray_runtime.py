@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ from pathlib import Path
 import ray
 
 from rl.config import RayConfig
+from rl.hosting.own_folders import make_folder
 
 GIB = 1024**3
-FOLDER = "flywheel-ray-"
 
 
 class RayRuntime:
@@ -46,8 +45,7 @@ class RayRuntime:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
             return
         # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
-        _remove_leftovers()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir="/tmp"))
+        self._folder = make_folder("ray", Path("/tmp"))
         ray.init(
             num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
             num_gpus=int(gpus) or None,
@@ -76,11 +74,3 @@ def _own_end() -> Iterator[None]:
     finally:
         if callable(before) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _remove_leftovers() -> None:
-    """Remove the folders of processes that were killed before they could."""
-    for folder in Path("/tmp").glob(f"{FOLDER}*-*"):
-        process = folder.name.removeprefix(FOLDER).partition("-")[0]
-        if process.isdigit() and not Path("/proc", process).exists():
-            shutil.rmtree(folder, ignore_errors=True)
