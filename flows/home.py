@@ -20,6 +20,9 @@ from flows.operations.config import OPERATIONAL
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 
+BEFORE = ("lake", "config.draft")
+"""What a folder may hold before it is a home: a lake, which an import makes, and a draft whose writer was killed or found the disk full."""
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -70,7 +73,7 @@ class Home:
             if stored != resolved:
                 self._write(resolved)
             return
-        if self.root.is_dir() and any(entry.name != "lake" for entry in self.root.iterdir()):  # an import makes a lake before there is more
+        if self.root.is_dir() and any(entry.name not in BEFORE for entry in self.root.iterdir()):
             raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
         self.root.mkdir(parents=True, exist_ok=True)
         self._write(resolved)
