@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.drill.comparing import Check, Standard, compare, nothing_left
-from flows.drill.disk import full_disk, why_not_filled
+from flows.drill.disk import why_not_filled
 from flows.drill.driving import Driver
-from flows.drill.faults import FaultKind, choose, order_faults
-from flows.drill.lakes import committed, finished
+from flows.drill.faults import FaultKind, order_faults
+from flows.drill.lakes import finished
 from flows.drill.ledger import DriverEnd, Ledger, Made
-from flows.drill.processes import Process, kill, targets
-from warehouse.digests import seed_from
-from warehouse.errors import RequestError, WorkFailed
+from flows.drill.striking import Striker
+from warehouse.errors import WorkFailed
 
 log = logging.getLogger("flywheel")
 
 LOOK_SECONDS = 0.5
 """Pause between two looks at a driver."""
-FULL_SECONDS = (2.0, 8.0)
-"""How long a disk stays full: drawn between these."""
-REFUSED = 2
-"""Exit status of `flywheel run` where the request was wrong, or the home is in use."""
+HOMES_WITHOUT = 3
+"""Homes in which no fault found its moment, after which none ever will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,108 +63,76 @@ class DrillResult:
         return all(check.held for home in self.homes for check in home.checks)
 
 
-@dataclass(slots=True)
 class Drill:
-    """A drill in its folder; `run` begins it, or goes on with it."""
+    """A drill in its folder; `run` begins it, or goes on with it.
 
-    ledger: Ledger
-    asked: Asked
-    _waits_until: float = field(default=0.0)
+    Raises:
+        RequestError: the folder is another drill's.
+    """
+
+    def __init__(self, ledger: Ledger, asked: Asked) -> None:
+        ledger.claim(asdict(asked))
+        self._ledger = ledger
+        self._asked = asked
+        self._no_disk = why_not_filled(ledger.root) if FaultKind.DISK in asked.kinds else None
+        kinds = tuple(kind for kind in asked.kinds if kind is not FaultKind.DISK or self._no_disk is None)
+        self._striker = Striker(ledger, order_faults(asked.faults, kinds, asked.seconds, asked.seed), asked.seed)
 
     def run(self) -> DrillResult:
         """Run what is left to run, and compare.
 
         Raises:
-            RequestError: the folder is another drill's, or one of its homes is in use.
-            WorkFailed: a wheel cannot go on, though nothing was done to its last driver.
+            WorkFailed: a wheel cannot go on, though nothing was done to its last driver; or a fault finds no moment.
         """
-        self.ledger.claim(asdict(self.asked))
-        left_out = why_not_filled(self.ledger.root)
-        kinds = tuple(kind for kind in self.asked.kinds if kind is not FaultKind.DISK or left_out is None)
-        order = order_faults(self.asked.faults, kinds, self.asked.seconds, self.asked.seed)
-        if not order.remaining(self.ledger.made()) and not self._unfinished():
-            log.info("nothing to do: the drill in %s is done", self.ledger.root)
-        self._turn(self.ledger.undisturbed, [], order.pauses)
-        while (remaining := order.remaining(self.ledger.made())) or self._unfinished():
-            home = next(iter(self._unfinished()), self.ledger.disturbed(len(self.ledger.disturbed_homes()) + 1))
-            self._turn(home, remaining, order.pauses)
-            if remaining and len(order.remaining(self.ledger.made())) == len(remaining):
-                raise WorkFailed(f"the wheel in {home} ended before a moment for {remaining[0]} came; ask for a smaller --every.")
-        told = left_out if FaultKind.DISK in self.asked.kinds else None
-        return DrillResult(tuple(map(self._look_at, self.ledger.disturbed_homes())), tuple(self.ledger.faults()), told)
+        if not self._striker.remaining and not self._unfinished():
+            log.info("nothing to do: the drill in %s is done", self._ledger.root)
+        self._turn(self._ledger.undisturbed, disturbed=False)
+        without = 0
+        while (remaining := self._striker.remaining) or self._unfinished():
+            home = next(iter(self._unfinished()), self._ledger.disturbed(len(self._ledger.disturbed_homes()) + 1))
+            self._turn(home, disturbed=True)
+            without = without + 1 if remaining == self._striker.remaining else 0
+            if remaining and without == HOMES_WITHOUT:
+                raise WorkFailed(f"no moment came for {remaining[0]} in {without} wheels; ask for a smaller --every, or for other --kinds.")
+        homes = tuple(map(self._look_at, self._ledger.disturbed_homes()))
+        return DrillResult(homes, tuple(self._ledger.faults()), self._no_disk)
 
     def _unfinished(self) -> list[Path]:
-        return [home for home in self.ledger.disturbed_homes() if not finished(home, self.asked.turns)]
+        return [home for home in self._ledger.disturbed_homes() if not finished(home, self._asked.turns)]
 
-    def _turn(self, home: Path, remaining: Sequence[FaultKind], pauses: Sequence[float]) -> None:
-        """Start the wheel in `home` again and again until it is finished, and make faults meanwhile as long as any remain."""
-        left = list(remaining)
-        while not finished(home, self.asked.turns):
-            with Driver(home, self._arguments(), self.ledger.log(home)) as driver:
-                self._wait(pauses)
+    def _turn(self, home: Path, disturbed: bool) -> None:
+        """Start the wheel in `home` again and again until it is finished."""
+        while not finished(home, self._asked.turns):
+            with Driver(home, self._arguments(), self._ledger.log(home)) as driver:
+                self._striker.wait()
                 while driver.status is None:
                     time.sleep(LOOK_SECONDS)
-                    run = driver.processes()
-                    if left and time.monotonic() >= self._waits_until:
-                        self._strike(driver, run, left, pauses)
+                    if disturbed:
+                        self._striker.look(driver)
             self._end(driver)
 
-    def _wait(self, pauses: Sequence[float]) -> None:
-        """Draw the moment of the next fault; the last one is followed by none."""
-        done = len(self.ledger.faults())
-        self._waits_until = time.monotonic() + (pauses[done] if done < len(pauses) else 0.0)
-
-    def _strike(self, driver: Driver, run: list[Process], left: list[FaultKind], pauses: Sequence[float]) -> None:
-        """Make the first of the faults that is possible now; where none is, a later look may find one."""
-        at_work = driver.at_work()
-        stage = at_work[1] if at_work else None
-        struck = {kind: targets(kind, driver.id, run, stage) for kind in set(left)}
-        kind = choose(left, {kind for kind, found in struck.items() if found or (kind is FaultKind.DISK and at_work)})
-        if kind is None:
-            return
-        chance = random.Random(seed_from(self.asked.seed, len(self.ledger.faults())))
-        seen = committed(driver.home)
-        self.ledger.note_committed(driver.home, seen)
-        process = None if kind is FaultKind.DISK else chance.choice(sorted(struck[kind], key=lambda each: each.id))
-        moment = datetime.now(UTC).isoformat()
-        if process is None:
-            with full_disk(self.ledger.root):
-                time.sleep(chance.uniform(*FULL_SECONDS))
-        elif not kill(process):
-            return
-        made = Made(driver.home.name, moment, kind, process.id if process else None, at_work[0] if at_work else None, len(seen))
-        self.ledger.note(made)
-        left.remove(kind)
-        driver.faults += 1
-        log.info(
-            "fault %d of %d in %s: %s, %s", len(self.ledger.faults()), self.asked.faults, made.home, kind, made.at_work or "nothing at work"
-        )
-        self._wait(pauses)
-
     def _end(self, driver: Driver) -> None:
-        """Write down how a driver ended. Raises where it did without a fault, and not because it was done."""
-        status = driver.status
+        """Write down how a driver ended. Raises WorkFailed where it did not end well and nothing had been done to it."""
+        status, home, log_file = driver.status, driver.home, self._ledger.log(driver.home)
         assert status is not None, "it was waited for"
-        home, file, seconds = driver.home, self.ledger.log(driver.home), round(time.monotonic() - driver.began, 1)
+        seconds = round(time.monotonic() - driver.began, 1)
         left = tuple(f"{each.id} {each.title[:80]}" for each in driver.left)
-        self.ledger.note(DriverEnd(home.name, driver.id, seconds, status, driver.faults, left, tuple(sorted(map(str, driver.held)))))
+        self._ledger.note(DriverEnd(home.name, driver.id, seconds, status, driver.faults, left, tuple(sorted(map(str, driver.held)))))
         log.info("%s: driver %d ended with status %d after %.0f s and %d faults", home.name, driver.id, status, seconds, driver.faults)
-        if status == REFUSED:
-            raise RequestError(f"{_last_words(file)} (flywheel run, in {file})")
         if status and not driver.faults:
-            raise WorkFailed(f"the wheel in {home} cannot go on, see {file}: {_last_words(file)}")
+            raise WorkFailed(f"the wheel in {home} cannot go on, see {log_file}: {_last_words(log_file)}")
 
     def _arguments(self) -> list[str]:
-        settings = [part for setting in self.asked.settings for part in ("--set", setting)]
-        return ["--profile", self.asked.profile, "--turns", str(self.asked.turns), *settings]
+        settings = [part for setting in self._asked.settings for part in ("--set", setting)]
+        return ["--profile", self._asked.profile, "--turns", str(self._asked.turns), *settings]
 
     def _look_at(self, home: Path) -> HomeResult:
         """Every check of a finished home."""
-        drivers = [driver for driver in self.ledger.drivers() if driver.home == home.name]
-        faults = Counter(fault.home for fault in self.ledger.faults())[home.name]
+        drivers = [driver for driver in self._ledger.drivers() if driver.home == home.name]
+        faults = Counter(fault.home for fault in self._ledger.faults())[home.name]
         processes = [left for driver in drivers for left in driver.left]
         files = sorted({Path(name) for driver in drivers for name in driver.held if Path(name).exists()})
-        checks = compare(home, Standard.of(self.ledger.undisturbed), self.ledger.committed(home))
+        checks = compare(home, Standard.of(self._ledger.undisturbed), self._ledger.committed(home))
         return HomeResult(home.name, faults, len(drivers), (*checks, nothing_left(processes, files)))
 
 
