@@ -48,7 +48,7 @@ def compare(home: Path, standard: Standard, seen: Mapping[str, str]) -> list[Che
         tasks, examples = _made_in_turn_one(lake)
         return [
             consistent(faults_of(lake)),
-            kept(seen, committed(home)),
+            kept(seen, committed(lake)),
             equal("tasks", tasks, standard.tasks),
             equal("examples", examples, standard.examples),
             near(rates_of(lake), standard.rates),

@@ -49,13 +49,18 @@ def finished(home: Path, turns: int) -> bool:
         return False
 
 
-def committed(home: Path) -> dict[str, str]:
-    """The trajectories that the lake of `home` has at this moment: a digest over their tokens and log-probabilities, by id."""
+def committed(lake: Lake) -> dict[str, str]:
+    """The trajectories that the lake has at this moment: a digest over their tokens and log-probabilities, by id."""
+    return {row["id"]: row["digest"] for row in lake.query(COMMITTED).to_pylist()}
+
+
+def committed_at(home: Path) -> dict[str, str]:
+    """Those of the lake of `home`; none where it is not made yet."""
     if not (home / "lake").is_dir():
         return {}
     try:
         with Lake(home, read_only=True) as lake:
-            return {row["id"]: row["digest"] for row in lake.query(COMMITTED).to_pylist()}
+            return committed(lake)
     except RequestError:  # the run has only just begun to make it
         return {}
 

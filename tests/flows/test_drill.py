@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.drill.comparing import Check, Standard, compare, nothing_left
+from flows.drill.comparing import Check, Standard, compare, equal, nothing_left
 from flows.drill.disk import why_not_filled
 from flows.drill.faults import FaultKind, choose, order_faults
-from flows.drill.lakes import committed, faults_of, finished
+from flows.drill.lakes import committed_at, faults_of, finished
 from flows.drill.ledger import Ledger, Made
 from flows.drill.processes import Process, family, kill, read_process, targets
 from flows.drill.remains import SHARED_MEMORY, held_by
@@ -165,10 +165,10 @@ def trajectory(name: str, task: str, outcome: Outcome) -> Trajectory:
     )
 
 
-@pytest.fixture
-def undisturbed(tmp_path: Path) -> Path:
-    """A home whose wheel has made one turn: ten tasks, five of them solved."""
-    home = tmp_path / "undisturbed"
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose wheel has made one turn: ten tasks, five of them solved. It is left as it is."""
+    home = tmp_path_factory.mktemp("drill") / "undisturbed"
     tasks = [Task(f"k{place}", "search", f"Question {place}?", ("yes",), split="held_out") for place in range(10)]
     tries = [trajectory(f"e{place}", f"k{place}", Outcome.SUCCESS if place < 5 else Outcome.FAILURE) for place in range(10)]
     with Lake(home) as lake:
@@ -180,9 +180,10 @@ def undisturbed(tmp_path: Path) -> Path:
     return home
 
 
-def copied(home: Path) -> Path:
-    """The home once more."""
-    return Path(shutil.copytree(home, home.with_name("disturbed-1")))
+@pytest.fixture
+def home(undisturbed: Path, tmp_path: Path) -> Path:
+    """That home once more, for a test to spoil."""
+    return Path(shutil.copytree(undisturbed, tmp_path / "disturbed-1"))
 
 
 def broken(checks: list[Check]) -> dict[str, str]:
@@ -190,10 +191,9 @@ def broken(checks: list[Check]) -> dict[str, str]:
     return {check.name: check.found for check in checks if not check.held}
 
 
-def test_a_home_that_is_as_the_undisturbed_one_holds_in_everything(undisturbed: Path) -> None:
-    home = copied(undisturbed)
+def test_a_home_that_is_as_the_undisturbed_one_holds_in_everything(undisturbed: Path, home: Path) -> None:
     assert finished(home, 1) and not finished(home, 2) and not finished(home / "none", 1)
-    checks = compare(home, Standard.of(undisturbed), committed(undisturbed))
+    checks = compare(home, Standard.of(undisturbed), committed_at(undisturbed))
     assert broken(checks) == {}
     found = {check.name: check.found for check in checks}
     assert found["committed"] == "all 10 of 10"
@@ -201,21 +201,22 @@ def test_a_home_that_is_as_the_undisturbed_one_holds_in_everything(undisturbed: 
     assert found["invalid"] == "0 of 10"
 
 
-def test_what_is_lost_other_or_too_many_is_found(undisturbed: Path) -> None:
-    home, seen = copied(undisturbed), committed(undisturbed)
+def test_what_is_lost_or_other_than_it_was_is_found(undisturbed: Path, home: Path) -> None:
     with Lake(home) as lake:
         lake.remove(Trajectory, ["e1"])
-        lake.replace([Task("k2", "search", "Another question?", ("no",), split="held_out")])
-    standard = Standard.of(undisturbed)
-    assert broken(compare(home, standard, seen | {"e3": "other tokens"})).keys() == {"lake", "committed", "invalid"}
-    found = broken(compare(home, standard, seen))
-    assert found["committed"] == "1 lost, the first e1"
-    assert found["invalid"] == "t1-rl was tried on 9 of 10 tasks of held_out"
-    assert found["lake"] == "1 rows of scores are of no trajectory"
-    assert broken(compare(undisturbed, replace(standard, tasks={**standard.tasks, "k2": "d", "k99": "d"}), seen)) == {
-        "tasks": "1 missing, the first k99; 1 other, the first k2"
+    found = broken(compare(home, Standard.of(undisturbed), committed_at(undisturbed) | {"e3": "other tokens"}))
+    assert found == {
+        "lake": "1 rows of scores are of no trajectory",
+        "committed": "1 lost, the first e1; 1 other than they were, the first e3",
+        "invalid": "t1-rl was tried on 9 of 10 tasks of held_out",
     }
-    assert broken(compare(undisturbed, replace(standard, examples={}), seen))["examples"] == "1 too many, the first x1"
+
+
+def test_digests_that_are_missing_too_many_or_other_are_found() -> None:
+    assert equal("tasks", {"a": "1"}, {"a": "1"}) == Check("tasks", True, "1 equal")
+    found = equal("tasks", {"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "d": "4", "e": "5"})
+    assert found == Check("tasks", False, "2 missing, the first d; 1 too many, the first c; 1 other, the first b")
+    assert not equal("tasks", {}, {}).held, "two empty lakes prove nothing"
 
 
 @pytest.mark.parametrize(
@@ -228,15 +229,14 @@ def test_what_is_lost_other_or_too_many_is_found(undisturbed: Path) -> None:
         ("UPDATE runs SET state = 'running' WHERE id = 't1-gate'", "t1-gate did not end"),
     ],
 )
-def test_a_lake_that_does_not_agree_with_itself_is_told(undisturbed: Path, statement: str, told: str) -> None:
-    with Lake(undisturbed) as lake:
-        assert faults_of(lake) == []
+def test_a_lake_that_does_not_agree_with_itself_is_told(home: Path, statement: str, told: str) -> None:
+    with Lake(home) as lake:
         lake.write(lambda cursor: cursor.execute(statement))
         assert told in faults_of(lake)
 
 
-def test_a_policy_outside_the_interval_and_invalid_ones_with_a_reward_are_found(undisturbed: Path) -> None:
-    standard, home = Standard.of(undisturbed), copied(undisturbed)
+def test_a_policy_outside_the_interval_and_invalid_ones_with_a_reward_are_found(undisturbed: Path, home: Path) -> None:
+    standard = Standard.of(undisturbed)
     with Lake(home) as lake:
         lake.write(lambda cursor: cursor.execute("UPDATE scores SET verdict = 'failure' WHERE verdict = 'success'"))
         lake.replace([replace(trajectory("e9", "k9", Outcome.INVALID), reward=0.0)])
