@@ -81,7 +81,8 @@ def targets(kind: FaultKind, driver: int, run: Iterable[Process], stage: str | N
     if kind is FaultKind.DRIVER:
         return itself
     if kind is FaultKind.SERVER:
-        return [process for process in run if process.parent == driver and SERVER in process.title]
+        # For one that dies before it ever answered, Prefect waits two minutes: nothing to learn from, and much to wait for.
+        return [process for process in run if stage and process.parent == driver and SERVER in process.title]
     struck = [process for process in run if process.title.startswith(TITLES.get(kind, ()))]
     return itself if kind is FaultKind.LEARNER and not struck and stage in TRAINING else struck
 

@@ -78,6 +78,7 @@ def test_only_what_the_driver_started_belongs_to_its_run() -> None:
     [
         (FaultKind.DRIVER, None, {10}),
         (FaultKind.SERVER, "synth", {11}),
+        (FaultKind.SERVER, None, set()),
         (FaultKind.ENGINE, "eval", {13}),
         (FaultKind.WORKER, "eval", {14, 15}),
         (FaultKind.LEARNER, "eval", set()),
