@@ -46,6 +46,10 @@ class Worker:
     up: bool = False
     ended: FaultKind | None = None
     """Why it had to go, where it was replaced."""
+    heir: Worker | None = None
+    """The one in its place."""
+    told: bool = False
+    """Whether the gate has heard that it died: that is one fault, however many trajectories it took along."""
 
 
 @dataclass(slots=True)
@@ -77,15 +81,18 @@ class EnvironmentClient:
         self._trajectory_id = trajectory_id
         self._open = self._ended = False
         self._fault: str | None = None
+        self._counts = True
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin."""
+        """Begin; on another worker where this one turns out to be dead, for nothing is lost yet."""
         try:
-            if not self._worker.up:
-                await self._faults(self._worker.checked, START_SECONDS)
-                self._worker.up = True
-            self._open = True
-            return await self._faults(self._worker.courier.call("reset", self._trajectory_id, task, seed))
+            try:
+                return await self._begin(task, seed)
+            except EnvironmentFault as fault:
+                if fault.kind is not FaultKind.DIED or self._worker.heir is None:
+                    raise
+                self._worker = self._worker.heir
+                return await self._begin(task, seed)
         except EnvironmentFault as fault:
             self._fault = str(fault)
             raise
@@ -99,7 +106,8 @@ class EnvironmentClient:
             # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
             if not self._ended:
                 self._fault = str(fault)
-                self._pool.health.record(tool, self._fault)
+                if self._counts:
+                    self._pool.health.record(tool, self._fault)
             raise
         self._pool.health.record(tool, None)
         self._ended |= step.done
@@ -111,7 +119,15 @@ class EnvironmentClient:
         self._kind.trajectories -= 1
         if self._open:
             self._worker.courier.tell("close", self._trajectory_id)
-        self._pool.health.record(environment_health.environment(self._kind.name), self._fault)
+        if self._fault is None or self._counts:
+            self._pool.health.record(environment_health.environment(self._kind.name), self._fault)
+
+    async def _begin(self, task: Task, seed: int) -> Observation:
+        if not self._worker.up:
+            await self._faults(self._worker.checked, START_SECONDS)
+            self._worker.up = True
+        self._open = True
+        return await self._faults(self._worker.courier.call("reset", self._trajectory_id, task, seed))
 
     async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """The result of a call to the worker; whatever went wrong there is a fault."""
@@ -121,6 +137,8 @@ class EnvironmentClient:
             return await asyncio.wait_for(call, seconds)
         except (CallFailed, RayError, TimeoutError) as error:
             fault = self._fault_of(error)
+            self._counts = fault.kind is not FaultKind.DIED or not self._worker.told
+            self._worker.told |= fault.kind is FaultKind.DIED
             if fault.kind is FaultKind.MEMORY or not isinstance(error, CallFailed | RayTaskError):
                 self._open = False
                 self._pool.replace(self._kind, self._worker, fault.kind)
@@ -182,7 +200,7 @@ class EnvironmentPool:
             worker.ended = why
             kind.replaced += 1
             ray.kill(worker.actor)
-            kind.workers[kind.workers.index(worker)] = self._launch(kind)
+            worker.heir = kind.workers[kind.workers.index(worker)] = self._launch(kind)
 
     def figures(self) -> tuple[EnvironmentFigures, ...]:
         """What the kinds that were opened are doing."""

@@ -15,7 +15,7 @@ from rl.config import EnvironmentPoolConfig, RayConfig
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, FaultKind
 from rl.hosting.environment_pool import EnvironmentPool
-from rl.hosting.health import HealthGate, UnhealthyError
+from rl.hosting.health import HealthGate, UnhealthyError, environment, tool
 from rl.hosting.ray_runtime import RayRuntime
 from rl.retrieval.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS
@@ -187,6 +187,35 @@ async def test_the_gate_names_the_tool_that_is_down(pool: EnvironmentPool) -> No
     with pytest.raises(UnhealthyError, match=r"the tool 'break' failed in 4 of its last 4 calls .*the tool broke") as error:
         pool.health.check()
     assert "'look'" not in str(error.value)
+
+
+async def kill_worker(pool: EnvironmentPool, name: str) -> None:
+    """Kill the one worker of a kind without warning."""
+    (worker,) = pool._kinds[name].workers
+    os.kill(await worker.actor.__ray_call__.remote(lambda _: os.getpid()), signal.SIGKILL)
+
+
+async def test_a_trajectory_that_had_not_begun_begins_on_another_worker(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    await kill_worker(pool, FAULTY)
+    clients = [pool.client(FAULTY, f"t{place}") for place in range(6)]
+    begun = await asyncio.gather(*(client.reset(task("none"), 0) for client in clients))
+    assert {observation.text for observation in begun} == {"Look around."}
+    for client in clients:
+        await client.close()
+    assert pool.health.faults(environment(FAULTY)) == 0
+
+
+async def test_the_gate_hears_of_a_dead_worker_once_however_many_trajectories_it_took_along(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    clients = [pool.client(FAULTY, f"t{place}") for place in range(6)]
+    await asyncio.gather(*(client.reset(task("none"), 0) for client in clients))
+    await kill_worker(pool, FAULTY)
+    ends = await asyncio.gather(*(client.step(Action("look", "")) for client in clients), return_exceptions=True)
+    assert [end.kind for end in ends if isinstance(end, EnvironmentFault)] == [FaultKind.DIED] * 6
+    for client in clients:
+        await client.close()
+    assert pool.health.faults(environment(FAULTY)) == pool.health.faults(tool("look")) == 1
 
 
 async def test_killed_workers_do_not_end_the_pool(pool: EnvironmentPool) -> None:
