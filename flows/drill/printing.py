@@ -10,6 +10,9 @@ from rich.table import Table
 
 from flows.drill.work import DrillResult
 
+COUNTED = ("committed", "invalid")
+"""Checks whose number is worth a look where they held, too."""
+
 
 def print_drill(result: DrillResult) -> None:
     """Two tables, and a sentence for all that did not hold."""
@@ -36,10 +39,11 @@ def _faults_table(result: DrillResult) -> Table:
 
 
 def _homes_table(result: DrillResult) -> Table:
+    """Homes down, checks across; those that tell a number tell it in a few words."""
     names = [check.name for check in result.homes[0].checks] if result.homes else []
-    table = Table("home", "faults", "drivers", *names, title="what was found", title_justify="left")
+    table = Table("home", "faults", "drivers", *names, title="what held", title_justify="left")
     for home in result.homes:
-        cells = (escape(check.found) if check.held else "[bold]NO[/bold]" for check in home.checks)
+        cells = ((check.found if check.name in COUNTED else "yes") if check.held else "[bold]NO[/bold]" for check in home.checks)
         table.add_row(home.home, str(home.faults), str(home.drivers), *cells)
     return table
 
