@@ -1,7 +1,7 @@
 """Prefect as a library: its database inside the home, its telemetry off, its log lines off: what fails is raised.
 
 Where PREFECT_API_URL names a server, that server is used and its settings are left alone. Otherwise the flows bring up Prefect's
-own temporary server, which ends with them.
+own temporary server, which is kept up as long as they run and ends with them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from prefect.settings import (
 )
 
 from flows.guardian import start_guardian
+from flows.prefect_server import kept_up
 
 
 @contextmanager
@@ -37,5 +38,5 @@ def quiet_prefect(home: Path) -> Iterator[None]:
         PREFECT_SERVER_ANALYTICS_ENABLED: False,
         PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120,
     }
-    with temporary_settings(settings):
+    with temporary_settings(settings), kept_up():
         yield

@@ -19,6 +19,7 @@ from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
 from flows.plan import Kind, completed, gate_id, turn_steps
 from flows.prefect_runtime import quiet_prefect
+from flows.prefect_server import wait_until_up
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
 from flows.stage_work import opened
 from flows.summary import evaluation_rows
@@ -52,10 +53,12 @@ def _turn(shop: Workshop, turn: int) -> None:
     *stages, gate = turn_steps(shop.config, turn)
     try:
         for step in stages:
+            wait_until_up()
             with tags("flywheel", f"turn-{turn}", step.kind.value):
                 FLOWS[step.kind](home=shop.home.root, **step.arguments)
     except BudgetSpent as spent:
         log.warning("turn %d ends early: %s", turn, spent)
+    wait_until_up()
     with tags("flywheel", f"turn-{turn}", gate.kind.value):
         FLOWS[gate.kind](home=shop.home.root, **gate.arguments)
 
