@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +44,7 @@ def drill(
     from flows.drill.work import Asked, Drill
 
     load_config(profile, set_ or [])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the driver ends with the drill
     asked = Asked(profile, tuple(set_ or ()), turns, faults, _kinds(kinds), every, seed)
     result = Drill(Ledger(dir_.resolve()), asked).run()
     if json_:
