@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
     from flows.runs import StageRun
+    from rl.config import RolloutConfig
     from rl.engines.figures import PoolFigures
     from rl.rollouts.rollout import Rollouts
 
@@ -58,14 +59,27 @@ class Workshop:
 
     def rollouts(self, policy_path: Path) -> Rollouts:
         """The engines and environments, with the policy in `policy_path` loaded."""
+        if self._rollouts is not None:
+            self._rollouts.load_weights(policy_path, 0)
+            return self._rollouts
+        documents: list[Document] = self.lake.documents()
+        return self._start(self.config.rollout, policy_path, documents)
+
+    @contextmanager
+    def other_rollouts(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Iterator[Rollouts]:
+        """Engines and environments of other settings than the home's, for this block; the home's own make room for them."""
+        self.stop_engines()
+        try:
+            yield self._start(config, policy_path, documents)
+        finally:
+            self.stop_engines()
+
+    def _start(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Rollouts:
         from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
 
-        if self._rollouts is None:
-            documents: list[Document] = self.lake.documents()
-            self._rollouts = Rollouts.start(self.config.rollout, policy_path, documents)
-        else:
-            self._rollouts.load_weights(policy_path, 0)
-        return self._rollouts
+        self._rollouts = rollouts = Rollouts.start(config, policy_path, documents)
+        self._seen = None
+        return rollouts
 
     @property
     def running(self) -> Rollouts:

@@ -47,7 +47,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, drawn: Drawn, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
-    from rl.rollouts.rollout import RolloutRequest, Rollouts  # Ray and transformers: not before engines are wanted
+    from rl.rollouts.rollout import RolloutRequest  # Ray and transformers: not before engines are wanted
 
     _keep_tasks(shop.lake, suite, drawn)
     requests = [
@@ -72,7 +72,7 @@ def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, drawn: Drawn, 
         from flows.stages.evaluation import roll_out
 
         documents = shop.lake.documents() if drawn.documents is None else drawn.documents
-        with Rollouts.start(rollout_config(suite, shop.config.rollout), shop.folder(policy), documents) as rollouts:
+        with shop.other_rollouts(rollout_config(suite, shop.config.rollout), shop.folder(policy), documents) as rollouts:
             roll_out(shop, rollouts, missing, run)
     return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(requests), "made": len(missing)}
 
