@@ -26,6 +26,9 @@ class RayRuntime:
         """Connect, or start on this machine with room for actors that reserve `cpus` and `gpus`.
 
         CPUs are a reservation, not a limit: engine, environments and learner take turns on the cores there are.
+
+        Raises:
+            ConnectionError: Ray does not start in time, or nobody answers at the address.
         """
         self._folder: Path | None = None
         self._mine = not ray.is_initialized()
@@ -46,15 +49,16 @@ class RayRuntime:
             return
         # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
         self._folder = make_folder("ray", Path("/tmp"))
-        ray.init(
-            num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
-            num_gpus=int(gpus) or None,
-            object_store_memory=int(config.object_store_gib * GIB),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            _temp_dir=str(self._folder),
-        )
+        with _start_as_fault():
+            ray.init(
+                num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
+                num_gpus=int(gpus) or None,
+                object_store_memory=int(config.object_store_gib * GIB),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                _temp_dir=str(self._folder),
+            )
 
     def close(self) -> None:
         """Shut Ray down if it was started here."""
@@ -63,6 +67,17 @@ class RayRuntime:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+@contextmanager
+def _start_as_fault() -> Iterator[None]:
+    """On a machine too busy for Ray to start in 30 seconds it raises an `Exception` of no kind; raise one that tells it from a bug."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise ConnectionError(f"Ray did not start on this machine: {error}") from error
 
 
 @contextmanager
