@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from flows.home import Home
 from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
-from flows.plan import Kind, completed, gate_id, turn_steps
+from flows.plan import Kind, Step, completed, gate_id, turn_steps
 from flows.prefect_runtime import quiet_prefect
 from flows.prefect_server import wait_until_up
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
@@ -53,14 +53,17 @@ def _turn(shop: Workshop, turn: int) -> None:
     *stages, gate = turn_steps(shop.config, turn)
     try:
         for step in stages:
-            wait_until_up()
-            with tags("flywheel", f"turn-{turn}", step.kind.value):
-                FLOWS[step.kind](home=shop.home.root, **step.arguments)
+            _take(shop, turn, step)
     except BudgetSpent as spent:
         log.warning("turn %d ends early: %s", turn, spent)
+    _take(shop, turn, gate)
+
+
+def _take(shop: Workshop, turn: int, step: Step) -> None:
+    """One step of a turn, by its flow."""
     wait_until_up()
-    with tags("flywheel", f"turn-{turn}", gate.kind.value):
-        FLOWS[gate.kind](home=shop.home.root, **gate.arguments)
+    with tags("flywheel", f"turn-{turn}", step.kind.value):
+        FLOWS[step.kind](home=shop.home.root, **step.arguments)
 
 
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:

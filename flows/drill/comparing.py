@@ -46,13 +46,14 @@ def compare(home: Path, standard: Standard, seen: Mapping[str, str]) -> list[Che
     """Every check of a disturbed home; `seen` are the digests of trajectories that were committed before its faults."""
     with Lake(home, read_only=True) as lake:
         tasks, examples = _made_in_turn_one(lake)
+        rates = rates_of(lake)
         return [
             consistent(faults_of(lake)),
             kept(seen, committed(lake)),
             equal("tasks", tasks, standard.tasks),
             equal("examples", examples, standard.examples),
-            near(rates_of(lake), standard.rates),
-            counted(rates_of(lake), _suite_sizes(lake), int(lake.query(BADLY_INVALID).to_pylist()[0]["n"])),
+            near(rates, standard.rates),
+            counted(rates, _suite_sizes(lake), int(lake.query(BADLY_INVALID).to_pylist()[0]["n"])),
         ]
 
 
