@@ -59,6 +59,11 @@ def test_higher_order_text_needs_trajectories(tmp_path: Path) -> None:
         make(shop, "has")
 
 
+def test_higher_order_text_of_no_trajectory_is_refused(tmp_path: Path) -> None:
+    with shop_at(tmp_path, "synth.has_count=0") as shop, pytest.raises(RequestError, match=r"synth\.has_count is 0"):
+        make(shop, "has")
+
+
 @pytest.mark.slow
 def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
     with shop_at(tmp_path, "synth.has_count=5") as shop:

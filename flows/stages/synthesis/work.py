@@ -47,9 +47,9 @@ def parts(bench: Bench, kind: SynthesisKind) -> Iterator[Batch]:
 
 def synthesise(shop: Workshop, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:
     """Do the synthesis of a turn, or one kind of it alone, and return how much there is of each thing."""
-    if kind == "has" and not _count(shop, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
-        raise RequestError(f"{shop.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
     settings = shop.config.for_turn(turn).synth
+    if kind == "has":
+        _check_trajectories(shop, turn, settings.has_count)
     wanted = settings.teacher is not None and (kind != "webshaper" or bool(settings.rewording or settings.expander))
     with open_teacher(settings.teacher, shop.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
         bench = Bench(shop, turn, teacher)
@@ -64,6 +64,14 @@ def synthesise(shop: Workshop, run: StageRun, turn: int, kind: SynthesisKind = "
             f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {shop.home.root}'
         )
     return {**figures, **_examples_by_kind(shop, turn), "failures": dropped_by(run)}
+
+
+def _check_trajectories(shop: Workshop, turn: int, wanted: int) -> None:
+    """That decisions alone, if they are asked for, can be made of something."""
+    if not wanted:
+        raise RequestError("synth.has_count is 0, so no trajectory would become decision records; set it to how many should.")
+    if not _count(shop, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
+        raise RequestError(f"{shop.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
 
 
 def _count(shop: Workshop, table: str, where: str, parameters: Sequence[Any]) -> int:
