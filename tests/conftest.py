@@ -1,4 +1,4 @@
-"""What concerns all tests: a file none of whose tests the expression of marks can mean is not even imported."""
+"""What concerns all tests: libraries are told what the command line tells them, and a file that cannot be meant is not even imported."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark.expression import Expression
+
+from flows.environment import quiet_libraries
+
+quiet_libraries()
 
 MARKS = {"engine", "slow", "end_to_end", "long"}
 OF_ALL = re.compile(r"^pytestmark = .*$", re.MULTILINE)
