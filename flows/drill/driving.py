@@ -32,7 +32,7 @@ class Driver:
         self.began = time.monotonic()
         self.faults = 0
         self.held: set[Path] = set()
-        self.seen: dict[tuple[int, int], Process] = {}
+        self.seen: dict[tuple[int, float], Process] = {}
         self.left: list[Process] = []
         self._before = entries()
         self._looked = 0.0

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from flows.drill.faults import FaultKind
 from flows.guardian import carriers
 
-PROC = Path("/proc")
 TITLES = {
     FaultKind.WORKER: ("ray::EnvironmentWorker",),
     FaultKind.ENGINE: ("ray::VllmEngine", "VLLM::"),
@@ -29,14 +29,14 @@ TRAINING = ("cpt", "sft", "rl")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its id, its parent's, when it began, its title.
+    """A process: its id, its parent's, when it began (seconds since 1970), its title.
 
-    `began` counts ticks since the machine did. An id is given again once its process has ended; id and `began` together are not.
+    An id is given again once its process has ended; id and `began` together are not.
     """
 
     id: int
     parent: int
-    began: int
+    began: float
     title: str
 
     @property
@@ -48,17 +48,14 @@ class Process:
 
 def read_process(process: int) -> Process | None:
     """The process of that id; None where there is none, or one that has ended and was not collected by its parent."""
-    try:
-        fields = (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
-        title = (PROC / str(process) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else Process(process, int(fields[1]), int(fields[19]), title)
+    with suppress(psutil.NoSuchProcess):
+        return _read(psutil.Process(process))
+    return None
 
 
 def processes_of(driver: int, token: str | None) -> list[Process]:
     """The driver of a run and all that came of it."""
-    everyone = {found.id: found for found in _all()}
+    everyone = _everyone()
     bearing = [] if token is None else [everyone[each] for each in carriers(token) if each in everyone]
     return list({each.id: each for each in (*family(driver, everyone), *bearing)}.values())
 
@@ -105,9 +102,19 @@ def still_there(processes: Sequence[Process]) -> list[Process]:
     return [process for process in processes if process.is_there]
 
 
-def _all() -> Iterator[Process]:
-    for folder in PROC.iterdir():
-        if folder.name.isdigit():
-            process = read_process(int(folder.name))
-            if process is not None:
-                yield process
+def _everyone() -> dict[int, Process]:
+    """Every process on this machine, by id."""
+    found: dict[int, Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it ended meanwhile, or is not ours to look at
+            read = _read(process)
+            if read is not None:
+                found[read.id] = read
+    return found
+
+
+def _read(process: psutil.Process) -> Process | None:
+    with process.oneshot():
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return Process(process.pid, process.ppid(), process.create_time(), " ".join(process.cmdline()).strip())

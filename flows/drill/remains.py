@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from flows.drill.processes import PROC, Process
+from flows.drill.processes import Process
 
+PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 CACHES = ("torchinductor_",)
 """Compiled code that PyTorch keeps for every process of this user."""
