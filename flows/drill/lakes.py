@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from flows.plan import gate_id
 from warehouse import Lake
@@ -14,6 +16,8 @@ KEYS = {table.name: table.key for table in TABLES} | {
     TOOL_CALLS.name: ("trajectory_id", "turn_index", "call_index"),
 }
 """The columns that tell the rows of each table apart."""
+
+T = TypeVar("T")
 
 COMMITTED = """
 SELECT t.id, md5(concat_ws(' ', t.prompt_ids::VARCHAR, u.tokens)) AS digest FROM trajectories t LEFT JOIN (
@@ -39,14 +43,8 @@ ORPHANS = "SELECT count(*) AS n FROM {table} x ANTI JOIN trajectories t ON t.id 
 
 
 def finished(home: Path, turns: int) -> bool:
-    """Whether the wheel in `home` has made its turns. A lake that its maker died over is none yet."""
-    if not (home / "lake").is_dir():
-        return False
-    try:
-        with Lake(home, read_only=True) as lake:
-            return bool(lake.runs("id = ? AND state = 'completed'", [gate_id(turns)]))
-    except RequestError:
-        return False
+    """Whether the wheel in `home` has made its turns."""
+    return _read(home, lambda lake: bool(lake.runs("id = ? AND state = 'completed'", [gate_id(turns)]))) or False
 
 
 def committed(lake: Lake) -> dict[str, str]:
@@ -56,13 +54,18 @@ def committed(lake: Lake) -> dict[str, str]:
 
 def committed_at(home: Path) -> dict[str, str]:
     """Those of the lake of `home`; none where it is not made yet."""
+    return _read(home, committed) or {}
+
+
+def _read(home: Path, read: Callable[[Lake], T]) -> T | None:
+    """What `read` finds in the lake of `home`; None where there is none yet, or one over whose making its maker died."""
     if not (home / "lake").is_dir():
-        return {}
+        return None
     try:
         with Lake(home, read_only=True) as lake:
-            return committed(lake)
-    except RequestError:  # the run has only just begun to make it
-        return {}
+            return read(lake)
+    except RequestError:
+        return None
 
 
 def faults_of(lake: Lake) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from flows.lakes import open_lake
 from flows.top.state import State, Watcher
 from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy
+from tests.killing import kill_at
 from warehouse import Lake
 from warehouse.how import how_to_attach
 
@@ -38,19 +37,6 @@ def flywheel(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str
 
 def run_arguments(home: Path) -> list[str]:
     return ["run", "--profile", str(PROFILE), "--home", str(home), "--turns", "1"]
-
-
-def kill_at(home: Path, line: str) -> None:
-    """Start the run and kill its process without warning as soon as it says `line`."""
-    with subprocess.Popen([str(FLYWHEEL), *run_arguments(home)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
-        assert run.stderr is not None
-        said: list[str] = []
-        for text in run.stderr:
-            said.append(text)
-            if line in text:
-                os.kill(run.pid, signal.SIGKILL)
-                return
-    raise AssertionError(f"the run never said {line!r}: {''.join(said)[-3000:]}")
 
 
 def left_behind(home: Path) -> list[str]:
@@ -196,7 +182,7 @@ def test_a_finished_run_does_nothing_and_says_so(undisturbed: Path) -> None:
 def test_a_run_killed_in_every_stage_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path) -> None:
     home = tmp_path / "killed"
     for line in KILL_AT:
-        kill_at(home, line)
+        kill_at(line, [str(FLYWHEEL), *run_arguments(home)])
         deadline = time.monotonic() + 20
         while left_behind(home) and time.monotonic() < deadline:
             time.sleep(0.5)

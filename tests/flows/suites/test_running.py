@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
+from tests.killing import kill_at
 from warehouse import Document, Lake, Policy
 
 pytestmark = pytest.mark.engine
@@ -64,19 +64,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-def kill_at(home: Path, line: str) -> None:
-    """Start the command and kill it without warning as soon as it says `line`."""
-    with subprocess.Popen(command(home), cwd=home.parent, env=environment(), stderr=subprocess.PIPE, text=True) as run:
-        assert run.stderr is not None
-        said: list[str] = []
-        for text in run.stderr:
-            said.append(text)
-            if line in text:
-                os.kill(run.pid, signal.SIGKILL)
-                return
-    raise AssertionError(f"it never said {line!r}: {''.join(said)[-3000:]}")
-
-
 def stored(home: Path) -> dict[str, Any]:
     with Lake(home, read_only=True) as lake:
         return {trajectory.id: trajectory for trajectory in lake.trajectories("suite = 'small'")}
@@ -88,7 +75,7 @@ def run(home: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_a_killed_suite_goes_on_and_does_nothing_twice(home: Path) -> None:
-    kill_at(home, "eval-t1-rl-small  step")
+    kill_at("eval-t1-rl-small  step", command(home), home.parent, environment())
     before = stored(home)
     assert 0 < len(before) < ATTEMPTS
     done = run(home)

@@ -1,0 +1,26 @@
+"""A command that is killed without warning once it has said a certain line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def kill_at(line: str, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    """Start the command and send its process SIGKILL as soon as it says `line` on its standard error.
+
+    Raises:
+        AssertionError: where it ended without having said so.
+    """
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        said: list[str] = []
+        for text in run.stderr:
+            said.append(text)
+            if line in text:
+                os.kill(run.pid, signal.SIGKILL)
+                return
+    raise AssertionError(f"it never said {line!r}: {''.join(said)[-3000:]}")
