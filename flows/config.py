@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from eval.outcome import VERIFIERS
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides
-from rl.config import CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
+from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
 from rl.learning.config import ReinforceConfig
 from rl.learning.curriculum import CurriculumConfig
 from synth.fas.reasoning import FasConfig
@@ -159,6 +159,17 @@ class FlywheelConfig(TurnConfig):
     @model_validator(mode="after")
     def _check_later(self) -> FlywheelConfig:
         self.for_turn(2)
+        return self
+
+    @model_validator(mode="after")
+    def _check_transfer(self) -> FlywheelConfig:
+        transfer = self.rollout.engine.transfer
+        for turn in (1, 2):
+            learner = self.for_turn(turn).rl.learner
+            if transfer in CUDA_TRANSFERS and learner.workers > 1 and not learner.gpus:
+                raise ValueError(f"rollout.engine.transfer = {transfer} needs rl.learner.gpus: take gloo or files without")
+            if transfer == "ipc" and learner.workers > 1:
+                raise ValueError("rollout.engine.transfer = ipc is for a learner of one process, on the engine's GPU: take nccl")
         return self
 
     def for_turn(self, turn: int) -> TurnConfig:

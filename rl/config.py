@@ -193,6 +193,10 @@ class SftConfig(SupervisedConfig):
     """Leave prompts and observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
 
 
+CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
+"""Transfers of weights that need CUDA on both sides."""
+
+
 class EngineConfig(Section):
     """Engines: how many, on what, how large."""
 
@@ -233,6 +237,11 @@ class EngineConfig(Section):
     updates: Literal["keep", "drain"] = "keep"
     """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
     the old ones before."""
+    transfer: Literal["files", "gloo", "nccl", "ipc"] = "files"
+    """How new weights come from the learner: from the folder that it writes, or before, by vLLM's weight transfer: `gloo` through host
+    memory, `nccl` from GPU to GPU, `ipc` within the one GPU that learner and engine share."""
+    transfer_timeout_seconds: PositiveFloat = 120.0
+    """A transfer that takes longer is given up, and the engines load the folder."""
     start_timeout_seconds: PositiveFloat = 600.0
     max_replacements: NonNegativeInt = 3
     """How many dead engines may be replaced before the pool gives up."""
@@ -243,6 +252,14 @@ class EngineConfig(Section):
     def _check_workers(self) -> EngineConfig:
         if self.workers == "ray" and self.gpus < self.tensor_parallel:
             raise ValueError("engine.workers = ray needs engine.gpus = engine.tensor_parallel: on CPUs vLLM runs its workers as processes")
+        return self
+
+    @model_validator(mode="after")
+    def _check_transfer(self) -> EngineConfig:
+        if self.transfer in CUDA_TRANSFERS and self.gpus < (self.tensor_parallel if self.transfer == "nccl" else 0.01):
+            raise ValueError(f"engine.transfer = {self.transfer} needs engines on GPUs: set engine.gpus, or take files or gloo")
+        if self.transfer == "ipc" and (self.count > 1 or self.tensor_parallel > 1):
+            raise ValueError("engine.transfer = ipc is for one engine of one worker, on the GPU of the learner: take nccl for more")
         return self
 
 

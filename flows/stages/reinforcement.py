@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.runs import StageRun
@@ -21,6 +21,9 @@ from rl.learning.replay import ReplayBuffer
 from warehouse import Lake, Task
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.engines.transfer import Begun, HandOver, Shapes
 
 
 def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
@@ -58,6 +61,7 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
             on_breach=making.record_breach,
             on_drops=making.record_drops,
             ray=shop.config.rollout.ray,
+            hand_over=hand_over_of(shop, source),
         )
     return finish(shop, run, turn, "rl", parent, result, variant)
 
@@ -69,6 +73,19 @@ def source_of(making: Making, curriculum: Curriculum, tasks: Sequence[Task], see
     if config.mode == "asynchronous":
         return Continuous(making, curriculum, buffer, {task.key: task for task in tasks})
     return Sampling(making, curriculum, buffer, ahead=config.mode == "one_step_off")
+
+
+def hand_over_of(shop: Workshop, source: Sampling | Continuous) -> HandOver | None:
+    """What the learner sends its weights by; None where the engines load them from their folder alone."""
+    if shop.config.rollout.engine.transfer == "files":
+        return None
+    engines = shop.running.hand_over
+
+    def begin(shapes: Shapes, path: Path, version: int) -> Begun:
+        source.before_update()
+        return engines.begin(shapes, path, version)
+
+    return replace(engines, begin=begin)
 
 
 @dataclass(frozen=True, slots=True)

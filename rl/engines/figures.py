@@ -33,7 +33,7 @@ class PoolFigures:
     """A pool `seconds` after its start. The counts are of its whole life, engines that have left or died included.
 
     `retaken` counts requests that were issued again because their engine died or was taken out, `replacements` engines that were
-    started in the place of dead ones, `updates` loaded weights.
+    started in the place of dead ones, `updates` loaded weights, `transfers` those of them that the learner sent.
     """
 
     seconds: float
@@ -43,6 +43,7 @@ class PoolFigures:
     retaken: int
     replacements: int
     updates: int
+    transfers: int
 
     @property
     def in_flight(self) -> int:
@@ -64,6 +65,7 @@ class PoolFigures:
             "engine_retaken": float(self.retaken),
             "engine_replacements": float(self.replacements),
             "engine_updates": float(self.updates),
+            "engine_transfers": float(self.transfers),
             "engines_serving": float(sum(engine.state is EngineState.SERVING for engine in self.engines)),
             **{f"engine_in_flight/{engine.name}": float(engine.in_flight) for engine in self.engines},
         }

@@ -13,16 +13,15 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-
-from safetensors import SafetensorError, safe_open
 
 from rl.config import EngineConfig
 from rl.engine import EngineDead, EngineFault, Generation, Sampling
 from rl.engines.figures import PoolFigures
 from rl.engines.replica import Replica, create_replica
+from rl.engines.transfer import Begun, Receivers, Shapes, check_fit, shapes_in
 from warehouse.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,8 @@ class EnginePool:
         self._quiet: Literal["pause", "sleep"] | None = None
         self._update = asyncio.Lock()
         self._started = time.monotonic()
-        self._retaken = self._replacements = self._updates = 0
+        self._retaken = self._replacements = self._updates = self._transfers = 0
+        self._receivers: Receivers | None = None
 
     @classmethod
     async def start(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
@@ -133,22 +133,51 @@ class EnginePool:
             retaken=self._retaken,
             replacements=self._replacements,
             updates=self._updates,
+            transfers=self._transfers,
         )
 
     async def load_weights(self, path: str, version: int) -> None:
         """Load weights into all engines; one that is starting takes them before it serves, a dead one is replaced by one that has them.
 
-        Those of an older policy take them where they are `older_every` versions behind, or where the versions begin anew.
+        Those of an older policy take them where they are `older_every` versions behind, or where the versions begin anew. Those that the
+        learner has just sent this version to have it. One that is still at a transfer which broke off has `transfer_timeout_seconds` to
+        come back from it.
 
         Raises:
             RequestError: the folder holds no policy, or a file of weights in it is not whole; no engine has been touched then.
         """
-        _check_weights(Path(path))
+        shapes_in(Path(path))
         async with self._update:
             self._weights = (path, version)
             self._updates += 1
-            behind = [replica for replica in self._serving if not replica.older or self._is_due(replica, version)]
-            await asyncio.gather(*(self._tell(replica, replica.load_weights(self._weights)) for replica in behind))
+            receivers, self._receivers = self._receivers, None
+            sent = receivers.replicas if receivers is not None and receivers.done and receivers.weights == self._weights else ()
+            broken = receivers.replicas if receivers is not None and not receivers.done else ()
+            behind = [replica for replica in self._serving if replica not in sent and (not replica.older or self._is_due(replica, version))]
+            await asyncio.gather(*(self._tell(replica, self._load(replica, replica in broken)) for replica in behind))
+
+    async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> Begun:
+        """Hold the engines that serve the newest policy for weights that the learner sends; `load_weights` of their folder is to follow.
+
+        Raises:
+            RequestError: the weights are not those of the policy that the engines have; they have not been held then.
+        """
+        check_fit(shapes, Path(self._weights[0]))
+        async with self._update:
+            newest = [replica for replica in self._serving if not replica.older]
+            await asyncio.gather(*(self._tell(replica, replica.call("hold")) for replica in newest))
+            held = [replica for replica in newest if replica in self._replicas]
+            config = self._config
+            self._receivers = Receivers((path, version), held, config.tensor_parallel, config.transfer_timeout_seconds)
+        names = tuple(replica.name for replica in held)
+        return Begun(config.transfer, config.transfer_timeout_seconds, names, len(held) * config.tensor_parallel)
+
+    async def step_transfer(self, step: str, told: Mapping[str, Any]) -> None:
+        """Have the held engines make a step of vLLM's weight transfer; after the last they go on. Raises as `Receivers.step` does."""
+        if self._receivers is None:
+            raise EngineFault("the engines are at no transfer")
+        await self._receivers.step(step, told)
+        self._transfers += self._receivers.done
 
     async def pause(self) -> None:
         """Pause all engines."""
@@ -175,6 +204,13 @@ class EnginePool:
     @property
     def _serving(self) -> list[Replica]:
         return [replica for replica in self._replicas if replica.serving]
+
+    async def _load(self, replica: Replica, broken: bool) -> None:
+        try:
+            async with asyncio.timeout(self._config.transfer_timeout_seconds if broken else None):
+                await replica.load_weights(self._weights)
+        except TimeoutError as error:
+            raise EngineDead(f"{replica.name} did not come back from a transfer of weights that broke off") from error
 
     def _is_due(self, replica: Replica, version: int) -> bool:
         held = replica.weights[1]
@@ -250,16 +286,3 @@ class EnginePool:
     async def _all(self, method: str, quiet: Literal["pause", "sleep"] | None) -> None:
         self._quiet = quiet
         await asyncio.gather(*(self._tell(replica, replica.call(method)) for replica in self._serving))
-
-
-def _check_weights(folder: Path) -> None:
-    """An engine that fails in the middle of loading is lost, so what can be seen to fail is refused before."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files or not (folder / "config.json").is_file():
-        raise RequestError(f"{folder} holds no policy: it needs a config.json and weights as safetensors.")
-    for file in files:
-        try:
-            with safe_open(file, framework="numpy"):
-                pass
-        except SafetensorError as error:
-            raise RequestError(f"{file} is no whole file of weights: {error}.") from error

@@ -1,8 +1,8 @@
 """An engine around vLLM's `AsyncLLM`: the same code on CPUs and on GPUs, told apart by the configuration alone.
 
-Weights are loaded in place, between two steps of the engine. A request under way is frozen meanwhile with the tokens it has (or ends
-first, by configuration) and goes on from a context computed anew: no stale key or value is read. vLLM itself notes for each token
-which weights sampled it.
+Weights are loaded in place, between two steps of the engine, from a folder or as the learner sends them. A request under way is frozen
+meanwhile with the tokens it has (or ends first, by configuration) and goes on from a context computed anew: no stale key or value is
+read. vLLM itself notes for each token which weights sampled it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def environment_variables(config: EngineConfig) -> dict[str, str]:
         # Without this vLLM insists on a worker process of its own on CPUs, which spins on a third of a core even when idle.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": str(config.threads),
+        # CUDA's handles of memory are Python objects, which vLLM passes on to its own process by pickle or not at all.
+        **({"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if config.transfer == "ipc" else {}),
     }
 
 
@@ -49,6 +51,8 @@ class VllmEngine(Reachable):
         self._version = version
         self._serial = itertools.count()
         self._paused = False
+        self._held = False
+        self._receiving = False
         self._asleep: list[str] = []
         self._llm: Any = None
 
@@ -79,20 +83,48 @@ class VllmEngine(Reachable):
         """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix.
 
         Raises:
-            EngineDead: where that fails; what the engine would sample then is nobody's policy, so it stays paused.
+            EngineDead: where that fails; what the engine would sample then is nobody's policy, so it stays as it is.
         """
-        paused = self._paused
-        if not paused:
-            await self.pause()
-        if "weights" in self._asleep:
-            await self._wake(["weights"])
+        await self.hold()
         try:
+            if self._receiving:
+                await self._llm.collective_rpc("abandon_transfer")
+                self._receiving = False
             await self._llm.collective_rpc("load_policy", args=(path,))
         except Exception as error:
             raise EngineDead(f"the weights in {path} could not be loaded: {type(error).__name__}: {error}") from error
-        await self._llm.update_weight_version(str(version))
-        if not paused:
-            await self.resume()
+        await self._go_on(version)
+
+    async def hold(self) -> None:
+        """Stop between two steps until new weights have come, with requests frozen or drained; cached prefixes are forgotten."""
+        if not self._paused and not self._held:
+            await self._llm.pause_generation(mode=self._pause_mode)
+        self._held = True
+        if "weights" in self._asleep:
+            await self._wake(["weights"])
+
+    async def join_transfer(self, told: dict[str, Any]) -> None:
+        """Meet the learner; vLLM's `init_weight_transfer_engine`."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(told))
+
+    async def start_transfer(self) -> None:
+        """Make ready for weights from the learner."""
+        self._receiving = True
+        await self._llm.start_weight_update()
+
+    async def receive_weights(self, told: dict[str, Any]) -> None:
+        """Take weights while the learner sends them."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await self._llm.update_weights(WeightTransferUpdateRequest(told))
+
+    async def finish_transfer(self, version: int) -> None:
+        """Put what has come in the place of the old weights, as `version`, and go on."""
+        await self._llm.finish_weight_update()
+        self._receiving = False
+        await self._go_on(version)
 
     async def pause(self) -> None:
         """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten."""
@@ -100,9 +132,10 @@ class VllmEngine(Reachable):
         await self._llm.pause_generation(mode=self._pause_mode)
 
     async def resume(self) -> None:
-        """Go on with what waits."""
-        await self._llm.resume_generation()
+        """Go on with what waits, once weights that are on their way have come."""
         self._paused = False
+        if not self._held:
+            await self._llm.resume_generation()
 
     async def sleep(self) -> None:
         """Pause; where `sleep_mode` is on, also move the weights to the host and drop the cache."""
@@ -125,6 +158,12 @@ class VllmEngine(Reachable):
     @property
     def _pause_mode(self) -> Literal["keep", "wait"]:
         return "wait" if self._config.updates == "drain" else "keep"
+
+    async def _go_on(self, version: int) -> None:
+        await self._llm.update_weight_version(str(version))
+        self._held = False
+        if not self._paused:
+            await self._llm.resume_generation()
 
     async def _wake(self, parts: list[str]) -> None:
         await self._llm.wake_up(tags=parts)
@@ -151,6 +190,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": "rl.engines.worker_extension.WeightExtension",
+        "weight_transfer_config": None if config.transfer == "files" else {"backend": config.transfer},
         "disable_log_stats": True,
     }
     return {name: value for name, value in arguments.items() if value is not None}

@@ -1,30 +1,33 @@
-"""What runs inside vLLM's workers beside vLLM: loading weights so that every matrix derived from them follows."""
+"""What runs inside vLLM's workers beside vLLM: loading weights so that every matrix derived from them follows.
+
+vLLM's workers import this module before anything else of this project, and so know the transfer over gloo.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+from rl.engines.gloo import repack_head
 
 
 class WeightExtension:
     """Mixed into vLLM's worker by `worker_extension_cls`; `self` is the worker."""
 
     model_runner: Any
+    model_config: Any
+    vllm_config: Any
+    _weight_update_active: bool
 
     def load_policy(self, path: str) -> None:
-        """Load the weights in folder `path` in place.
-
-        On a CPU vLLM packs `lm_head` into a matrix of its own, and does not pack it again where it is tied to the
-        embeddings: without the second step log-probabilities were wrong by as much as 1.0 (measured).
-        """
+        """Load the weights in folder `path` in place."""
         self.model_runner.reload_weights(weights_path=path)
-        head = getattr(self.model_runner.get_model(), "lm_head", None)
-        if head is not None and hasattr(head, "cpu_linear"):
-            _repack(head)
+        repack_head(self.model_runner.get_model())
 
-
-def _repack(layer: torch.nn.Module) -> None:
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-
-    dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
+    def abandon_transfer(self) -> None:
+        """Forget a transfer that broke off. Weights that have come stay, among old ones: the model is nobody's until others are loaded."""
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)  # type: ignore[no-untyped-call]
+        self._weight_update_active = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -34,8 +34,12 @@ from rl.learning.describing import describe
 from rl.learning.filters import Collected, Drop, Filter
 from rl.learning.likelihoods import crossed, prompt_information, ratio_figures, staleness_figures
 from rl.learning.signs import SignMonitor
-from rl.learning.training import trainer_arguments, write_policy
+from rl.learning.training import gather_policy, trainer_arguments, write_policy
+from rl.policies.policy import as_saved, save_policy
 from warehouse.records import Trajectory
+
+if TYPE_CHECKING:
+    from rl.engines.sending import WeightSender
 
 Collect = Callable[[int], Collected]
 """Gives the trajectories of a step (from 1), with their rewards; a group is the trajectories of one task."""
@@ -74,10 +78,12 @@ class ReinforceTrainer(GRPOTrainer):
         publish: Publish,
         parts: Mapping[str, Stateful] | None = None,
         on_drops: OnDrops = lambda step, drops: None,
+        sender: WeightSender | None = None,
     ) -> None:
         """Prepare training `model` by `config`, with checkpoints and published weights below `output`.
 
-        `parts` stand in the checkpoints by their names, beside what the trainer itself has to remember.
+        `parts` stand in the checkpoints by their names, beside what the trainer itself has to remember. A `sender` brings weights to the
+        engines before they are written.
         """
         self._critic = Critic(model, seed) if config.estimator in CRITICS else None
         super().__init__(
@@ -94,6 +100,7 @@ class ReinforceTrainer(GRPOTrainer):
         self._collect = collect
         self._publish = publish
         self._on_drops = on_drops
+        self._sender = sender
         self.signs = SignMonitor(config.health.limits)
         self._parts: dict[str, Stateful] = {"signs": self.signs, **(parts or {})}
         self._step_inputs: list[dict[str, Any]] = []
@@ -102,14 +109,16 @@ class ReinforceTrainer(GRPOTrainer):
         self._value_errors: list[float] = []
 
     def publish_weights(self, version: int) -> None:
-        """Write the weights into a folder of their own and have the engines load them."""
+        """Write the weights into a folder of their own and have the engines load them; those that they are sent to have them before."""
         folder = self._output / "weights" / f"{version:06d}"
-        self.write(folder)
-        if not self.accelerator.is_main_process:
-            return
-        self._publish(folder, version)
-        for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
-            shutil.rmtree(old)
+        policy, weights = gather_policy(self, self._config.lora, without=(NAME,))
+        if self.accelerator.is_main_process:
+            if self._sender is not None:
+                self._sender.send(as_saved(policy, weights), folder, version)
+            save_policy(policy, self._tokenizer, folder, weights)
+            self._publish(folder, version)
+            for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
+                shutil.rmtree(old)
 
     def write(self, folder: Path) -> None:
         """Write the policy as it is now into `folder`."""

@@ -7,19 +7,24 @@ Each step publishes the weights to the engines, asks `collect` for the step's tr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerControl
 
 from rl.config import RayConfig
+from rl.engines.transfer import BeginTransfer, HandOver, StepTransfer
 from rl.learning.checkpointing import Stateful
 from rl.learning.config import ReinforceConfig
 from rl.learning.learner import Collect, OnDrops, Publish, ReinforceTrainer
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.learning.training import FiguresCallback, OnMetric, TrainResult, last_figures, run_trainer
 from rl.policies.policy import load_policy
+
+if TYPE_CHECKING:
+    from rl.engines.sending import WeightSender
 
 OnBreach = Callable[[Breach], None]
 """Told of every sign of health that comes to be broken, also of those that only warn."""
@@ -37,6 +42,7 @@ def train_reinforce(
     on_breach: OnBreach = lambda breach: None,
     on_drops: OnDrops = lambda step, drops: None,
     ray: RayConfig | None = None,
+    hand_over: HandOver | None = None,
 ) -> TrainResult:
     """Train the policy in `policy_path` by `config.steps` steps, or until `on_metric` ends it, and write the result into `output`.
 
@@ -50,7 +56,8 @@ def train_reinforce(
     an action token and that of the same weights in the learner.
 
     With several workers (`config.learner`), these learn, and all functions given here are called in this process, by the main one of them.
-    `ray` is how Ray is reached where nobody started it yet.
+    `ray` is how Ray is reached where nobody started it yet. `hand_over` has engines take each version from the learner before it is
+    written and published; without it they have what `publish` gives them.
 
     Raises:
         Unhealthy: where a sign of health paused or stopped the training.
@@ -62,6 +69,8 @@ def train_reinforce(
         "on_breach": on_breach,
         "on_drops": on_drops,
     }
+    if hand_over is not None:
+        told |= {"begin_transfer": hand_over.begin, "step_transfer": hand_over.step}
     parts = parts or {}
     if config.learner.workers == 1:
         return _train(policy_path, output, config, seed, parts, **told)
@@ -87,19 +96,34 @@ def _train(
     on_metric: OnMetric,
     on_breach: OnBreach,
     on_drops: OnDrops,
+    begin_transfer: BeginTransfer | None = None,
+    step_transfer: StepTransfer | None = None,
 ) -> TrainResult:
-    model, tokenizer = load_policy(policy_path)
-    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops)
-    trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
-    started = time.monotonic()
-    run_trainer(trainer, on_metric, config.epochs)
-    if trainer.signs.fatal is not None:
-        raise Unhealthy(trainer.signs.fatal)
-    steps = trainer.state.global_step // config.epochs
-    trainer.publish_weights(steps)
+    with _sender(begin_transfer, step_transfer) as sender:
+        model, tokenizer = load_policy(policy_path)
+        trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops, sender)
+        trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
+        started = time.monotonic()
+        run_trainer(trainer, on_metric, config.epochs)
+        if trainer.signs.fatal is not None:
+            raise Unhealthy(trainer.signs.fatal)
+        steps = trainer.state.global_step // config.epochs
+        trainer.publish_weights(steps)
     trainer.write(output)
     figures = {"steps": steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
     return TrainResult(output, figures)
+
+
+@contextmanager
+def _sender(begin: BeginTransfer | None, step: StepTransfer | None) -> Iterator[WeightSender | None]:
+    """What sends weights to the engines, where they are to be sent; it parts from them at the end."""
+    if begin is None or step is None:
+        yield None
+        return
+    from rl.engines.sending import WeightSender  # vLLM: not where engines load files alone
+
+    with closing(WeightSender(HandOver(begin, step))) as sender:
+        yield sender
 
 
 class SignsCallback(FiguresCallback):

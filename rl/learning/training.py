@@ -19,7 +19,9 @@ import datasets
 import huggingface_hub.constants
 import torch
 from accelerate.utils import broadcast_object_list
+from torch import Tensor
 from transformers import (
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
     Trainer,
@@ -95,16 +97,22 @@ def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1
 def write_policy(
     trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, lora: LoraConfig | None, without: tuple[str, ...] = ()
 ) -> None:
-    """Write the policy that `trainer` has made so far: its shards gathered, its adapters merged.
+    """Write the policy that `trainer` has made so far.
 
     All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
     """
-    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora)
+    policy, weights = gather_policy(trainer, lora, without)
     if trainer.accelerator.is_main_process:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        policy = model.get_base_model() if lora is not None else model
-        save_policy(policy, tokenizer, folder, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without})
+        save_policy(policy, tokenizer, folder, weights)
     trainer.accelerator.wait_for_everyone()
+
+
+def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str, ...] = ()) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """The model that `trainer` trains and the weights of its policy, which the main worker has: shards gathered, adapters merged."""
+    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    policy = model.get_base_model() if lora is not None else model
+    return policy, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without}
 
 
 def checkpoint_step(checkpoint: Path) -> int:

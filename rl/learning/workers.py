@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ POLL_SECONDS = 0.5
 COLLECTIVE_SECONDS = 6 * 3600
 """How long workers wait for the main one, which waits for the trajectories of a step."""
 
+_calling = threading.Lock()
+"""Answers bear no names: calls of several threads of a worker come one after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Starter:
@@ -47,8 +51,9 @@ class Starter:
         return partial(self._call, name) if ray.train.get_context().get_world_rank() == 0 else _nothing
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        self.requests.put((name, arguments))
-        answered, answer = self.answers.get()
+        with _calling:
+            self.requests.put((name, arguments))
+            answered, answer = self.answers.get()
         if not answered:
             raise RuntimeError(f"the process that started the learner failed in {name}")
         return answer

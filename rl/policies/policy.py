@@ -6,11 +6,12 @@ place; it keeps its own tokenizer and learns the tags of the dialect as new spec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
 from rl.config import PolicyConfig
@@ -57,6 +58,14 @@ def save_policy(
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
+
+
+def as_saved(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights of `model` by the names and in the shapes that `save_policy` writes: what is tied stands once, and what transformers
+    renames or fuses as it loads is as it was.
+    """
+    own = {name: weight for name, weight in weights.items() if name not in model.all_tied_weights_keys}
+    return dict(revert_weight_conversion(model, own))
 
 
 def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

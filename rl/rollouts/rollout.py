@@ -22,8 +22,10 @@ from transformers import AutoTokenizer
 
 from rl.config import RolloutConfig
 from rl.dialect import Dialect
+from rl.engine import EngineFault
 from rl.engines.figures import PoolFigures
 from rl.engines.pool import EnginePool
+from rl.engines.transfer import Begun, HandOver, Shapes, check_device
 from rl.hosting.environment_pool import EnvironmentPool
 from rl.hosting.figures import HostingFigures
 from rl.hosting.ray_runtime import RayRuntime
@@ -64,10 +66,13 @@ class Rollouts:
         """Start engines with the policy in folder `policy_path`, and environments over `documents`.
 
         Raises:
-            RequestError: where the policy is no folder, does not go with the dialect, or cannot take so long a context.
+            RequestError: where the policy is no folder, does not go with the dialect, or cannot take so long a context, or where this
+                machine cannot transfer weights as it is configured to.
             EngineFault: where an engine does not start.
         """
         _check_context(config, policy_path)
+        if config.ray.address is None:
+            check_device(config.engine.transfer)
         loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
         loops.dialect(config.dialect)
         documents = list(documents)
@@ -119,6 +124,11 @@ class Rollouts:
     def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
+
+    @property
+    def hand_over(self) -> HandOver:
+        """What a learner sends weights by before it writes them for `load_weights`, where `engine.transfer` is another than `files`."""
+        return HandOver(self._begin_transfer, self._step_transfer)
 
     def pause(self) -> None:
         """Stop sampling while the learner has its turn; also let the engines' memory go where the configuration's `sleep_mode` is on."""
@@ -176,6 +186,16 @@ class Rollouts:
         if self._engines is None:
             raise RuntimeError("rollouts are not started: use Rollouts.start")
         return self._engines
+
+    def _begin_transfer(self, shapes: Shapes, path: Path, version: int) -> Begun:
+        return self.wait(self.pool.begin_transfer(shapes, str(Path(path).resolve()), version))
+
+    def _step_transfer(self, step: str, told: dict[str, Any]) -> str | None:
+        try:
+            self.wait(self.pool.step_transfer(step, told))
+        except EngineFault as error:
+            return str(error)
+        return None
 
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests}):

@@ -40,7 +40,7 @@ HOSTING = HostingFigures(
     environments=(EnvironmentFigures("search", workers=2, trajectories=40, replaced=1),),
     faults=(FaultFigures("environment", "search", "trajectories", 64, 1), FaultFigures("tool", "search", "calls", 64, 3)),
 )
-WORKING = Progress(77, 0.0, 2, RL, PoolFigures(10.0, (ENGINE,), 900, 12_345, 0, 0, 29), 1_234.5, HOSTING)
+WORKING = Progress(77, 0.0, 2, RL, PoolFigures(10.0, (ENGINE,), 900, 12_345, 0, 0, 29, 0), 1_234.5, HOSTING)
 
 
 @pytest.fixture(scope="module")

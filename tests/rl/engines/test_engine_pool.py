@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-import torch
 from pydantic import ValidationError
-from transformers import PreTrainedModel
 
-from rl.config import EngineConfig, PolicyConfig, RayConfig, RolloutConfig
+from rl.config import EngineConfig, RayConfig, RolloutConfig
 from rl.engine import Generation, GenerationStop, Sampling
 from rl.engines.figures import EngineFigures, EngineState, PoolFigures
 from rl.engines.pool import EnginePool
 from rl.engines.replica import bundles
 from rl.hosting.ray_runtime import RayRuntime
 from rl.policies.logprob_check import max_logprob_difference
-from rl.policies.policy import create_policy, load_policy
+from rl.policies.policy import load_policy
 from rl.rollouts.rollout import RolloutRequest, Rollouts
-from tests.rl.conftest import DOCUMENTS, TASKS, WORDS
+from tests.rl.conftest import DOCUMENTS, TASKS
+from tests.rl.engines.probing import engine_processes, generate_all, prompts, wait_until_busy, worst_difference
 from warehouse.errors import RequestError
 from warehouse.records import Trajectory
 
 TOLERANCE = 1e-4
 ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25}
 """Small enough for several engines on the processors that Ray has here."""
-Prompts = Sequence[tuple[int, ...]]
-
-
-@pytest.fixture(scope="module")
-def other_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same architecture as `tiny_policy` with other weights."""
-    config = PolicyConfig(
-        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
-    )
-    texts = [document.text for document in DOCUMENTS[:3]] + [task.question for task in TASKS]
-    return create_policy(config, texts, WORDS, tmp_path_factory.mktemp("policy") / "other", seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -56,45 +42,6 @@ def pool_rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
 
 def requests(count: int, prefix: str) -> list[RolloutRequest]:
     return [RolloutRequest(f"{prefix}{i}", TASKS[i % len(TASKS)], "tiny", 3, seed=i, sample=i) for i in range(count)]
-
-
-def prompts(count: int = 8) -> Prompts:
-    return [(20 + i, 30) for i in range(count)]
-
-
-async def generate_all(pool: EnginePool, contexts: Prompts, tokens: int = 200) -> list[Generation]:
-    sampling = [Sampling(max_tokens=tokens, seed=i) for i in range(len(contexts))]
-    try:
-        return await asyncio.gather(*(pool.generate(f"g{i}", c, s) for i, (c, s) in enumerate(zip(contexts, sampling, strict=True))))
-    finally:
-        for number in range(len(contexts)):
-            pool.release(f"g{number}")
-
-
-def worst_difference(models: dict[int, PreTrainedModel], contexts: Prompts, generations: Sequence[Generation]) -> float:
-    """Largest difference between a token's log-probability and that of the model whose version it bears."""
-    return max(_worst(models, c, g) for c, g in zip(contexts, generations, strict=True))
-
-
-@torch.no_grad()
-def _worst(models: dict[int, PreTrainedModel], context: tuple[int, ...], generation: Generation) -> float:
-    ids = torch.tensor([[*context, *generation.token_ids]])
-    own = {version: torch.log_softmax(models[version](ids).logits[0].float(), -1) for version in set(generation.policy_versions)}
-    rows = zip(generation.token_ids, generation.logprobs, generation.policy_versions, strict=True)
-    return max(abs(float(own[version][len(context) - 1 + i, token]) - sampled) for i, (token, sampled, version) in enumerate(rows))
-
-
-def engine_processes() -> list[psutil.Process]:
-    """vLLM's own processes beneath this one."""
-    mine = psutil.Process(os.getpid()).children(recursive=True)
-    return [process for process in mine if "EngineCore" in "".join(process.cmdline())]
-
-
-def wait_until_busy(rollouts: Rollouts, requests_in_flight: int = 1) -> None:
-    deadline = time.monotonic() + 10
-    while rollouts.figures().in_flight < requests_in_flight:
-        assert time.monotonic() < deadline, "no request came"
-        time.sleep(0.001)
 
 
 @pytest.mark.engine
@@ -332,8 +279,8 @@ def test_an_engine_asks_ray_for_what_it_is_configured_to() -> None:
 
 def test_figures_give_rates_between_two_moments_and_names_for_the_lake() -> None:
     engine = EngineFigures("engine-0", EngineState.SERVING, 3, 5, 9, 10, 400)
-    first = PoolFigures(2.0, (engine,), 10, 400, 0, 0, 1)
-    second = PoolFigures(4.0, (engine, EngineFigures("engine-1", EngineState.STARTING, 3, 0, 0, 0, 0)), 30, 1000, 1, 1, 2)
+    first = PoolFigures(2.0, (engine,), 10, 400, 0, 0, 1, 0)
+    second = PoolFigures(4.0, (engine, EngineFigures("engine-1", EngineState.STARTING, 3, 0, 0, 0, 0)), 30, 1000, 1, 1, 2, 1)
     assert first.tokens_per_second() == 200.0
     assert second.tokens_per_second(first) == 300.0
     assert second.tokens_per_second(second) == 0.0
@@ -342,3 +289,4 @@ def test_figures_give_rates_between_two_moments_and_names_for_the_lake() -> None
     assert metrics["engines_serving"] == 1.0
     assert metrics["engine_in_flight/engine-0"] == 5.0
     assert metrics["engine_retaken"] == 1.0
+    assert metrics["engine_transfers"] == 1.0

@@ -1,0 +1,351 @@
+"""Weights that a learner sends to real vLLM engines over gloo, by the steps that NCCL and CUDA IPC take too.
+
+What engines say afterwards is held against what they say of the same weights from a folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from rl.config import LearnerConfig, RolloutConfig
+from rl.engine import Generation
+from rl.engines.transfer import HandOver, check_device, check_fit, shapes_in
+from rl.learning.config import ReinforceConfig
+from rl.learning.reinforce import train_reinforce
+from rl.policies.policy import as_saved, load_policy, save_policy
+from rl.rollouts.rollout import Rollouts
+from tests.rl.conftest import DOCUMENTS
+from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from tests.rl.toy import Sampler
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.engine
+
+TOLERANCE = 1e-4
+ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
+REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3)
+
+
+def start(policy: Path, **changes: Any) -> Rollouts:
+    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
+    return Rollouts.start(RolloutConfig.model_validate({"limits": limits, "engine": ENGINE | changes}), policy, DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def engines(tiny_policy: Path) -> Iterator[Rollouts]:
+    """One engine to begin with."""
+    with start(tiny_policy) as started:
+        yield started
+
+
+class Learner:
+    """A learner's end. `before` is told of each step that the engines are to make."""
+
+    def __init__(self, engines: Rollouts, before: Callable[[str], None] = lambda step: None) -> None:
+        from rl.engines.sending import WeightSender  # vLLM
+
+        hand_over = engines.hand_over
+
+        def step(name: str, told: dict[str, Any]) -> str | None:
+            before(name)
+            return hand_over.step(name, told)
+
+        self.engines = engines
+        self.sender = WeightSender(HandOver(hand_over.begin, step))
+
+    def send(self, policy: Path, folder: Path, version: int) -> bool:
+        """Send the weights that lie in `policy`, as those that `folder` will hold; whether the engines have them."""
+        model = load_policy(policy)[0]
+        return self.sender.send(as_saved(model, model.state_dict()), folder, version)
+
+    def publish(self, policy: Path, folder: Path, version: int) -> bool:
+        """Send them, write them and have the engines look into the folder, as the learner does at each step."""
+        sent = self.send(policy, folder, version)
+        save_policy(*load_policy(policy), folder)
+        self.engines.load_weights(folder, version)
+        return sent
+
+
+@pytest.fixture
+def learner(engines: Rollouts) -> Iterator[Learner]:
+    started = Learner(engines)
+    yield started
+    started.sender.close()
+
+
+def said(engines: Rollouts, count: int = 6) -> list[Generation]:
+    """What the engines sample now, which is the same as long as the weights are."""
+    return engines.wait(generate_all(engines.pool, prompts(count), 24))
+
+
+def versions(generations: list[Generation]) -> set[int]:
+    return {version for generation in generations for version in generation.policy_versions}
+
+
+def assert_same(ours: list[Generation], theirs: list[Generation]) -> None:
+    """The same tokens with the same log-probabilities, bit for bit."""
+    assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
+    assert [each.logprobs for each in ours] == [each.logprobs for each in theirs]
+
+
+def test_sent_weights_are_to_an_engine_what_the_same_weights_in_a_folder_are(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    first = said(engines)
+    engines.load_weights(other_policy, 1)
+    by_files = said(engines)
+    assert by_files[0].logprobs != first[0].logprobs, "the check could not tell the two policies apart"
+    before = engines.figures()
+    assert learner.publish(tiny_policy, tmp_path / "2", 2)
+    assert_same(said(engines), first)
+    assert learner.send(other_policy, tmp_path / "3", 3)
+    by_transfer = said(engines)
+    assert_same(by_transfer, by_files)
+    assert versions(by_transfer) == {3}
+    after = engines.figures()
+    assert (after.transfers - before.transfers, after.updates - before.updates, after.replacements) == (2, 1, 0)
+
+
+def test_requests_under_way_go_on_under_sent_weights_and_each_token_bears_its_version(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    learner.publish(tiny_policy, tmp_path / "0", 0)
+    generations: list[Generation] = []
+    for attempt, delay in enumerate((0.1, 0.3, 0.6, 1.0)):  # a machine with other work to do begins later
+        learner.publish(tiny_policy, tmp_path / "0", 0)
+        waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts()), engines.event_loop)
+        time.sleep(delay)
+        assert learner.send(other_policy, tmp_path / f"other{attempt}", 1)
+        generations = waiting.result()
+        if {generation.policy_version for generation in generations} == {0} and versions(generations) == {0, 1}:
+            break
+    assert {generation.policy_version for generation in generations} == {0}
+    assert any(set(generation.policy_versions) == {0, 1} for generation in generations)
+    assert all(list(generation.policy_versions) == sorted(generation.policy_versions) for generation in generations)
+    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
+    assert worst_difference(models, prompts(), generations) < TOLERANCE
+    swapped: dict[int, PreTrainedModel] = {0: models[1], 1: models[0]}
+    assert worst_difference(swapped, prompts(), generations) > 0.1, "the check could not tell the two policies apart"
+
+
+def test_engines_that_are_paused_take_weights_and_stay_paused(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    engines.pause()
+    assert learner.publish(other_policy, tmp_path / "4", 4)
+    waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts(2), 4), engines.event_loop)
+    time.sleep(0.5)
+    assert not waiting.done()
+    engines.resume()
+    generations = waiting.result()
+    assert versions(generations) == {4}
+    assert worst_difference({4: load_policy(other_policy)[0]}, prompts(2), generations) < TOLERANCE
+
+
+def test_weights_of_other_names_or_shapes_are_refused_before_an_engine_is_held(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, tmp_path: Path
+) -> None:
+    learner.publish(tiny_policy, tmp_path / "5", 5)
+    before, model = said(engines, 2), load_policy(tiny_policy)[0]
+    weights, norm = as_saved(model, model.state_dict()), "model.norm.weight"
+    wrong = {
+        r"model\.norm\.weight: the learner's has the shape \[3\], the engines' \[64\]": weights | {norm: torch.zeros(3)},
+        r"model\.norm\.weight: the learner has no such weight": {name: weight for name, weight in weights.items() if name != norm},
+        r"value_head: the engines' policy has no such weight": weights | {"value_head": torch.zeros(3)},
+    }
+    for sentence, given in wrong.items():
+        with pytest.raises(RequestError, match=sentence):
+            learner.sender.send(given, tmp_path / "6", 6)
+    assert_same(said(engines, 2), before)
+
+
+@pytest.mark.parametrize("last", ["start_weight_update", "update_weights", "finish_weight_update"])
+def test_a_transfer_that_breaks_off_is_made_good_by_the_folder_and_the_next_is_sent_again(
+    engines: Rollouts, other_policy: Path, tmp_path: Path, last: str
+) -> None:
+    expected = said_by_files(engines, other_policy, 6)
+
+    def fail(step: str) -> None:
+        if step == last:
+            raise OSError("the learner is gone")
+
+    gone, model = Learner(engines, fail), load_policy(other_policy)[0]
+    nobodys = {name: torch.full_like(weight, torch.nan) for name, weight in as_saved(model, model.state_dict()).items()}
+    assert not gone.sender.send(nobodys, tmp_path / "7", 7)
+    assert_same(said_by_files(engines, other_policy, 7), expected)
+    again = Learner(engines)
+    assert again.publish(other_policy, tmp_path / "8", 8)
+    assert_same(said(engines), expected)
+    again.sender.close()
+
+
+def test_weights_that_came_in_part_are_replaced_whole(engines: Rollouts, learner: Learner, other_policy: Path, tmp_path: Path) -> None:
+    """vLLM takes weights in several messages, and keeps those of a layer back until the layer is whole."""
+    expected = said_by_files(engines, other_policy, 6)
+    model = load_policy(other_policy)[0]
+    weights = {name: torch.full_like(weight, torch.nan) for name, weight in as_saved(model, model.state_dict()).items()}
+    some = {name: weight for name, weight in weights.items() if "k_proj" not in name and "up_proj" not in name}
+    begun = learner.sender._hand_over.begin({name: tuple(weight.shape) for name, weight in weights.items()}, tmp_path / "7", 7)
+    learner.sender._source.take(some, torch.device("cpu"))
+    transfer: Any = learner.sender._meet(begun)
+    with patch.object(type(transfer.client), "finish_weight_update"):
+        transfer.send_weights()
+    assert_same(said_by_files(engines, other_policy, 7), expected)
+
+
+def test_y_engines_that_join_or_die_in_a_transfer_have_the_current_weights_and_the_next_is_sent_to_all(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    learner.publish(other_policy, tmp_path / "9", 9)
+    expected = said(engines)
+    engines.add_engine()
+    assert {engine.policy_version for engine in engines.figures().engines} == {9}
+    assert_same(said(engines), expected)
+    assert learner.publish(tiny_policy, tmp_path / "10", 10), "both were met"
+    assert {engine.policy_version for engine in engines.figures().engines} == {10}
+    learner.sender.close()
+
+    def kill(step: str) -> None:
+        if step == "update_weights":
+            engine_processes()[0].send_signal(signal.SIGKILL)
+
+    struck, before, began = Learner(engines, kill), engines.figures(), time.monotonic()
+    assert not struck.publish(other_policy, tmp_path / "11", 11)
+    assert time.monotonic() - began < ENGINE["transfer_timeout_seconds"]
+    generations = said(engines)
+    assert_same(generations, expected)
+    assert versions(generations) == {11}
+    after = engines.figures()
+    assert after.replacements - before.replacements == 1
+    assert len(after.engines) == 2
+    deadline = time.monotonic() + 120
+    while {(engine.state.value, engine.policy_version) for engine in engines.figures().engines} != {("serving", 11)}:
+        assert time.monotonic() < deadline, "the replacement did not come up"
+        time.sleep(0.1)
+    assert learner.publish(tiny_policy, tmp_path / "12", 12)
+    assert_same(said(engines), said_by_files(engines, tiny_policy, 13))
+
+
+def said_by_files(engines: Rollouts, policy: Path, version: int) -> list[Generation]:
+    engines.load_weights(policy, version)
+    return said(engines)
+
+
+def test_z_a_run_of_reinforcement_learning_sends_each_version(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    check_run(engines, tiny_policy, tmp_path, LearnerConfig())
+
+
+@pytest.mark.long
+def test_z_the_main_one_of_several_workers_sends_from_its_own_process(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    check_run(engines, tiny_policy, tmp_path, LearnerConfig(workers=2, cpus=0.25))
+
+
+def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerConfig) -> None:
+    """Learn for two steps; the engines are sent all three versions, and say of the last what they say of its folder."""
+    engines.load_weights(policy, 0)
+    sampler, before = Sampler(samples=4), engines.figures()
+
+    def publish(path: Path, version: int) -> None:
+        sampler.publish(path, version)
+        engines.load_weights(path, version)
+
+    config = REINFORCE.model_copy(update={"learner": learner})
+    result = train_reinforce(policy, folder, config, sampler.collect, publish, lambda step, figures: None, 1, hand_over=engines.hand_over)
+    assert sampler.versions == [0, 1, 2]
+    assert engines.figures().transfers - before.transfers == 3
+    sent = said(engines)
+    assert versions(sent) == {2}
+    assert_same(sent, said_by_files(engines, result.path, 3))
+
+
+@pytest.mark.long
+def test_drained_requests_end_under_the_weights_that_they_began_with(tiny_policy: Path, other_policy: Path, tmp_path: Path) -> None:
+    with start(tiny_policy, updates="drain") as engines:
+        learner = Learner(engines)
+        said(engines, 1)
+        waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts()), engines.event_loop)
+        time.sleep(0.1)
+        assert not waiting.done()
+        assert learner.publish(other_policy, tmp_path / "1", 1)
+        first, second = waiting.result(), said(engines, 2)
+        learner.sender.close()
+    assert {len(set(generation.policy_versions)) for generation in first} == {1}, "what the engine had not begun with may be later"
+    assert 0 in {generation.policy_version for generation in first}
+    assert versions(second) == {1}
+    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
+    assert worst_difference(models, prompts(), first) < TOLERANCE
+    assert worst_difference(models, prompts(2), second) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_engine_that_hangs_in_a_transfer_is_given_up_in_time_and_replaced(tiny_policy: Path, other_policy: Path, tmp_path: Path) -> None:
+    hung: list[psutil.Process] = []
+
+    def hang(step: str) -> None:
+        if step == "update_weights":
+            hung.extend(engine_processes())
+            hung[0].suspend()
+
+    with start(tiny_policy, transfer_timeout_seconds=6) as engines:
+        learner, began = Learner(engines, hang), time.monotonic()
+        try:
+            assert not learner.send(other_policy, tmp_path / "1", 1)
+            assert time.monotonic() - began < 12, "the learner waits for it no longer than it may"
+            engines.load_weights(other_policy, 1)
+            assert time.monotonic() - began < 24
+            generations = said(engines, 3)
+        finally:
+            with suppress(psutil.NoSuchProcess):  # it went with its actor
+                hung[0].kill()
+        assert engines.figures().replacements == 1
+    assert versions(generations) == {1}
+    assert worst_difference({1: load_policy(other_policy)[0]}, prompts(3), generations) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_each_worker_of_an_engine_of_two_takes_its_part(tiny_policy: Path, other_policy: Path, tmp_path: Path) -> None:
+    with start(tiny_policy, tensor_parallel=2, cpus=1) as engines:
+        learner = Learner(engines)
+        assert learner.publish(other_policy, tmp_path / "1", 1)
+        generations = said(engines, 3)
+        learner.sender.close()
+    assert worst_difference({1: load_policy(other_policy)[0]}, prompts(3), generations) < TOLERANCE
+
+
+def test_weights_travel_together_as_far_as_a_message_holds_them() -> None:
+    from rl.engines.gloo import MESSAGE_BYTES, messages
+
+    half = MESSAGE_BYTES // 2
+    assert list(messages([half, half, 1, 3 * half, half])) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    assert list(messages([0, 5])) == [slice(0, 2)]
+    assert list(messages([])) == []
+
+
+def test_weights_that_are_sent_are_those_of_a_folder_by_name_and_shape(tiny_policy: Path) -> None:
+    model = load_policy(tiny_policy)[0]
+    assert "lm_head.weight" in model.state_dict(), "it is tied, and stands in no folder"
+    sent = {name: tuple(weight.shape) for name, weight in as_saved(model, model.state_dict()).items()}
+    assert sent == shapes_in(tiny_policy)
+    check_fit(sent, tiny_policy)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_nccl_and_ipc_without_cuda_are_refused_in_a_sentence(tiny_policy: Path) -> None:
+    for backend in ("nccl", "ipc"):
+        with pytest.raises(RequestError, match=f"rollout.engine.transfer = {backend} needs a GPU with CUDA"):
+            start(tiny_policy, transfer=backend, gpus=1)
+    check_device("gloo")
