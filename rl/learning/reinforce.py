@@ -20,6 +20,7 @@ from rl.learning.learner import Collect, OnDrops, Publish, ReinforceTrainer
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.learning.training import FiguresCallback, OnMetric, TrainResult, last_figures, run_trainer
 from rl.policies.policy import load_policy
+from rl.policies.vision import load_vision
 
 OnBreach = Callable[[Breach], None]
 """Told of every sign of health that comes to be broken, also of those that only warn."""
@@ -89,7 +90,8 @@ def _train(
     on_drops: OnDrops,
 ) -> TrainResult:
     model, tokenizer = load_policy(policy_path)
-    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops)
+    vision = load_vision(policy_path)
+    trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops, vision)
     trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
     started = time.monotonic()
     run_trainer(trainer, on_metric, config.epochs)

@@ -1,7 +1,7 @@
 """What a policy that sees makes of an image: the tokens that stand for it in a context, and what its model is given of the pixels.
 
 Both come from the policy's own processor (transformers), which its engine asks too. How the pixels of several images lie together in a
-model's inputs is a matter of its family; the families known here are `FAMILIES`. Another policy may have eyes and is treated as blind.
+model's inputs is a matter of its family; the families known here are `FAMILIES`. Of another model with eyes the text alone is used.
 """
 
 from __future__ import annotations
@@ -65,21 +65,17 @@ class Vision:
 
 
 def sees(folder: Path) -> bool:
-    """Whether the policy in `folder` is one of text and images, of whatever family."""
-    path = folder / "config.json"
-    return path.is_file() and "vision_config" in json.loads(path.read_text())
+    """Whether the policy in `folder` is one of text and images, of a family that is known here."""
+    return _config(folder).get("model_type") in FAMILIES
 
 
 def load_vision(folder: Path) -> Vision | None:
-    """What the policy in `folder` makes of images; None where it takes none, or is of a family that is not known here.
+    """What the policy in `folder` makes of images; None where it does not see.
 
     Raises:
         RequestError: where its processor is not there or does not go with it.
     """
     if not sees(folder):
-        return None
-    config = json.loads((folder / "config.json").read_text())
-    if config.get("model_type") not in FAMILIES:
         return None
     from transformers import AutoProcessor
 
@@ -87,7 +83,12 @@ def load_vision(folder: Path) -> Vision | None:
         vision = Vision(AutoProcessor.from_pretrained(folder, local_files_only=True))  # type: ignore[no-untyped-call]
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise RequestError(f"{folder} holds a policy that sees, and its processor of images cannot be loaded: {error}.") from error
-    expected = config.get("image_token_id")
+    expected = _config(folder).get("image_token_id")
     if vision.placeholder_id != expected:
         raise RequestError(f"the processor in {folder} writes images as token {vision.placeholder_id}; its config.json says {expected}.")
     return vision
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    return json.loads(path.read_text()) if path.is_file() else {}

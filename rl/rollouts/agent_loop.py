@@ -216,14 +216,14 @@ class AgentLoop:
 
     async def _reply(self, generation: Generation, results: Sequence[Result]) -> Reply:
         """What is appended; images are looked at in a thread, for that takes milliseconds that are the other trajectories'."""
-        if isinstance(self.dialect, TakesImages) and any(map(holds_image, results)):
+        if any(map(holds_image, results)) and isinstance(self.dialect, TakesImages):
             return await asyncio.to_thread(self.dialect.reply, generation.token_ids, results, self._cut)
         return Reply(self.dialect.reply_ids(generation.token_ids, results, self._cut))
 
     @property
     def _placeholder(self) -> tuple[int, ...]:
-        """The token that no policy may write, where there is one."""
-        placeholder = self.dialect.placeholder_id if isinstance(self.dialect, TakesImages) else None
+        """The token that no policy may write, where there is one; asked at every turn, and `isinstance` of a protocol takes its time."""
+        placeholder = getattr(self.dialect, "placeholder_id", None)
         return () if placeholder is None else (placeholder,)
 
     def _over(self, progress: _Progress, generation: Generation, acted: Acted) -> StopReason | None:

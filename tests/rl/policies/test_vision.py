@@ -52,7 +52,7 @@ def test_policies_of_text_see_nothing(tiny_policy: Path, policy: Path, tmp_path:
     assert (sees(policy), sees(tiny_policy), sees(tmp_path)) == (True, False, False)
     assert load_vision(tiny_policy) is None
     other = changed(policy, tmp_path / "other", lambda config: config.update(model_type="another"))
-    assert sees(other) and load_vision(other) is None, "a family that is not known here is shown no images"
+    assert not sees(other) and load_vision(other) is None, "a family that is not known here is shown no images"
 
 
 def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: Path) -> None:
