@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from rl.config import PolicyConfig, RolloutConfig
+from rl.config import PolicyConfig, RolloutConfig, SftConfig
 from rl.images import ImageFault, decode_image
+from rl.learning.sft import train_sft
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, load_vision, sees
 from rl.rollouts.rollout import Rollouts
@@ -20,7 +21,7 @@ from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
 from warehouse.digests import digest_bytes
 from warehouse.errors import RequestError
-from warehouse.records import Image
+from warehouse.records import Example, Image
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,18 @@ def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: P
     shown = decode_image(noise(1), "image/png")
     assert seeing(tmp_path / "saved").placeholders(shown) == seeing(policy).placeholders(shown)
     assert "<search>" in tokenizer.get_vocab(), "the tags that it was given beside"
+
+
+@pytest.mark.engine
+def test_a_cold_start_of_text_alone_leaves_a_policy_that_sees(policy: Path, tmp_path: Path) -> None:
+    examples = [Example(f"e{n}", "trajectory", (("Look at", False), (f" the cover {n}", True)), ()) for n in range(20)]
+    config = SftConfig(learning_rate=3e-3, row_tokens=64, rows_per_step=4, rows_per_pass=4, epochs=2, warmup_steps=1)
+    result = train_sft(policy, examples, tmp_path, config, 1, lambda step, figures: None)
+    shown = decode_image(noise(1), "image/png")
+    assert seeing(result.path).placeholders(shown) == seeing(policy).placeholders(shown)
+    before, after = (load_policy(folder)[0].state_dict() for folder in (policy, result.path))
+    moved = [name for name, weights in after.items() if not torch.equal(weights, before[name])]
+    assert moved and not any("vision_model" in name for name in moved), "what sees has seen nothing to learn from"
 
 
 def test_a_processor_that_is_missing_or_of_another_policy_is_refused(policy: Path, tmp_path: Path) -> None:
