@@ -25,6 +25,4 @@ def cover(title: str) -> list[TextPart | ImagePart]:
     Args:
         title: of the book; its length says how it looks.
     """
-    if title == "bomb":
-        return [ImagePart(png(8_000, 8_000), "image/png")]
     return [TextPart("Front: "), ImagePart(noise(len(title)), "image/png"), TextPart(" back: "), ImagePart(noise(99, 20, 60), "image/png")]
