@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from rich.console import Console
 from rich.text import Text
 
-from warehouse import Call, Lake, Trajectory, Turn
+from warehouse import Call, Image, Lake, Trajectory, Turn
 
 
 def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
@@ -25,6 +28,14 @@ def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
         console.print(Text(f"error     {trajectory.error}", style="red"))
 
 
+def plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as JSON can hold it: of an image all but its bytes, which stand in the lake under its digest."""
+    told = asdict(trajectory)
+    for turn in told["turns"]:
+        turn["images"] = [image | {"data": f"{len(image['data'])} bytes"} for image in turn["images"]]
+    return told
+
+
 def _print_turn(console: Console, turn: Turn, tokens: bool) -> None:
     latency = "" if turn.latency is None else f" · {turn.latency * 1000:.0f} ms"
     console.print(Text(f"── turn {turn.index} · policy version {turn.policy_version}{latency}", style="dim"))
@@ -36,6 +47,12 @@ def _print_turn(console: Console, turn: Turn, tokens: bool) -> None:
         _print_call(console, call)
     if turn.observation:
         console.print(Text(f"observation  {turn.observation}  [masked, {len(turn.observation_ids)} tokens]", style="cyan"))
+    for image in turn.images:
+        console.print(Text(f"image        {_named(image)}", style="cyan"))
+
+
+def _named(image: Image) -> str:
+    return f"{image.media_type}  {image.width} x {image.height} pixels, {len(image.data):,} bytes  [{image.digest}]"
 
 
 def _print_call(console: Console, call: Call) -> None:

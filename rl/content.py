@@ -1,12 +1,14 @@
-"""What an observation may be made of beside plain text: parts, in order, of text and of images.
+"""What an observation may be made of beside plain text: parts, in order, of text and of images; and where images stand in token ids.
 
-It stands apart because environments make parts and dialects render them, and neither needs the other for it.
+It stands apart because environments make parts, dialects render them and engines are given them, and none needs the others for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from warehouse.records import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,29 @@ class ImagePart:
 
 
 ContentPart = TextPart | ImagePart
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image among token ids: `length` of them from `start` on are its placeholders, as many as the model's own processor makes of it.
+
+    Engines are given `marker_id`, one token, in the place of these, and put the placeholders in by the same processor.
+    """
+
+    image: Image
+    start: int
+    length: int
+    marker_id: int
+
+
+def collapsed(ids: Sequence[int], images: Iterable[PlacedImage]) -> list[int]:
+    """`ids` with one marker in the place of each image's placeholders; `images` in their order."""
+    kept: list[int] = []
+    end = 0
+    for placed in images:
+        kept += [*ids[end : placed.start], placed.marker_id]
+        end = placed.start + placed.length
+    return kept + list(ids[end:])
 
 
 def text_of(parts: Iterable[ContentPart]) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from rl.content import ContentPart, ImagePart
+from rl.content import ContentPart, ImagePart, PlacedImage
 
 ANSWER = "answer"
 """The tool that an answer is a call of; it ends the trajectory."""
@@ -62,6 +62,14 @@ class Cut:
     side: Side = "right"
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is appended after an action: token ids, and the images whose placeholders stand among them, in order."""
+
+    ids: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
+
+
 class ContentRefused(Exception):
     """A result holds what the dialect cannot show this policy, such as an image; a sentence that says so."""
 
@@ -93,6 +101,30 @@ class Dialect(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included."""
         ...
+
+
+@runtime_checkable
+class TakesImages(Protocol):
+    """A dialect that may show images too, where the policy takes them."""
+
+    @property
+    def placeholder_id(self) -> int | None:
+        """The token that stands for images and for nothing else, and that no policy may write; None where the policy takes none."""
+        ...
+
+    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
+        """`Dialect.reply_ids`, with the images among them. The cut is of the texts; an image stands whole.
+
+        Raises:
+            ContentRefused: where a result holds an image and the policy takes none.
+            ImageFault: where it holds one that cannot be decoded.
+        """
+        ...
+
+
+def holds_image(result: Result) -> bool:
+    """Whether there is an image in a result."""
+    return any(isinstance(part, ImagePart) for part in result.parts)
 
 
 def text_of(result: Result) -> str:

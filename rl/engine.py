@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from rl.content import PlacedImage
+
 
 class GenerationStop(StrEnum):
     """Why the engine stopped: at a stop token, or at `max_tokens`."""
@@ -61,8 +63,10 @@ class Generation:
 class Engine(Protocol):
     """One inference engine, or a pool of them. A request id names a trajectory: its requests come one after the other."""
 
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Continue `prompt_ids`. Raises `EngineFault` where the engine fails."""
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
+    ) -> Generation:
+        """Continue `prompt_ids`, among which stand the placeholders of `images`. Raises `EngineFault` where the engine fails."""
         ...
 
     async def load_weights(self, path: str, version: int) -> None:

@@ -16,6 +16,7 @@ from rl import plugins
 from rl.config import Read, read_options
 from rl.content import ContentPart
 from rl.dialect import Action, Schema
+from rl.images import ImageFault
 from rl.retrieval.search import Index
 from warehouse.records import Task
 
@@ -45,6 +46,8 @@ class FaultKind(StrEnum):
     DIED = "died"
     MEMORY = "memory"
     UNREACHABLE = "unreachable"
+    IMAGE = "image"
+    """It brought an image that cannot be decoded, or one of too many pixels."""
 
 
 class EnvironmentFault(Exception):
@@ -69,6 +72,8 @@ def kind_of(error: BaseException) -> FaultKind:
     while link is not None:
         if isinstance(link, EnvironmentFault):
             return link.kind
+        if isinstance(link, ImageFault):
+            return FaultKind.IMAGE
         if isinstance(link, MemoryError | TimeoutError):
             return FaultKind.MEMORY if isinstance(link, MemoryError) else FaultKind.TIMEOUT
         link = link.__cause__

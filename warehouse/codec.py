@@ -126,6 +126,7 @@ def enumeration(enum: type[StrEnum]) -> Kind:
 
 
 TEXT = _scalar("VARCHAR", pa.string())
+BYTES = _scalar("BLOB", pa.large_binary())
 INTEGER = _scalar("BIGINT", pa.int64())
 REAL = _scalar("DOUBLE", pa.float64())
 FLAG = _scalar("BOOLEAN", pa.bool_())

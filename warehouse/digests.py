@@ -14,6 +14,11 @@ def digest(value: Any, length: int = 16) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def digest_bytes(data: bytes) -> str:
+    """Hexadecimal SHA-256 of `data`, whole: bytes from outside may have been made so that a part of it is another's."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def digest_files(folder: Path, pattern: str = "*.safetensors", length: int = 16) -> str:
     """Hexadecimal digest of the files in `folder` that match `pattern`, by name and content."""
     state = hashlib.sha256()

@@ -111,6 +111,14 @@ MIGRATIONS: tuple[Migration, ...] = (
         "what steps of reinforcement learnt from",
         ("CREATE TABLE IF NOT EXISTS batches (run_id VARCHAR, step BIGINT, trajectories VARCHAR[], reused VARCHAR[], recorded TIMESTAMP)",),
     ),
+    Migration(
+        "images, and which of them turns showed",
+        (
+            "CREATE TABLE IF NOT EXISTS images (digest VARCHAR, media_type VARCHAR, width BIGINT, height BIGINT, data BLOB, "
+            "recorded TIMESTAMP)",
+            "ALTER TABLE turns ADD COLUMN IF NOT EXISTS images VARCHAR[]",
+        ),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 

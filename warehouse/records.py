@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why a trajectory ended: by its answer, by the limit of that name, or by a fault."""
+    """Why a trajectory ended: by its answer, by the limit of that name, by a token that nothing can follow, or by a fault."""
 
     ANSWERED = "answered"
     MAX_TURNS = "max_turns"
@@ -41,6 +41,8 @@ class StopReason(StrEnum):
     MAX_TOTAL_ACTION_TOKENS = "max_total_action_tokens"
     MAX_TOTAL_OBSERVATION_TOKENS = "max_total_observation_tokens"
     MAX_SECONDS = "max_seconds"
+    PLACEHOLDER = "placeholder"
+    """The policy wrote the token that stands for an image in its prompts; there is no image behind it to go on from."""
     LEFT = "left"
     """An outside agent asked for no more; what it made of the last action is not known here."""
     FAULT = "fault"
@@ -90,6 +92,17 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a policy was shown, in the encoded bytes that a tool gave; `digest` is their SHA-256, sizes are in pixels."""
+
+    digest: str
+    media_type: str
+    width: int
+    height: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of a tool: what was asked, and what came of it.
 
@@ -118,6 +131,7 @@ class Turn:
     `policy_versions` those of all of them, and empty where they are the same. An action may hold several calls: `tool`, `arguments`
     and `tool_outcome` are those of the first, `observation` is the text of all that came back. `reward` is what the turn earned: the sum
     of its calls' rewards as it was sampled, and in RL what the composed reward gives it, None where no part of that falls on turns.
+    `images` are those whose placeholders stand among `observation_ids`, in their order.
     """
 
     index: int
@@ -134,6 +148,7 @@ class Turn:
     policy_version: int
     policy_versions: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,11 @@ class Trajectory:
     sample: int = 0
     error: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The images that the policy was shown, in the order of their placeholders."""
+        return tuple(image for turn in self.turns for image in turn.images)
 
     @property
     def answer(self) -> str | None:

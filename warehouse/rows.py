@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from warehouse.catalogue import NAME
 from warehouse.columns import PIECE_ROWS, Table
-from warehouse.records import Call, Trajectory, Turn
-from warehouse.schema import TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_turns
+from warehouse.records import Call, Image, Trajectory, Turn
+from warehouse.schema import IMAGES, TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_images, owned_turns
 
 Cursor = duckdb.DuckDBPyConnection
 Key = tuple[Any, ...]
@@ -63,9 +63,12 @@ def _near(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
 
 
 def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
-    """Appends a row for each record; the turns of trajectories and their calls go with them."""
+    """Appends a row for each record; the turns of trajectories, their calls, and images that are not there yet go with them."""
     if not records:
         return
+    if table is TRAJECTORIES and (images := owned_images(records)):
+        known = existing_keys(cursor, IMAGES, list(images))
+        insert(cursor, IMAGES, [image for key, image in images.items() if key not in known])
     recorded = datetime.now(UTC).replace(tzinfo=None)
     parts = _parts(table, records)
     with ThreadPoolExecutor(1, "encode") as encoder:
@@ -94,7 +97,7 @@ def _ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) -> Itera
 
 
 def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
-    """Removes the rows with `keys`; the turns of trajectories and their calls go with them."""
+    """Removes the rows with `keys`; the turns of trajectories and their calls go with them. Images stay: other turns may show them."""
     with _registered(cursor, table.encode_keys(keys)) as batch:
         match = " AND ".join(f'{table.name}."{name}" = {batch}."{name}"' for name in table.key)
         cursor.execute(f"DELETE FROM {NAME}.{table.name} USING {batch} WHERE {match}")
@@ -147,10 +150,23 @@ def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[T
     calls = _calls(cursor, ids, version)
     found: dict[str, list[Turn]] = defaultdict(list)
     names = _stored(cursor, TURNS, version)
-    for owner, *values in _belonging(cursor, TURNS, ids, version, ("trajectory_id", *names)):
-        fields: dict[str, Any] = dict(zip(names, values, strict=True))
+    rows = [(row[0], dict(zip(names, row[1:], strict=True))) for row in _belonging(cursor, TURNS, ids, version, ("trajectory_id", *names))]
+    images = _images(cursor, {digest for _, fields in rows for digest in fields.get("images", ())}, version)
+    for owner, fields in rows:
+        fields["images"] = tuple(images[digest] for digest in fields.get("images", ()))
         found[owner].append(Turn(calls=tuple(calls.get((owner, fields["index"]), ())), **fields))
     return found
+
+
+def _images(cursor: Cursor, digests: set[str], version: str) -> dict[str, Image]:
+    """The images of `digests`, by digest; most trajectories have none, and then nothing is asked."""
+    if not digests:
+        return {}
+    names = IMAGES.stored_fields
+    with _registered(cursor, IMAGES.encode_keys([(digest,) for digest in sorted(digests)])) as wanted:
+        columns = ", ".join(f'"{name}"' for name in names)
+        values = _read(cursor, f"SELECT {columns} FROM {NAME}.{IMAGES.name} {version} SEMI JOIN {wanted} USING (digest)", (), IMAGES, names)
+    return {row[0]: Image(*row) for row in zip(*values.values(), strict=True)}
 
 
 def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, int], list[Call]]:

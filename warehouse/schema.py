@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from warehouse.codec import (
+    BYTES,
     FLAG,
     INTEGER,
     INTEGERS,
@@ -39,6 +40,7 @@ from warehouse.records import (
     Example,
     Fact,
     Failure,
+    Image,
     Metric,
     Outcome,
     Pin,
@@ -53,9 +55,24 @@ from warehouse.records import (
 )
 
 Record = (
-    Fact | Document | Task | Trajectory | Score | RewardPart | Batch | Example | Check | Completion | Policy | Run | Metric | Failure | Pin
+    Fact
+    | Document
+    | Task
+    | Trajectory
+    | Image
+    | Score
+    | RewardPart
+    | Batch
+    | Example
+    | Check
+    | Completion
+    | Policy
+    | Run
+    | Metric
+    | Failure
+    | Pin
 )
-"""What a lake takes and gives; turns travel inside their trajectory, and calls inside their turn."""
+"""What a lake takes and gives; turns travel inside their trajectory, and calls and images inside their turn."""
 
 
 class OwnedTurn(NamedTuple):
@@ -91,6 +108,15 @@ def owned_calls(trajectories: Iterable[Trajectory]) -> list[OwnedCall]:
                 calls.append(OwnedCall(trajectory.id, turn.index, place, kind not in seen, call))
                 seen.add(kind)
     return calls
+
+
+def owned_images(trajectories: Iterable[Trajectory]) -> dict[tuple[str], Image]:
+    """The images of the trajectories, each once, by its key."""
+    return {(image.digest,): image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}
+
+
+def _digests(owned: OwnedTurn) -> list[str]:
+    return [image.digest for image in owned.turn.images]
 
 
 def _turn_column(name: str, kind: Kind, comment: str) -> Column:
@@ -177,7 +203,7 @@ TRAJECTORIES = Table(
             enumeration(Outcome),
             "success, failure, invalid, or NULL where nothing has judged it.",
         ),
-        Column("stop_reason", enumeration(StopReason), "answered, fault, or the limit that ended it."),
+        Column("stop_reason", enumeration(StopReason), "answered, fault, placeholder, or the limit that ended it."),
         Column("horizon", INTEGER, "Turns that were allowed."),
         Column("n_turns", INTEGER, "Turns that were taken.", lambda trajectory: len(trajectory.turns)),
         Column("n_calls", INTEGER, "Tool calls that were made, answers left out.", _n_calls),
@@ -218,6 +244,20 @@ TURNS = Table(
         _turn_column("action_ids", INTEGERS, "Token ids as sampled."),
         _turn_column("action_logprobs", REALS, "Natural logarithm of each sampled token's probability."),
         _turn_column("observation_ids", INTEGERS, "Token ids that were appended after the action."),
+        Column("images", TEXTS, "images.digest of each image among them, in order.", _digests),
+    ),
+)
+IMAGES = Table(
+    "images",
+    "Images that tools returned and policies were shown, each once; turns name them.",
+    Image,
+    ("digest",),
+    (
+        Column("digest", TEXT, "SHA-256 of the encoded bytes."),
+        Column("media_type", TEXT, "How they are encoded, such as image/png."),
+        Column("width", INTEGER, "Pixels across."),
+        Column("height", INTEGER, "Pixels down."),
+        Column("data", BYTES, "The encoded bytes, as the tool gave them."),
     ),
 )
 TOOL_CALLS = Table(
@@ -403,8 +443,8 @@ PINS = Table(
 )
 
 TABLES: tuple[Table[Any], ...] = (
-    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, SCORES, REWARD_PARTS, BATCHES, EXAMPLES, CHECKS, COMPLETIONS, POLICIES, RUNS,
-    METRICS, FAILURES, PINS,
+    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, IMAGES, SCORES, REWARD_PARTS, BATCHES, EXAMPLES, CHECKS, COMPLETIONS,
+    POLICIES, RUNS, METRICS, FAILURES, PINS,
 )  # fmt: skip
 """Every table of the lake."""
 

@@ -71,10 +71,8 @@ def show(
 
     Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
-    from dataclasses import asdict
-
     from flows.lakes import open_lake
-    from flows.show import print_trajectory
+    from flows.show import plain_trajectory, print_trajectory
     from warehouse.errors import RequestError
 
     with open_lake(home) as lake:
@@ -84,7 +82,7 @@ def show(
                 f'{home} has no trajectory {trajectory!r}; `flywheel sql "SELECT id FROM trajectories" --home {home}` lists them.'
             )
         if json_:
-            print_json(asdict(found[0]))
+            print_json(plain_trajectory(found[0]))
         else:
             print_trajectory(found[0], lake, tokens)
 

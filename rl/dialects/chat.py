@@ -9,26 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl.dialect import ActionTurn, Cut, ParseError, Result, Schema, text_of
+from rl.dialect import ActionTurn, Cut, ParseError, Reply, Result, Schema, holds_image, text_of
 from rl.dialects.layout import NAME, QUESTION, RESULT, find_layout, replies
+from rl.dialects.pictures import Pictures
 from rl.dialects.templates import ChatTemplate, Message, Piece, TemplateRefused, slot
+from rl.policies.vision import Vision
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 
 
 class ChatDialect:
-    """One chat template; `system` stands before the question where it is given.
+    """One chat template; `system` stands before the question where it is given, and `vision` is there where the policy sees.
 
     Raises:
         RequestError: where the template cannot be used for calls of tools.
     """
 
-    def __init__(self, template: ChatTemplate, system: str | None = None) -> None:
+    def __init__(self, template: ChatTemplate, system: str | None = None, vision: Vision | None = None) -> None:
         try:
             self.layout = find_layout(template)
         except TemplateRefused as error:
             raise RequestError(f"the policy's chat template cannot be used with tools: {error}.") from error
         self.template = template
+        self.pictures = None if vision is None else Pictures(template, vision, self.layout.result)
+        self.placeholder_id = None if vision is None else vision.placeholder_id
         self.opening: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
         self._ends = {template.special[stop] for stop in (self.layout.call_stop, self.layout.answer_stop)}
         self._forbidden = frozenset(template.special.values())
@@ -59,17 +63,32 @@ class ChatDialect:
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
         """Results as messages of the tools; a message that was not ended is ended first. The cut is of the texts alone."""
-        texts = [self.layout.result(self.template.plain.cut(text_of(result), cut)) for result in results]
-        turn = self.parse(action_ids)
-        names = [] if isinstance(turn, ParseError) else [call.tool for call in turn.calls]
-        slots = dict(enumerate(names, start=NAME)) | dict(enumerate(texts, start=RESULT))
-        ended = bool(action_ids) and action_ids[-1] in self._ends
-        pieces = self._behind(len(names)) if names else self.layout.correction
-        return (() if ended else (self.template.special[self.layout.call_stop],)) + self.template.encode(pieces, slots)
+        texts = [self._text(result, cut) for result in results]
+        end, names, pieces = self._frame(action_ids)
+        return end + self.template.encode(pieces, names | dict(enumerate(texts, start=RESULT)))
+
+    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
+        """The same with images, where the policy sees."""
+        if self.pictures is None or not any(map(holds_image, results)):
+            return Reply(self.reply_ids(action_ids, results, cut))
+        parts = [self.pictures.parts(each.parts, cut) if holds_image(each) else [self._text(each, cut)] for each in results]
+        end, names, pieces = self._frame(action_ids)
+        return self.pictures.write(end, pieces, names, parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included."""
         return self.template.decode(token_ids)
+
+    def _text(self, result: Result, cut: Cut) -> str:
+        return self.layout.result(self.template.plain.cut(text_of(result), cut))
+
+    def _frame(self, action_ids: Sequence[int]) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
+        """What stands around the results of an action: the token that ends it where it is not ended, the tools' names, and the markup."""
+        turn = self.parse(action_ids)
+        names = [] if isinstance(turn, ParseError) else [call.tool for call in turn.calls]
+        ended = bool(action_ids) and action_ids[-1] in self._ends
+        pieces = self._behind(len(names)) if names else self.layout.correction
+        return () if ended else (self.template.special[self.layout.call_stop],), dict(enumerate(names, start=NAME)), pieces
 
     def _prompt(self, tools: Sequence[Schema]) -> tuple[Piece, ...]:
         """Rendered once for each set of tools."""

@@ -15,14 +15,17 @@ from rl.dialects.chat import ChatDialect
 from rl.dialects.proof import prove
 from rl.dialects.tags import TagDialect
 from rl.dialects.templates import ChatTemplate
+from rl.policies.vision import Vision
 from warehouse.errors import RequestError
 
 BUILT_IN = {"tags": DialectConfig(kind="tags"), "chat": DialectConfig(kind="chat")}
 DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
 
 
-def open_dialect(name: str, configured: Mapping[str, DialectConfig], tokenizer: PreTrainedTokenizerBase) -> Dialect:
-    """The dialect called `name`, of those `configured` and those built in, for a tokenizer.
+def open_dialect(
+    name: str, configured: Mapping[str, DialectConfig], tokenizer: PreTrainedTokenizerBase, vision: Vision | None = None
+) -> Dialect:
+    """The dialect called `name`, of those `configured` and those built in, for a tokenizer; `vision` is there where the policy sees.
 
     Raises:
         RequestError: where there is none of that name, or where it does not go with the tokenizer.
@@ -34,7 +37,8 @@ def open_dialect(name: str, configured: Mapping[str, DialectConfig], tokenizer: 
     if config.kind == "tags":
         return TagDialect(tokenizer)
     if config.kind == "chat":
-        dialect = ChatDialect(ChatTemplate(tokenizer, _template(config, tokenizer), config.variables, config.today), config.system)
+        template = ChatTemplate(tokenizer, _template(config, tokenizer), config.variables, config.today)
+        dialect = ChatDialect(template, config.system, vision)
         prove(dialect)
         return dialect
     return _find(config.kind)(tokenizer, config.options)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.config import EngineConfig
+from rl.content import PlacedImage
 from rl.engine import EngineDead, EngineFault, Generation, Sampling
 from rl.engines.figures import PoolFigures
 from rl.engines.replica import Replica, create_replica
@@ -59,7 +60,9 @@ class EnginePool:
             raise
         return pool
 
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
+    ) -> Generation:
         """Continue a trajectory on its engine, or on another where its own dies.
 
         Raises:
@@ -69,7 +72,7 @@ class EnginePool:
         while True:
             replica = self._route(request_id, sampling.older)
             try:
-                return await replica.generate(request_id, context, sampling)
+                return await replica.generate(request_id, context, sampling, tuple(images))
             except EngineDead as error:
                 self._replace(replica)
                 if retakes == self._config.max_retakes:

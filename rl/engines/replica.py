@@ -19,6 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rl.config import EngineConfig
+from rl.content import PlacedImage
 from rl.engine import EngineDead, EngineFault, Generation, Sampling
 from rl.engines.figures import EngineFigures, EngineState
 from rl.engines.vllm_engine import VllmEngine, environment_variables
@@ -74,11 +75,13 @@ class Replica:
             kind = EngineDead if isinstance(error.cause, EngineDead) else EngineFault
             raise kind(one_line(error.cause)) from error
 
-    async def generate(self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling) -> Generation:
+    async def generate(
+        self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling, images: tuple[PlacedImage, ...] = ()
+    ) -> Generation:
         """One continuation, as soon as the engine is up. Raises as `call` does."""
         with self._in_flight():
             await asyncio.shield(self.ready)
-            generation: Generation = await self.call("generate", request_id, prompt_ids, sampling)
+            generation: Generation = await self.call("generate", request_id, prompt_ids, sampling, images)
         self.requests += 1
         self.tokens += len(generation.token_ids)
         return generation

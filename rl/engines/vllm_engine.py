@@ -7,13 +7,18 @@ read. vLLM itself notes for each token which weights sampled it.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from rl.config import EngineConfig
+from rl.content import PlacedImage, collapsed
 from rl.engine import EngineDead, EngineFault, Generation, GenerationStop, Sampling
 from rl.hosting.courier import Reachable
+from rl.images import decode_image
+from rl.policies.vision import sees
 
 GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
@@ -64,19 +69,26 @@ class VllmEngine(Reachable):
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path)))
         await self._llm.update_weight_version(str(self._version))
 
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Continue `prompt_ids`, across updates of the weights where need be."""
-        from vllm import TokensPrompt
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
+    ) -> Generation:
+        """Continue `prompt_ids`, across updates of the weights where need be.
+
+        Raises:
+            EngineFault: also where vLLM makes other placeholders of the images than stand in `prompt_ids`.
+        """
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids))
         unique_id = f"{request_id}-{next(self._serial)}"
         try:
+            prompt = await asyncio.to_thread(_prompt, prompt_ids, images) if images else _prompt(prompt_ids)
             outputs = [output async for output in self._llm.generate(prompt, _sampling_parameters(sampling), unique_id)]
         except EngineDeadError as error:
             raise EngineDead(f"{type(error).__name__}: {error}") from error
         except Exception as error:
             raise EngineFault(f"{type(error).__name__}: {error}") from error
+        if images and list(outputs[-1].prompt_token_ids) != list(prompt_ids):
+            raise EngineFault("the engine made other placeholders of the images than stand in the context; look at the policy's processor")
         return _as_generation(outputs[-1].outputs[0])
 
     async def load_weights(self, path: str, version: int) -> None:
@@ -174,7 +186,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
     """The configuration in vLLM's words."""
     arguments = {
         "model": policy_path,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not sees(Path(policy_path)),  # vLLM writes placeholders of images by the tokenizer
         "dtype": config.dtype,
         "seed": config.seed,
         "tensor_parallel_size": config.tensor_parallel,
@@ -194,6 +206,20 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _prompt(prompt_ids: Sequence[int], images: Sequence[PlacedImage] = ()) -> Any:
+    """What vLLM is asked to continue. Of an image it wants the one marker and the pixels; its digest spares it hashing the pixels."""
+    from vllm import TokensPrompt
+
+    if not images:
+        return TokensPrompt(prompt_token_ids=list(prompt_ids))
+    records = [placed.image for placed in images]
+    return TokensPrompt(
+        prompt_token_ids=collapsed(prompt_ids, images),
+        multi_modal_data={"image": [decode_image(image.data, image.media_type) for image in records]},
+        multi_modal_uuids={"image": [image.digest for image in records]},
+    )
 
 
 def _executor(config: EngineConfig) -> str:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from rl.estimators import Estimator, Groups
-from warehouse.records import Outcome, Trajectory, Turn
+from warehouse.errors import RequestError
+from warehouse.records import Image, Outcome, Trajectory, Turn
 
 Number = TypeVar("Number", int, float)
 
@@ -27,13 +28,14 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trajectory to learn from; all but `prompt_ids` and `turn_rewards` have the same length, one value a token.
+    """One trajectory to learn from; all but `prompt_ids`, `turn_rewards` and `images` have the same length, one value a token.
 
     `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `logprobs` are
     those of the policy that the loss takes its ratio against: what sampled the tokens, unless a correction made it the learner; then
     `sampled_logprobs` are those of what sampled them. `versions` are those of the weights that sampled each token, `UNKNOWN` elsewhere.
     `turn_ends` is 1 on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's
     reward. `returns` and `values` are the critic's targets and what it said when the step was collected; empty where there is no critic.
+    `images` are those whose placeholders stand among the tokens, in their order.
     """
 
     prompt_ids: tuple[int, ...]
@@ -49,6 +51,7 @@ class Row:
     sampled_logprobs: tuple[float, ...] = ()
     trajectory_id: str = ""
     task_key: str = ""
+    images: tuple[Image, ...] = ()
 
     @property
     def action_tokens(self) -> int:
@@ -100,6 +103,40 @@ def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
         action_mask=(1,) * len(row.action_mask),
         logprobs=tuple(own if acted else said for acted, own, said in zip(row.action_mask, row.logprobs, logprobs, strict=True)),
         advantages=tuple(advantage for _, advantage in advantages),
+    )
+
+
+def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> None:
+    """See that a policy, which `sees` or does not, can learn from what `rows` show.
+
+    Raises:
+        RequestError: where they hold images and the policy takes none, or would learn to write what stands for them.
+    """
+    pictured = next((row for row in rows if row.images), None)
+    if pictured is None or (sees and mask_observations):
+        return
+    why = "rl.mask_observations = false would train on what stands for them" if sees else "the policy in training takes none"
+    raise RequestError(f"the trajectory {pictured.trajectory_id} holds images, and {why}; leave trajectories with images out.")
+
+
+def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
+    """`row` where the policy did not write the token that stands for an image: the model would take it for one, with no pixels behind it.
+
+    The token is written over by `stand_in`. From it on nothing is learnt; in rollouts nothing follows it.
+    """
+    written = [acted and token == placeholder_id for token, acted in zip(row.completion_ids, row.action_mask, strict=True)]
+    if not any(written):
+        return row
+    first = written.index(True)
+    ends = list(row.turn_ends)
+    if ends[first] and first and row.action_mask[first - 1]:
+        ends[first - 1 : first + 1] = [1, 0]
+    return replace(
+        row,
+        completion_ids=tuple(stand_in if found else token for token, found in zip(row.completion_ids, written, strict=True)),
+        action_mask=row.action_mask[:first] + (0,) * (len(written) - first),
+        advantages=row.advantages[:first] + (0.0,) * (len(written) - first),
+        turn_ends=tuple(ends),
     )
 
 
@@ -195,6 +232,7 @@ def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
         versions=tuple(chain.from_iterable(piece.versions for piece in pieces)),
         trajectory_id=trajectory.id,
         task_key=trajectory.task_key,
+        images=tuple(chain.from_iterable(piece.images for piece in pieces)),
     )
 
 
@@ -205,6 +243,7 @@ class _Piece:
     versions: tuple[int, ...]
     is_action: bool
     advantage: float = 0.0
+    images: tuple[Image, ...] = ()
 
 
 def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
@@ -214,7 +253,8 @@ def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
     action, size = [], len(turn.observation_ids)
     if turn.action_ids:
         action = [_Piece(turn.action_ids, turn.action_logprobs, token_versions(turn), is_action=True, advantage=next(advantages))]
-    return action + ([_Piece(turn.observation_ids, (0.0,) * size, (UNKNOWN,) * size, is_action=False)] if size else [])
+    seen = [_Piece(turn.observation_ids, (0.0,) * size, (UNKNOWN,) * size, is_action=False, images=turn.images)] if size else []
+    return action + seen
 
 
 def _pad_left(values: Sequence[Number], width: int, padding: Number) -> list[Number]:

@@ -25,7 +25,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.estimators import ESTIMATORS
 from rl.learning.adapters import adapter_arguments
-from rl.learning.batches import Row, collate_rows, rows_of, split_rows, with_observations
+from rl.learning.batches import Row, check_images, collate_rows, rows_of, split_rows, with_observations, without_placeholders
 from rl.learning.checkpointing import Stateful, load_parts, save_parts
 from rl.learning.config import CRITICS, ReinforceConfig
 from rl.learning.correction import correct
@@ -36,6 +36,7 @@ from rl.learning.likelihoods import crossed, prompt_information, ratio_figures, 
 from rl.learning.signs import SignMonitor
 from rl.learning.training import gather_policy, trainer_arguments, write_policy
 from rl.policies.policy import as_saved, save_policy
+from rl.policies.vision import Vision
 from warehouse.records import Trajectory
 
 if TYPE_CHECKING:
@@ -79,17 +80,19 @@ class ReinforceTrainer(GRPOTrainer):
         parts: Mapping[str, Stateful] | None = None,
         on_drops: OnDrops = lambda step, drops: None,
         sender: WeightSender | None = None,
+        vision: Vision | None = None,
     ) -> None:
         """Prepare training `model` by `config`, with checkpoints and published weights below `output`.
 
         `parts` stand in the checkpoints by their names, beside what the trainer itself has to remember. A `sender` brings weights to the
-        engines before they are written.
+        engines before they are written. `vision` is what the policy makes of images, where it takes any.
         """
+        self._vision = vision
         self._critic = Critic(model, seed) if config.estimator in CRITICS else None
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
-            args=_arguments(config, output, seed),
+            args=_arguments(config, output, seed, vision is not None),
             train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed),
@@ -169,7 +172,7 @@ class ReinforceTrainer(GRPOTrainer):
         collected = self._collect(step) if self.accelerator.is_main_process else None
         times.append(time.monotonic())
         collected, times = broadcast_object_list([(collected, times)])[0]  # all workers go by what the main one has
-        rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
+        rows = self._seen(rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments))
         if not self._config.mask_observations:
             rows = [with_observations(row, said) for row, said in zip(rows, self._said(rows)[0], strict=True)]
         figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
@@ -180,6 +183,13 @@ class ReinforceTrainer(GRPOTrainer):
         for name, value in {**figures, **collected.figures()}.items():
             self._metrics["train"][name].append(value)
         return self._passes(rows)
+
+    def _seen(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows as the policy can learn from them. Raises as `check_images` does."""
+        check_images(rows, self._vision is not None, self._config.mask_observations)
+        if self._vision is None:
+            return list(rows)
+        return [without_placeholders(row, self._vision.placeholder_id, self._tokenizer.pad_token_id) for row in rows]
 
     def _reviewed(self, step: int, rows: Sequence[Row], collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
         """The rows with advantages against what the critic says now, and corrected for what was sampled by older policies."""
@@ -208,7 +218,7 @@ class ReinforceTrainer(GRPOTrainer):
         said: list[tuple[int, list[float], list[float]]] = []
         for part in (part or rows[:1] for part in self._own(split_rows(rows, passes * self._workers))):
             tensors = self._tensors(part)
-            logprobs = super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors))[0]
+            logprobs = super()._get_per_token_logps_and_entropies(self.model, *_whole(tensors), **self._pixels(tensors))[0]
             values = self._critic.values(logprobs.size(1)) if self._critic else logprobs[:, :0]
             for row, *both in zip(part, logprobs.tolist(), values.tolist(), strict=True):
                 said.append((numbers[id(row)], *(each[: len(row.completion_ids)] for each in both)))
@@ -256,8 +266,17 @@ class ReinforceTrainer(GRPOTrainer):
             inputs["ref_per_token_logps"] = self._reference_logprobs(inputs)
         return inputs
 
-    def _tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        return {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
+    def _tensors(self, rows: Sequence[Row]) -> dict[str, Any]:
+        tensors = {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
+        return {**tensors, "images": [row.images for row in rows]}
+
+    def _pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What TRL hands to the model of the images of a pass. It is made when the pass is due: pixels take far more room than files."""
+        images = [image for own in inputs["images"] for image in own]
+        if self._vision is None or not images:
+            return {}
+        pixels = {name: value.to(self.accelerator.device) for name, value in self._vision.inputs(images).items()}
+        return {**pixels, "num_images": [len(own) for own in inputs["images"]]}
 
     def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
         """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
@@ -268,11 +287,12 @@ class ReinforceTrainer(GRPOTrainer):
         return 1.0
 
     @torch.no_grad()
-    def _reference_logprobs(self, inputs: dict[str, Tensor]) -> Tensor:
+    def _reference_logprobs(self, inputs: dict[str, Any]) -> Tensor:
         """Those of the policy that training began with: a model of its own, or this one without its adapters."""
         bare = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
         with bare:
-            logprobs: Tensor = super()._get_per_token_logps_and_entropies(self.ref_model or self.model, *_whole(inputs))[0]
+            model, pixels = self.ref_model or self.model, self._pixels(inputs)
+            logprobs: Tensor = super()._get_per_token_logps_and_entropies(model, *_whole(inputs), **pixels)[0]
         return logprobs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -287,7 +307,7 @@ class ReinforceTrainer(GRPOTrainer):
         """
         if not inputs:
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
-        loss: Tensor = super()._compute_loss(model, inputs) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
+        loss: Tensor = super()._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
         mask = inputs["tool_mask"].bool()
         log_ratios = self._logprobs - inputs["sampled_logps"]
         self._log_ratios.append(log_ratios[mask].cpu())
@@ -347,10 +367,13 @@ def _whole(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
     return ids, mask, inputs["completion_ids"].size(1)
 
 
-def _arguments(config: ReinforceConfig, output: Path, seed: int) -> GRPOConfig:
-    """TRL's arguments; the two prompts a pass and two generations a prompt are the placeholders' and stand for no number of ours."""
+def _arguments(config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
+    """TRL's arguments; the two prompts a pass and two generations a prompt are the placeholders' and stand for no number of ours.
+
+    A pass without images leaves the weights that see without gradients, which several workers must be told of.
+    """
     return GRPOConfig(
-        **trainer_arguments(config, output, seed, config.steps * config.epochs),
+        **{**trainer_arguments(config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
         save_steps=config.save_every * config.epochs,
         logging_steps=config.epochs,
         per_device_train_batch_size=2,

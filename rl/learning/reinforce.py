@@ -22,6 +22,7 @@ from rl.learning.learner import Collect, OnDrops, Publish, ReinforceTrainer
 from rl.learning.signs import Breach, SignMonitor, Unhealthy
 from rl.learning.training import FiguresCallback, OnMetric, TrainResult, last_figures, run_trainer
 from rl.policies.policy import load_policy
+from rl.policies.vision import load_vision
 
 if TYPE_CHECKING:
     from rl.engines.sending import WeightSender
@@ -101,7 +102,8 @@ def _train(
 ) -> TrainResult:
     with _sender(begin_transfer, step_transfer) as sender:
         model, tokenizer = load_policy(policy_path)
-        trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops, sender)
+        vision = load_vision(policy_path)
+        trainer = ReinforceTrainer(model, tokenizer, config, output, seed, collect, publish, parts, on_drops, sender, vision)
         trainer.add_callback(SignsCallback(trainer.signs, on_breach, config.epochs))
         started = time.monotonic()
         run_trainer(trainer, on_metric, config.epochs)

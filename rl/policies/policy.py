@@ -1,24 +1,37 @@
 """A policy: a folder with weights (safetensors), a configuration and a tokenizer, from scratch or from a Hugging Face path.
 
 The embedded default is a Qwen3 of about a million parameters. Any causal language model that transformers can load takes its
-place; it keeps its own tokenizer and learns the tags of the dialect as new special tokens.
+place, one of text and images too; it keeps its own tokenizer and learns the tags of the dialect as new special tokens.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
 from rl.config import PolicyConfig
 from rl.policies.tokenization import add_tags, build_tokenizer
+from rl.policies.vision import sees
 from warehouse.errors import RequestError
 
 __all__ = ["PolicyConfig", "build_tokenizer", "create_policy", "load_policy"]
+
+PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+"""The files by which a policy of text and images says how it takes images; which of them there are differs by its age."""
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -47,17 +60,26 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
     """
     if not (folder / "config.json").is_file():
         raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    kind = AutoModelForImageTextToText if sees(folder) else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
 def save_policy(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Write weights, configuration and tokenizer into `folder`; `weights` by name are written in the place of the model's own."""
+    """Write weights, configuration and tokenizer into `folder`; `weights` by name are written in the place of the model's own.
+
+    Of a policy that sees, the files that say how are taken from the folder that it was loaded from.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
+    if sees(folder):
+        source = Path(str(model.name_or_path))
+        for name in PROCESSOR:
+            if (source / name).is_file() and source.resolve() != folder.resolve():
+                shutil.copy(source / name, folder)
 
 
 def as_saved(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

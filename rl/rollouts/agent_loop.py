@@ -9,6 +9,7 @@ run at once.
         -> all actions, or all observations, come to their limit       -> MAX_TOTAL_ACTION_TOKENS, MAX_TOTAL_OBSERVATION_TOKENS
         -> the observation, or another action, does not fit            -> MAX_CONTEXT_TOKENS
         -> append the observation and act again
+    the policy writes the token that stands for an image              -> PLACEHOLDER
     the time is over anywhere                                          -> MAX_SECONDS
     an engine or an environment fails anywhere                         -> FAULT: the trajectory is invalid
 """
@@ -19,14 +20,16 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 from rl.config import Limits
-from rl.dialect import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Schema
+from rl.content import PlacedImage, collapsed
+from rl.dialect import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Reply, Result, Schema, TakesImages, holds_image
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
-from rl.environment import EnvironmentFault, Observation, Step
+from rl.environment import EnvironmentFault, FaultKind, Observation, Step
+from rl.images import ImageFault
 from rl.rollouts.calling import Acted, act
 from rl.rollouts.choices import choice_of
 from warehouse.digests import seed_from
@@ -90,7 +93,9 @@ class RolloutRequest:
 class Generator(Protocol):
     """The part of an `Engine` that the loop uses."""
 
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation: ...
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
+    ) -> Generation: ...
 
 
 class Surroundings(Protocol):
@@ -116,6 +121,7 @@ class _Progress:
     prompt_ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
+    images: list[PlacedImage] = field(default_factory=list)
     action_tokens: int = 0
     observation_tokens: int = 0
     error: str | None = None
@@ -162,17 +168,19 @@ class AgentLoop:
     async def _take_turn(self, progress: _Progress) -> StopReason | None:
         """One action and what comes back, appended to `progress`; why the trajectory is over, or None where it goes on."""
         clock = time.perf_counter()
-        work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress))
+        shown = (progress.images,) if progress.images else ()  # an engine of text alone need not know of images
+        work = self.engine.generate(progress.request.trajectory_id, progress.context, self._sampling(progress), *shown)
         generation = await _in_time(progress, work)
         progress.context.extend(generation.token_ids)
         progress.action_tokens += len(generation.token_ids)
         action = self.dialect.parse(generation.token_ids)
         acted = await act(action, progress.environment, progress.tools, progress.deadline)
-        stop, observation_ids = self._after(progress, generation, acted)
-        progress.context.extend(observation_ids)
-        progress.observation_tokens += len(observation_ids)
+        stop, reply = await self._after(progress, generation, acted)
+        progress.images.extend(replace(placed, start=placed.start + len(progress.context)) for placed in reply.images)
+        progress.context.extend(reply.ids)
+        progress.observation_tokens += len(reply.ids)
         latency = time.perf_counter() - clock
-        progress.turns.append(_turn(len(progress.turns), generation, action, acted, observation_ids, self.dialect, latency))
+        progress.turns.append(_turn(len(progress.turns), generation, action, acted, reply, self.dialect, latency))
         return stop
 
     def _sampling(self, progress: _Progress) -> Sampling:
@@ -181,27 +189,42 @@ class AgentLoop:
             temperature=self.limits.temperature if request.temperature is None else request.temperature,
             top_p=self.limits.top_p,
             max_tokens=min(self.limits.max_action_tokens, self._room(progress), self._actions_left(progress)),
-            stop_token_ids=self.dialect.stop_token_ids,
+            stop_token_ids=self.dialect.stop_token_ids + self._placeholder,
             seed=seed_from(request.seed, len(progress.turns)),
             older=is_older(request, len(progress.turns)),
         )
 
-    def _after(self, progress: _Progress, generation: Generation, acted: Acted) -> tuple[StopReason | None, tuple[int, ...]]:
+    async def _after(self, progress: _Progress, generation: Generation, acted: Acted) -> tuple[StopReason | None, Reply]:
         """Whether the trajectory ends after this turn, and the observation that is appended where it does not."""
         over = self._over(progress, generation, acted)
         if over is not None:
-            return over, ()
+            return over, Reply(())
         try:
-            observation_ids = self.dialect.reply_ids(generation.token_ids, acted.results, self._cut)
+            reply = await self._reply(generation, acted.results)
         except ContentRefused as refused:
             progress.error = str(refused)
-            return StopReason.FAULT, ()
+            return StopReason.FAULT, Reply(())
+        except ImageFault as fault:
+            progress.error = str(EnvironmentFault(str(fault), FaultKind.IMAGE))
+            return StopReason.FAULT, Reply(())
         most = self.limits.max_total_observation_tokens
-        if most is not None and progress.observation_tokens + len(observation_ids) > most:
-            return StopReason.MAX_TOTAL_OBSERVATION_TOKENS, ()
-        if len(observation_ids) >= self._room(progress):
-            return StopReason.MAX_CONTEXT_TOKENS, ()
-        return None, observation_ids
+        if most is not None and progress.observation_tokens + len(reply.ids) > most:
+            return StopReason.MAX_TOTAL_OBSERVATION_TOKENS, Reply(())
+        if len(reply.ids) >= self._room(progress):
+            return StopReason.MAX_CONTEXT_TOKENS, Reply(())
+        return None, reply
+
+    async def _reply(self, generation: Generation, results: Sequence[Result]) -> Reply:
+        """What is appended; images are looked at in a thread, for that takes milliseconds that are the other trajectories'."""
+        if any(map(holds_image, results)) and isinstance(self.dialect, TakesImages):
+            return await asyncio.to_thread(self.dialect.reply, generation.token_ids, results, self._cut)
+        return Reply(self.dialect.reply_ids(generation.token_ids, results, self._cut))
+
+    @property
+    def _placeholder(self) -> tuple[int, ...]:
+        """The token that no policy may write, where there is one; asked at every turn, and `isinstance` of a protocol takes its time."""
+        placeholder = getattr(self.dialect, "placeholder_id", None)
+        return () if placeholder is None else (placeholder,)
 
     def _over(self, progress: _Progress, generation: Generation, acted: Acted) -> StopReason | None:
         """Why the trajectory ends with this action, whatever came of it, or None."""
@@ -213,6 +236,8 @@ class AgentLoop:
             return StopReason.FAULT
         if acted.out_of_time:
             return StopReason.MAX_SECONDS
+        if self._placeholder and generation.token_ids[-1:] == self._placeholder:
+            return StopReason.PLACEHOLDER
         if self._room(progress) <= 0 and cut_off:
             return StopReason.MAX_CONTEXT_TOKENS
         if len(progress.turns) + 1 >= progress.request.horizon:
@@ -266,7 +291,7 @@ def _turn(
     generation: Generation,
     action: ActionTurn | ParseError,
     acted: Acted,
-    observation_ids: tuple[int, ...],
+    reply: Reply,
     dialect: Dialect,
     latency: float,
 ) -> Turn:
@@ -279,12 +304,13 @@ def _turn(
         action=dialect.decode(generation.token_ids),
         tool=None if first is None else first.tool,
         arguments=None if first is None else first.arguments,
-        observation_ids=observation_ids,
-        observation=dialect.decode(observation_ids),
+        observation_ids=reply.ids,
+        observation=dialect.decode(collapsed(reply.ids, reply.images)),
         reward=acted.reward,
         tool_outcome=acted.outcome,
         latency=latency,
         policy_version=generation.policy_version,
         policy_versions=versions if len(set(versions)) > 1 else (),
         calls=acted.calls,
+        images=tuple(placed.image for placed in reply.images),
     )

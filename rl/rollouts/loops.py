@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rl.config import Limits, RolloutConfig
 from rl.dialect import Dialect
 from rl.dialects.opening import open_dialect
+from rl.policies.vision import Vision
 from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
 from rl.rollouts.choices import choice_of
 from warehouse.errors import RequestError
@@ -49,11 +50,15 @@ def find_loop(name: str) -> LoopFactory:
 
 
 class AgentLoops:
-    """One loop for each pair of loop and dialect that tasks ask for, on one engine; each dialect is opened once."""
+    """One loop for each pair of loop and dialect that tasks ask for, on one engine; each dialect is opened once.
 
-    def __init__(self, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    `vision` is what the policy makes of images, where it takes any.
+    """
+
+    def __init__(self, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase, vision: Vision | None = None) -> None:
         self._config = config
         self._tokenizer = tokenizer
+        self._vision = vision
         self._dialects: dict[str, Dialect] = {}
         self._loops: dict[tuple[str, str], Loop] = {}
 
@@ -71,7 +76,7 @@ class AgentLoops:
     def dialect(self, name: str) -> Dialect:
         """The dialect called `name`. Raises as `open_dialect` does."""
         if name not in self._dialects:
-            self._dialects[name] = open_dialect(name, self._config.dialects, self._tokenizer)
+            self._dialects[name] = open_dialect(name, self._config.dialects, self._tokenizer, self._vision)
         return self._dialects[name]
 
     def loop_for(self, task: Task, engine: Generator) -> Loop:

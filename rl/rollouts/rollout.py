@@ -29,6 +29,7 @@ from rl.engines.transfer import Begun, HandOver, Shapes, check_device
 from rl.hosting.environment_pool import EnvironmentPool
 from rl.hosting.figures import HostingFigures
 from rl.hosting.ray_runtime import RayRuntime
+from rl.policies.vision import load_vision
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
 from rl.rollouts.agent_loop import RolloutRequest
@@ -73,7 +74,7 @@ class Rollouts:
         _check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
-        loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True))
+        loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True), load_vision(Path(policy_path)))
         loops.dialect(config.dialect)
         documents = list(documents)
         rollouts = cls(config, loops, build_index(documents, config.search) if documents else None)
@@ -224,7 +225,8 @@ def _check_context(config: RolloutConfig, policy_path: Path) -> None:
     path = Path(policy_path) / "config.json"
     if not path.is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
-    longest = config.engine.max_model_len or json.loads(path.read_text()).get("max_position_embeddings")
+    model = json.loads(path.read_text())
+    longest = config.engine.max_model_len or model.get("text_config", model).get("max_position_embeddings")
     if longest is not None and config.limits.max_context_tokens > longest:
         raise RequestError(
             f"max_context_tokens = {config.limits.max_context_tokens} is more than the {longest} tokens "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rl.images import ImageFault
+
 MAX_REASON = 500
 """Characters of a reason that are kept: a tool may raise an error as long as its result."""
 
@@ -20,6 +22,10 @@ class ToolFault(Exception):
 
 class ToolTimeout(ToolFault, TimeoutError):
     """The tool took too long."""
+
+
+class ToolImageFault(ToolFault, ImageFault):
+    """The tool gave an image that cannot be decoded, or one of too many pixels."""
 
 
 def one_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from enum import Enum
@@ -20,9 +20,10 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from rl.content import ContentPart, ImagePart, TextPart, text_of
+from rl.images import ImageFault, check_count, decode_image
+from rl.tools.errors import ToolImageFault
 
 CUT_MARK = " ..."
-_SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def show(value: Any, bounds: Bounds) -> Shown:
 
     Raises:
         TypeError, ValueError: where it is nothing that can be shown.
+        ToolImageFault: where an image in it cannot be decoded, or is too large.
     """
     result = value if isinstance(value, ToolResult) else _result(value)
     if result.parts:
@@ -132,14 +134,13 @@ def cut_off(text: str, characters: int) -> tuple[str, int]:
     return kept.encode("utf-8", "replace").decode(), left_out
 
 
-def _bounded(parts: Iterable[ContentPart], bounds: Bounds) -> tuple[tuple[ContentPart, ...], int]:
+def _bounded(parts: Sequence[ContentPart], bounds: Bounds) -> tuple[tuple[ContentPart, ...], int]:
     """Parts whose texts together, and whose images together, are within bounds."""
     kept: list[ContentPart] = []
-    room, image_room, cut = bounds.characters, bounds.image_bytes, 0
+    room, cut = bounds.characters, 0
+    _check_images([part for part in parts if isinstance(part, ImagePart)], bounds)
     for part in parts:
         if isinstance(part, ImagePart):
-            image_room -= len(part.data)
-            _check_image(part, image_room)
             kept.append(part)
             continue
         text, left_out = cut_off(part.text, room)
@@ -150,12 +151,13 @@ def _bounded(parts: Iterable[ContentPart], bounds: Bounds) -> tuple[tuple[Conten
     return tuple(kept), cut
 
 
-def _check_image(image: ImagePart, room: int) -> None:
-    """An image that is cut is none, and one that is not what it says would break whoever decodes it."""
-    if room < 0:
-        raise ValueError("the images of the result are larger than max_image_bytes")
-    signature = _SIGNATURES.get(image.media_type)
-    if signature is None:
-        raise ValueError(f"an image of type {image.media_type!r} is none of {', '.join(_SIGNATURES)}")
-    if not image.data.startswith(signature):
-        raise ValueError(f"the bytes of an image are not {image.media_type}, as it says")
+def _check_images(images: Sequence[ImagePart], bounds: Bounds) -> None:
+    """An image that is cut is none, and one that cannot be decoded would break whoever is shown it."""
+    try:
+        if sum(len(image.data) for image in images) > bounds.image_bytes:
+            raise ImageFault("the images of the result are larger than max_image_bytes")
+        check_count(len(images))
+        for image in images:
+            decode_image(image.data, image.media_type)
+    except ImageFault as fault:
+        raise ToolImageFault(str(fault)) from fault

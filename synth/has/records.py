@@ -111,6 +111,8 @@ def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: HasConf
         return "not_judged"
     if not trajectory.turns:
         return "empty"
+    if trajectory.images:
+        return "of_images"
     return None if trajectory.task_key in tasks else "unknown_task"
 
 

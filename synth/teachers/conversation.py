@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
+from rl.content import PlacedImage
 from rl.dialect import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from synth.teachers.teacher import Fault, Message, Request, Teacher, ask
@@ -100,8 +101,13 @@ class TeacherEngine:
         self._teacher, self._dialect, self._system = teacher, dialect, system
         self._max_tokens, self._threads = max_tokens, threads
 
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """The teacher's next action as characters; there are no log-probabilities, and zeros stand in their place."""
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
+    ) -> Generation:
+        """The teacher's next action as characters; there are no log-probabilities, and zeros stand in their place.
+
+        There are no images either: the dialect refuses them.
+        """
         messages = messages_of(prompt_ids, self._system)
         request = Request(messages, self._max_tokens, sampling.temperature, sampling.seed or 0, self._dialect.stops)
         reply = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._teacher, request)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 
 from warehouse.digests import digest
-from warehouse.records import Example, Trajectory
+from warehouse.records import Example, Failure, Trajectory
 
 
 def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int], count: int, seed: int, wheel_turn: int) -> list[Example]:
@@ -22,6 +22,19 @@ def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int]
     random.Random(seed).shuffle(chosen)
     chosen.sort(key=lambda trajectory: -hops.get(trajectory.task_key, 0))
     return [example_of(trajectory, wheel_turn) for trajectory in chosen[:count]]
+
+
+def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], list[Failure]]:
+    """Those of `trajectories` that show no images, and the others as failures: an example holds token ids alone."""
+    kept, left_out = list[Trajectory](), list[Failure]()
+    for trajectory in trajectories:
+        if trajectory.images:
+            left_out.append(
+                Failure("synth", "rejection_of_images", "its images would be lost: an example holds token ids alone", trajectory.id)
+            )
+        else:
+            kept.append(trajectory)
+    return kept, left_out
 
 
 def example_of(trajectory: Trajectory, wheel_turn: int) -> Example:

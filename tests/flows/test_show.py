@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from flows.show import print_trajectory
-from warehouse import Call, Lake, Outcome, StopReason, Task, Trajectory, Turn
+from flows.show import _print_turn, plain_trajectory, print_trajectory
+from warehouse import Call, Image, Lake, Outcome, StopReason, Task, Trajectory, Turn
 
 CALLS = (
     Call("search", "Amber Stone", "ok", "a page", 0.25, 2, 0.5, {"documents": 3}),
@@ -29,3 +31,14 @@ def test_calls_are_shown_with_what_they_took(tmp_path: Path, capsys: pytest.Capt
     assert "call         search Amber Stone  [ok · 250 ms · 2 retries · reward 0.5 · documents 3]" in shown
     assert 'call         lookup {"query": "[bold]x"}  [fault]' in shown
     assert "observation  a page  [masked, 1 tokens]" in shown
+
+
+def test_an_image_is_shown_by_its_kind_size_and_digest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    image = Image("5f" * 32, "image/png", 50, 40, bytes(1234))
+    turn = Turn(0, (1,), (-0.5,), "look", "cover", None, (3,), "<image>", None, "ok", 1.0, 0, images=(image,))
+    run = Trajectory("t", "k", "p", "rl", 2, (9,), (turn,), StopReason.MAX_TURNS, Outcome.FAILURE, 0.0, 1, None, 2.0)
+    _print_turn(Console(), turn, tokens=False)
+    assert f"image        image/png  50 x 40 pixels, 1,234 bytes  [{'5f' * 32}]" in capsys.readouterr().out
+    told = json.loads(json.dumps(plain_trajectory(run)))["turns"][0]["images"]
+    assert told == [{"digest": "5f" * 32, "media_type": "image/png", "width": 50, "height": 40, "data": "1234 bytes"}]

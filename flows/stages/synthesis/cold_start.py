@@ -9,7 +9,7 @@ from flows.stages.synthesis.batches import Batch, Made
 from flows.stages.synthesis.bench import EARLIER, Bench
 from flows.stages.synthesis.question_batches import question_batches
 from synth.trajectories.demonstrations import build_demonstrations
-from synth.trajectories.rejection import choose_successes
+from synth.trajectories.rejection import choose_successes, without_images
 from warehouse import Task
 
 
@@ -44,4 +44,5 @@ def _demonstrate(bench: Bench, questions: Batch) -> Made:
 def _choose(bench: Bench) -> Made:
     earlier = bench.shop.lake.trajectories(f"{EARLIER} AND outcome = 'success'", [bench.turn])
     hops = {task.key: task.hops for task in bench.shop.lake.tasks(split="train")}
-    return choose_successes(earlier, hops, bench.settings.rejection_samples, bench.seed("rejection"), bench.turn), []
+    usable, left_out = without_images(earlier)
+    return choose_successes(usable, hops, bench.settings.rejection_samples, bench.seed("rejection"), bench.turn), left_out

@@ -13,8 +13,12 @@ from typing import Any
 
 from rl.content import ImagePart, TextPart
 from rl.tools import ToolError, ToolMiss, ToolResult, tool
+from tests.rl.hostile_images import png
 
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
+)
+"""An image of one pixel."""
 
 
 @tool
@@ -128,6 +132,8 @@ def give(what: str) -> Any:
         "no image": ImagePart(b"GIF89a", "image/png"),
         "odd image": ImagePart(PNG, "image/svg+xml"),
         "large image": ImagePart(PNG + bytes(10**7), "image/png"),
+        "image of many pixels": ImagePart(png(8_000, 8_000), "image/png"),
+        "many images": [ImagePart(PNG, "image/png")] * 17,
         "cyclic": _cyclic(),
         "odd keys": {(1, 2): 3},
     }[what]

@@ -10,7 +10,9 @@ from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("tests", log_level="WARNING")
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
+)
 
 
 @server.tool()

@@ -12,7 +12,7 @@ from rl.content import ImagePart, TextPart
 from rl.tools.results import CUT_MARK, Bounds, Shown, ToolResult, show
 from tests.rl.tools.examples import PNG, give
 
-BOUNDS = Bounds(characters=100, image_bytes=1000)
+BOUNDS = Bounds(characters=100, image_bytes=2000)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ BOUNDS = Bounds(characters=100, image_bytes=1000)
         ("json", '{"found": ["a", 1, null]}'),
         ("set", '["a", "b"]'),
         ("result of json", "[1]"),
-        ("image", "[image/png, 40 bytes]"),
-        ("parts", "see:\n[image/png, 40 bytes]"),
+        ("image", "[image/png, 69 bytes]"),
+        ("parts", "see:\n[image/png, 69 bytes]"),
     ],
 )
 def test_results_of_every_kind_are_shown(what: str, text: str) -> None:
@@ -62,6 +62,8 @@ def test_what_is_too_long_is_cut_at_the_right_with_a_mark() -> None:
         ("no image", "are not image/png"),
         ("odd image", "none of image/png"),
         ("large image", "larger than max_image_bytes"),
+        ("image of many pixels", "larger than the 16,777,216 pixels"),
+        ("many images", "holds 17 images, and 16 are the most"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(what: str, reason: str) -> None:

@@ -40,7 +40,7 @@ async def test_rewards_figures_and_images_come_with_the_step() -> None:
     assert rewarded.info == {"arguments": {"what": "reward"}, "figures": {"seconds": 0.1}}
     seen = await answer_of(give, "parts")
     assert seen.parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
-    assert seen.observation == "see:\n[image/png, 40 bytes]"
+    assert seen.observation == "see:\n[image/png, 69 bytes]"
 
 
 @pytest.mark.parametrize("how", sorted(LIES))

@@ -25,7 +25,7 @@ from synth.trajectories.demonstrations import DemonstrationConfig, build_demonst
 from synth.trajectories.oracle import path_of, solution_of, transcript
 from synth.trajectories.transcripts import tagged, untagged
 from synth.worlds.schema import ASKED
-from warehouse.records import Document, Example, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import Document, Example, Image, Outcome, StopReason, Task, Trajectory, Turn
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +210,11 @@ def test_unusable_trajectories_are_left_out_with_a_reason(graph: KnowledgeGraph,
         replace(good, outcome=None),
         replace(good, turns=()),
         replace(good, task_key="gone"),
+        replace(good, turns=(replace(good.turns[0], images=(Image("d", "image/png", 1, 1, b""),)), *good.turns[1:])),
     ]
     examples, failures = build_has(graph, unusable, {task.key: task for task in tasks}, HasConfig(), 1, retrieve)
     assert examples == []
-    assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task"]
+    assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
 
 
 def test_an_action_that_was_no_call_is_still_a_decision(graph: KnowledgeGraph, tasks: list[Task]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from synth.trajectories.rejection import choose_successes, example_of
-from warehouse.records import Outcome, StopReason, Trajectory, Turn
+from synth.trajectories.rejection import choose_successes, example_of, without_images
+from warehouse.records import Image, Outcome, StopReason, Trajectory, Turn
 
 
 def turn(index: int) -> Turn:
@@ -25,6 +26,14 @@ def test_one_for_each_task_the_shortest_and_the_deeper_first() -> None:
     chosen = choose_successes(given, {"x": 1, "y": 3, "z": 2}, 2, 0, 2)
     assert [example.sources for example in chosen] == [("deep",), ("other",)]
     assert [e.sources for e in choose_successes(given, {"x": 1}, 9, 0, 2) if e.sources[0] in ("long", "short")] == [("short",)]
+
+
+def test_what_showed_images_is_left_out_with_the_reason() -> None:
+    plain, seeing = trajectory("plain", "x", 2), trajectory("seeing", "x", 2)
+    seeing = replace(seeing, turns=(replace(seeing.turns[0], images=(Image("d", "image/png", 1, 1, b""),)), seeing.turns[1]))
+    kept, left_out = without_images([seeing, plain])
+    assert kept == [plain]
+    assert [(failure.kind, failure.item) for failure in left_out] == [("rejection_of_images", "seeing")]
 
 
 def test_the_ids_are_those_sampled_and_only_actions_are_trained() -> None:

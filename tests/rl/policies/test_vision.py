@@ -1,0 +1,115 @@
+"""Policies that see: what tells them, what goes with their weights, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl.config import PolicyConfig, RolloutConfig, SftConfig
+from rl.images import ImageFault, decode_image
+from rl.learning.sft import train_sft
+from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
+from rl.policies.vision import Vision, load_vision, sees
+from rl.rollouts.rollout import Rollouts
+from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
+from tests.rl.seeing_tools import noise
+from warehouse.digests import digest_bytes
+from warehouse.errors import RequestError
+from warehouse.records import Example, Image
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_seeing_policy(tmp_path_factory.mktemp("seeing") / "policy")
+
+
+def image(seed: int, width: int, height: int) -> Image:
+    data = noise(seed, width, height)
+    return Image(digest_bytes(data), "image/png", width, height, data)
+
+
+def seeing(folder: Path) -> Vision:
+    found = load_vision(folder)
+    assert found is not None
+    return found
+
+
+def changed(policy: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of `policy` with another config.json."""
+    shutil.copytree(policy, folder)
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_policies_of_text_see_nothing(tiny_policy: Path, policy: Path, tmp_path: Path) -> None:
+    assert (sees(policy), sees(tiny_policy), sees(tmp_path)) == (True, False, False)
+    assert load_vision(tiny_policy) is None
+    other = changed(policy, tmp_path / "other", lambda config: config.update(model_type="another"))
+    assert not sees(other) and load_vision(other) is None, "a family that is not known here is shown no images"
+
+
+def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: Path) -> None:
+    adopted = create_policy(PolicyConfig(path=str(policy)), [], [], tmp_path / "adopted", seed=1)
+    model, tokenizer = load_policy(adopted)
+    save_policy(model, tokenizer, tmp_path / "saved")
+    shown = decode_image(noise(1), "image/png")
+    assert seeing(tmp_path / "saved").placeholders(shown) == seeing(policy).placeholders(shown)
+    assert "<search>" in tokenizer.get_vocab(), "the tags that it was given beside"
+
+
+@pytest.mark.engine
+def test_a_cold_start_of_text_alone_leaves_a_policy_that_sees(policy: Path, tmp_path: Path) -> None:
+    examples = [Example(f"e{n}", "trajectory", (("Look at", False), (f" the cover {n}", True)), ()) for n in range(20)]
+    config = SftConfig(learning_rate=3e-3, row_tokens=64, rows_per_step=4, rows_per_pass=4, epochs=2, warmup_steps=1)
+    result = train_sft(policy, examples, tmp_path, config, 1, lambda step, figures: None)
+    shown = decode_image(noise(1), "image/png")
+    assert seeing(result.path).placeholders(shown) == seeing(policy).placeholders(shown)
+    before, after = (load_policy(folder)[0].state_dict() for folder in (policy, result.path))
+    moved = [name for name, weights in after.items() if not torch.equal(weights, before[name])]
+    assert moved and not any("vision_model" in name for name in moved), "what sees has seen nothing to learn from"
+
+
+def test_a_processor_that_is_missing_or_of_another_policy_is_refused(policy: Path, tmp_path: Path) -> None:
+    other = changed(policy, tmp_path / "other", lambda config: config.update(image_token_id=5))
+    with pytest.raises(RequestError, match=r"writes images as token \d+; its config.json says 5"):
+        load_vision(other)
+    shutil.copytree(policy, tmp_path / "bare")
+    for name in PROCESSOR:
+        (tmp_path / "bare" / name).unlink(missing_ok=True)
+    with pytest.raises(RequestError, match="its processor of images cannot be loaded"):
+        load_vision(tmp_path / "bare")
+
+
+def test_there_are_as_many_placeholders_as_vectors_that_the_model_makes(policy: Path) -> None:
+    vision, (model, _) = seeing(policy), load_policy(policy)
+    images = [image(1, 50, 40), image(2, 20, 64), image(3, 300, 10), image(4, 1, 1)]
+    ids = [vision.placeholders(decode_image(each.data, each.media_type)) for each in images]
+    counts = [each.count(vision.placeholder_id) // TOKENS_A_TILE for each in ids]
+    assert counts == [5, 3, 3, 5]
+    with torch.no_grad():
+        vectors = model.get_image_features(**vision.inputs(images)).pooler_output
+    assert vectors.shape[0] * vectors.shape[1] == sum(counts) * TOKENS_A_TILE
+
+
+def test_what_the_processor_cannot_take_is_a_fault_of_the_image() -> None:
+    class Refusing:
+        image_token, image_token_id = "<image>", 7
+
+        def __call__(self, **wanted: Any) -> Any:
+            raise ValueError("absolute aspect ratio must be smaller than 200")
+
+    with pytest.raises(ImageFault, match="does not take an image of 50 x 40 pixels: absolute aspect ratio"):
+        Vision(Refusing()).placeholders(decode_image(noise(1), "image/png"))
+
+
+def test_the_context_of_a_policy_that_sees_is_that_of_its_text(policy: Path) -> None:
+    with pytest.raises(RequestError, match="max_context_tokens = 4096 is more than the 2048"):
+        Rollouts.start(RolloutConfig.model_validate({"limits": {"max_context_tokens": 4096}}), policy)

@@ -1,0 +1,73 @@
+"""Images in the lake: each stored once, whatever shows it; trajectories come back with theirs, now and as of earlier snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.warehouse.old_lakes import VERSION_1, make_old_lake
+from warehouse import Image, Lake, Trajectory
+from warehouse.digests import digest_bytes
+from warehouse.export import export_database, export_table
+
+MakeTrajectory = Callable[..., Trajectory]
+
+
+def image(content: bytes) -> Image:
+    return Image(digest_bytes(content), "image/png", 2, 1, content)
+
+
+RED, BLUE = image(b"red\x00\xff"), image(b"blue")
+
+
+def showing(trajectory: Trajectory, *images: tuple[Image, ...]) -> Trajectory:
+    """`trajectory` whose turns show `images`."""
+    return replace(trajectory, turns=tuple(replace(turn, images=shown) for turn, shown in zip(trajectory.turns, images, strict=True)))
+
+
+@pytest.mark.slow
+def test_an_image_is_stored_once_and_every_turn_that_shows_it_comes_back_with_it(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    first = showing(make_trajectory("a", 3), (RED, BLUE, RED), (), (BLUE,))
+    second = showing(make_trajectory("b", 1), (RED,))
+    before = lake.snapshot()
+    lake.add([first, make_trajectory("c", 2)])
+    assert lake.snapshot() == before + 1, "images are of the same commit"
+    lake.add([second])
+    assert [each.images for each in lake.trajectories()] == [(RED, BLUE, RED, BLUE), (RED,), ()]
+    assert [turn.images for turn in lake.trajectories("id = 'a'")[0].turns] == [(RED, BLUE, RED), (), (BLUE,)]
+    assert sorted(lake.read(Image), key=lambda each: each.data) == [BLUE, RED]
+    named = lake.query("SELECT images FROM turns WHERE trajectory_id = 'b'").to_pylist()
+    assert named == [{"images": [RED.digest]}]
+
+
+@pytest.mark.slow
+def test_an_image_stays_where_one_of_two_trajectories_that_show_it_goes(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([showing(make_trajectory("a", 1), (RED,)), showing(make_trajectory("b", 1), (RED,))])
+    lake.remove(Trajectory, ["a"])
+    lake.replace([showing(make_trajectory("b", 1), (BLUE, RED))])
+    assert [each.images for each in lake.trajectories()] == [(BLUE, RED)]
+    assert len(lake.read(Image)) == 2
+
+
+@pytest.mark.slow
+def test_images_are_exported(lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
+    lake.add([showing(make_trajectory("a", 1), (RED, BLUE))])
+    assert export_table(lake, "images", tmp_path / "images.parquet") == 2
+    export_database(lake, tmp_path / "all.duckdb")
+    with duckdb.connect(str(tmp_path / "all.duckdb"), read_only=True) as exported:
+        sql = "SELECT i.data FROM (SELECT unnest(images) AS digest FROM turns) t JOIN images i USING (digest) ORDER BY 1"
+        assert exported.execute(sql).fetchall() == [(b"blue",), (b"red\x00\xff",)]
+
+
+@pytest.mark.slow
+def test_a_lake_from_before_images_takes_them(tmp_path: Path, make_trajectory: MakeTrajectory) -> None:
+    before = make_old_lake(tmp_path, VERSION_1)
+    with Lake(tmp_path) as lake:
+        assert lake.trajectories()[0].images == ()
+        lake.add([showing(make_trajectory("b", 1), (RED,))])
+        assert [each.images for each in lake.trajectories()] == [(), (RED,)]
+        assert [each.images for each in lake.trajectories(at=before)] == [()]
