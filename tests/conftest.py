@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark.expression import Expression
+from hypothesis import settings
 
 from flows.environment import quiet_libraries
 
 quiet_libraries()
+settings.register_profile("untimed", deadline=None)  # how long an example takes says more of the machine than of the code
+settings.load_profile("untimed")
 
 MARKS = {"engine", "slow", "end_to_end", "long"}
 OF_ALL = re.compile(r"^pytestmark = .*$", re.MULTILINE)
