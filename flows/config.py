@@ -164,9 +164,11 @@ class FlywheelConfig(TurnConfig):
     @model_validator(mode="after")
     def _check_transfer(self) -> FlywheelConfig:
         transfer = self.rollout.engine.transfer
+        if transfer not in CUDA_TRANSFERS:
+            return self
         for turn in (1, 2):
             learner = self.for_turn(turn).rl.learner
-            if transfer in CUDA_TRANSFERS and learner.workers > 1 and not learner.gpus:
+            if learner.workers > 1 and not learner.gpus:
                 raise ValueError(f"rollout.engine.transfer = {transfer} needs rl.learner.gpus: take gloo or files without")
             if transfer == "ipc" and learner.workers > 1:
                 raise ValueError("rollout.engine.transfer = ipc is for a learner of one process, on the engine's GPU: take nccl")

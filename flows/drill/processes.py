@@ -48,8 +48,11 @@ class Process:
 
 def read_process(process: int) -> Process | None:
     """The process of that id; None where there is none, or one that has ended and was not collected by its parent."""
-    with suppress(psutil.NoSuchProcess):
-        return _read(psutil.Process(process))
+    with suppress(psutil.Error):  # it ended meanwhile, or is not ours to look at
+        found = psutil.Process(process)
+        with found.oneshot():
+            if found.status() != psutil.STATUS_ZOMBIE:
+                return Process(found.pid, found.ppid(), found.create_time(), " ".join(found.cmdline()).strip())
     return None
 
 
@@ -104,17 +107,4 @@ def still_there(processes: Sequence[Process]) -> list[Process]:
 
 def _everyone() -> dict[int, Process]:
     """Every process on this machine, by id."""
-    found: dict[int, Process] = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it ended meanwhile, or is not ours to look at
-            read = _read(process)
-            if read is not None:
-                found[read.id] = read
-    return found
-
-
-def _read(process: psutil.Process) -> Process | None:
-    with process.oneshot():
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return Process(process.pid, process.ppid(), process.create_time(), " ".join(process.cmdline()).strip())
+    return {number: found for number in psutil.pids() if (found := read_process(number)) is not None}

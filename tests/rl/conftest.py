@@ -22,14 +22,19 @@ DOCUMENTS = (
 TASKS = tuple(Task(f"k{i}", "search", f"Where is {word} Stone?", ("Green Lake",)) for i, word in enumerate(WORDS))
 
 
-@pytest.fixture(scope="session")
-def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a Qwen2 of 2 layers and width 64, with tied embeddings."""
+def create_tiny_policy(folder: Path, seed: int) -> Path:
+    """A Qwen2 of 2 layers and width 64, with tied embeddings, in `folder`."""
     config = PolicyConfig(
         layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256
     )
     texts = [document.text for document in DOCUMENTS[:3]] + [task.question for task in TASKS]
-    return create_policy(config, texts, WORDS, tmp_path_factory.mktemp("policy") / "tiny", seed=0)
+    return create_policy(config, texts, WORDS, folder, seed)
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one."""
+    return create_tiny_policy(tmp_path_factory.mktemp("policy") / "tiny", seed=0)
 
 
 @pytest.fixture(scope="module")
