@@ -45,7 +45,7 @@ def roll_out(shop: Workshop, rollouts: Rollouts, requests: Sequence[RolloutReque
             run.advance(done, len(requests))
             if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
                 judged, scores = score([tasks[one.id] for one in waiting], waiting, shop.config.evaluation.verifier)
-                shop.lake.add([*judged, *scores])
+                shop.lake.add([*judged, *scores, *rollouts.take_losses()])
                 run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
                 waiting, committed = [], time.monotonic()
     finally:

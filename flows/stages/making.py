@@ -70,7 +70,7 @@ class Making:
         tasks = [request.task for request in requests]
         judged, scores = score(tasks, trajectories, self.shop.config.evaluation.verifier)
         rewarded, parts = compose(list(zip(tasks, judged, strict=True)), self.grounds)
-        self.shop.lake.add([*rewarded, *scores, *parts])
+        self.shop.lake.add([*rewarded, *scores, *parts, *self.shop.running.take_losses()])
         return rewarded
 
     def record_drops(self, step: int, drops: Sequence[Drop]) -> None:

@@ -46,8 +46,6 @@ class Worker:
     up: bool = False
     ended: FaultKind | None = None
     """Why it had to go, where it was replaced."""
-    heir: Worker | None = None
-    """The one in its place."""
     told: bool = False
     """Whether the gate has heard that it died: that is one fault, however many trajectories it took along."""
 
@@ -82,17 +80,15 @@ class EnvironmentClient:
         self._open = self._ended = False
         self._fault: str | None = None
         self._counts = True
+        self.lost = False
+        """Whether its worker ended under it, as it did under whatever else was on that worker."""
+        self.suspect = False
+        """Whether that was during a call of this one, which may have been the reason."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin; on another worker where this one turns out to be dead, for nothing is lost yet."""
+        """Begin."""
         try:
-            try:
-                return await self._begin(task, seed)
-            except EnvironmentFault as fault:
-                if fault.kind is not FaultKind.DIED or self._worker.heir is None:
-                    raise
-                self._worker = self._worker.heir
-                return await self._begin(task, seed)
+            return await self._begin(task, seed)
         except EnvironmentFault as fault:
             self._fault = str(fault)
             raise
@@ -133,14 +129,16 @@ class EnvironmentClient:
         """The result of a call to the worker; whatever went wrong there is a fault."""
         if seconds is None:
             seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
+        ended_before = self._worker.ended is not None
         try:
             return await asyncio.wait_for(call, seconds)
         except (CallFailed, RayError, TimeoutError) as error:
             fault = self._fault_of(error)
             self._counts = fault.kind is not FaultKind.DIED or not self._worker.told
             self._worker.told |= fault.kind is FaultKind.DIED
-            if fault.kind is FaultKind.MEMORY or not isinstance(error, CallFailed | RayTaskError):
-                self._open = False
+            ended = not isinstance(error, CallFailed | RayTaskError)
+            if fault.kind is FaultKind.MEMORY or ended:
+                self._open, self.lost, self.suspect = False, ended, ended and not ended_before
                 self._pool.replace(self._kind, self._worker, fault.kind)
             raise fault from error
 
@@ -200,7 +198,7 @@ class EnvironmentPool:
             worker.ended = why
             kind.replaced += 1
             ray.kill(worker.actor)
-            worker.heir = kind.workers[kind.workers.index(worker)] = self._launch(kind)
+            kind.workers[kind.workers.index(worker)] = self._launch(kind)
 
     def figures(self) -> tuple[EnvironmentFigures, ...]:
         """What the kinds that were opened are doing."""

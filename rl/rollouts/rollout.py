@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from rl.engine import EngineFault
 from rl.engines.figures import PoolFigures
 from rl.engines.pool import EnginePool
 from rl.engines.transfer import Begun, HandOver, Shapes, check_device
-from rl.hosting.environment_pool import EnvironmentPool
+from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
 from rl.hosting.figures import HostingFigures
 from rl.hosting.ray_runtime import RayRuntime
 from rl.policies.vision import load_vision
@@ -36,7 +37,7 @@ from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.loops import AgentLoops
 from rl.rollouts.stream import TrajectoryStream
 from warehouse.errors import RequestError
-from warehouse.records import Document, Trajectory
+from warehouse.records import Document, Failure, StopReason, Trajectory
 
 __all__ = ["RolloutConfig", "RolloutRequest", "Rollouts"]
 
@@ -52,6 +53,7 @@ class Rollouts:
         self._loops = loops
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
         self._places = asyncio.Semaphore(config.concurrency)
+        self._losses: deque[Failure] = deque()
         self._engines: EnginePool | None = None
         self.event_loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
@@ -156,6 +158,10 @@ class Rollouts:
         waiting = sum(map(len, list(self._streams)))
         return HostingFigures(waiting, self._environments.figures(), self._environments.health.figures())
 
+    def take_losses(self) -> list[Failure]:
+        """What was begun anew since the last call, each with what had broken it: for the lake's `failures`."""
+        return [self._losses.popleft() for _ in range(len(self._losses))]
+
     def close(self) -> None:
         """End streams, engines, environments, Ray if it was started here, and the thread. May be called twice."""
         if self.event_loop.is_closed():
@@ -205,15 +211,25 @@ class Rollouts:
 
     async def _one(self, request: RolloutRequest) -> Trajectory:
         async with self._places:
-            self._environments.health.check()
-            environment = self._environments.client(request.task.environment, request.trajectory_id)
-            try:
-                trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
-            finally:
-                self.pool.release(request.trajectory_id)
-                await environment.close()
+            suspected = False
+            while True:
+                trajectory, environment = await self._attempt(request)
+                if not environment.lost or trajectory.stop_reason is not StopReason.FAULT or (suspected and environment.suspect):
+                    return trajectory
+                suspected |= environment.suspect
+                self._losses.append(Failure(request.stage, "retried", str(trajectory.error), {"trajectory": trajectory.id}))
+
+    async def _attempt(self, request: RolloutRequest) -> tuple[Trajectory, EnvironmentClient]:
+        """A trajectory, and the environment that it was in."""
         self._environments.health.check()
-        return trajectory
+        environment = self._environments.client(request.task.environment, request.trajectory_id)
+        try:
+            trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
+        finally:
+            self.pool.release(request.trajectory_id)
+            await environment.close()
+        self._environments.health.check()
+        return trajectory, environment
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the event loop's thread."""

@@ -12,7 +12,10 @@ from warehouse.records import Task
 
 
 class FaultyEnvironment:
-    """Raises, hangs, blocks or kills its worker at `reset`, or does nothing wrong until an action says so."""
+    """Raises, hangs, blocks or kills its worker at `reset`, or does nothing wrong until an action says so.
+
+    It kills its worker always (`die`), or where a file is not there yet (`die unless FILE`), which is then.
+    """
 
     def __init__(self, seconds: float, dead: bool) -> None:
         self._seconds = seconds
@@ -30,7 +33,7 @@ class FaultyEnvironment:
             await asyncio.sleep(self._seconds)
         if task.question == "block":
             time.sleep(self._seconds)
-        if task.question == "die":
+        if task.question == "die" or (task.question.startswith("die unless ") and is_first(task.question.removeprefix("die unless "))):
             os._exit(1)
         return Observation("Look around.")
 
@@ -43,6 +46,15 @@ class FaultyEnvironment:
 
     async def close(self) -> None:
         pass
+
+
+def is_first(path: str) -> bool:
+    """Whether the file was not there; it is now."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def create(resources: Resources) -> FaultyEnvironment:

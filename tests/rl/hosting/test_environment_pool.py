@@ -195,15 +195,19 @@ async def kill_worker(pool: EnvironmentPool, name: str) -> None:
     os.kill(await worker.actor.__ray_call__.remote(lambda _: os.getpid()), signal.SIGKILL)
 
 
-async def test_a_trajectory_that_had_not_begun_begins_on_another_worker(pool: EnvironmentPool) -> None:
+async def test_a_trajectory_knows_that_its_worker_ended_and_whether_it_may_have_been_the_reason(pool: EnvironmentPool) -> None:
     await pool.open(FAULTY)
+    acting, thinking = (pool.client(FAULTY, name) for name in ("acting", "thinking"))
+    await asyncio.gather(*(client.reset(task("none"), 0) for client in (acting, thinking)))
     await kill_worker(pool, FAULTY)
-    clients = [pool.client(FAULTY, f"t{place}") for place in range(6)]
-    begun = await asyncio.gather(*(client.reset(task("none"), 0) for client in clients))
-    assert {observation.text for observation in begun} == {"Look around."}
-    for client in clients:
-        await client.close()
-    assert pool.health.faults(environment(FAULTY)) == 0
+    for client in (acting, thinking):
+        with pytest.raises(EnvironmentFault):
+            await client.step(Action("look", ""))
+    assert [(client.lost, client.suspect) for client in (acting, thinking)] == [(True, True), (True, False)]
+    broken = pool.client(FAULTY, "broken")
+    with pytest.raises(EnvironmentFault):
+        await broken.reset(task("raise"), 0)
+    assert (broken.lost, broken.suspect) == (False, False)
 
 
 async def test_the_gate_hears_of_a_dead_worker_once_however_many_trajectories_it_took_along(pool: EnvironmentPool) -> None:

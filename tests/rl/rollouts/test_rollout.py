@@ -93,7 +93,20 @@ def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Roll
 def test_a_dead_worker_is_replaced(rollouts: Rollouts) -> None:
     dead = rollouts.rollout([faulty("die")])[0]
     assert (dead.outcome, dead.error) == (Outcome.INVALID, "died: the environment's worker died")
+    assert [loss.item for loss in rollouts.take_losses()] == [{"trajectory": dead.id}], "it was begun anew once, and no more"
     assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3)))
+
+
+@pytest.mark.engine
+def test_what_was_on_a_worker_that_died_is_begun_anew(rollouts: Rollouts, tmp_path: Path) -> None:
+    rollouts.take_losses()
+    deadly = [replace(faulty(f"die unless {tmp_path / 'died'}"), trajectory_id=f"deadly{i}") for i in range(24)]
+    trajectories = rollouts.rollout(deadly)
+    losses = rollouts.take_losses()
+    assert [trajectory.error for trajectory in trajectories] == [None] * 24
+    assert {loss.item["trajectory"] for loss in losses} <= {request.trajectory_id for request in deadly}
+    assert {(loss.stage, loss.kind, loss.reason) for loss in losses} == {("rl", "retried", "died: the environment's worker died")}
+    assert rollouts.take_losses() == []
 
 
 @pytest.mark.engine
