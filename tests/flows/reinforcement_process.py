@@ -23,12 +23,14 @@ import torch
 from flows.runs import execute
 from flows.stages.reinforcement import reinforce
 from flows.workshop import workshop
+from rl.engines.figures import PoolFigures
+from rl.hosting.figures import HostingFigures
 from rl.policies.policy import load_policy
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from rl.rollouts.stream import TrajectoryStream
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, turn
-from warehouse.records import Call, StopReason, Trajectory, Turn
+from warehouse.records import Call, Failure, StopReason, Trajectory, Turn
 
 
 class ToyRollouts:
@@ -48,6 +50,18 @@ class ToyRollouts:
 
     def extend(self, stream: TrajectoryStream, requests: Sequence[RolloutRequest]) -> None:
         stream.extend(requests)
+
+    def figures(self) -> PoolFigures:
+        """There are no engines."""
+        return PoolFigures(0.0, (), 0, 0, 0, 0, 0, 0)
+
+    def hosting(self) -> HostingFigures:
+        """Nor environments."""
+        return HostingFigures(0, (), ())
+
+    def take_losses(self) -> list[Failure]:
+        """Nothing is lost."""
+        return []
 
     def close(self) -> None:
         """Nothing to end."""
