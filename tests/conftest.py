@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
 from itertools import combinations
@@ -14,12 +15,22 @@ from hypothesis import settings
 from flows.environment import quiet_libraries
 
 quiet_libraries()
+gc.disable()  # a fifth of the time that imports take; what they made is there for good, and is not looked at again
 settings.register_profile("untimed", deadline=None)  # how long an example takes says more of the machine than of the code
 settings.load_profile("untimed")
 
 MARKS = {"engine", "slow", "end_to_end", "long"}
 OF_ALL = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 NAMED = re.compile(r"\bpytest\.mark\.(\w+)")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # libraries look for leaks at the end
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -205,6 +205,7 @@ def test_weights_that_came_in_part_are_replaced_whole(engines: Rollouts, learner
     assert_same(said_by_files(engines, other_policy, 7), expected)
 
 
+@pytest.mark.long
 def test_y_engines_that_join_or_die_in_a_transfer_have_the_current_weights_and_the_next_is_sent_to_all(
     engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
 ) -> None:

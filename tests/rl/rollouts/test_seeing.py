@@ -142,6 +142,7 @@ def test_the_engine_refuses_placeholders_that_are_not_its_own(rollouts: Rollouts
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_what_was_seen_is_seen_anew_by_weights_that_come_in_the_middle(rollouts: Rollouts, seeing_policy: Path, tmp_path: Path) -> None:
     models = {0: load_policy(seeing_policy)[0], 1: load_policy(seeing_policy)[0]}
     with torch.no_grad():
