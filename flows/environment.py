@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 
 SETTINGS = {
     "DO_NOT_TRACK": "1",
@@ -25,5 +24,3 @@ def quiet_libraries() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    # TRL names the vLLM versions that its own generation was tested with; ours does not go through it.
-    warnings.filterwarnings("ignore", message="TRL currently supports vLLM")

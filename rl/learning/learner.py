@@ -20,8 +20,6 @@ from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.estimators import ESTIMATORS
 from rl.learning.adapters import adapter_arguments
@@ -35,6 +33,7 @@ from rl.learning.filters import Collected, Drop, Filter
 from rl.learning.likelihoods import crossed, prompt_information, ratio_figures, staleness_figures
 from rl.learning.signs import SignMonitor
 from rl.learning.training import gather_policy, trainer_arguments, write_policy
+from rl.learning.trl_trainers import GRPOConfig, GRPOTrainer
 from rl.policies.policy import as_saved, save_policy
 from rl.policies.vision import Vision
 from warehouse.records import Trajectory

@@ -11,14 +11,13 @@ from typing import Any
 from datasets import Dataset
 from torch import Tensor
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
-from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
 from rl.config import RayConfig, SupervisedConfig
 from rl.learning.adapters import adapter_arguments
 from rl.learning.optimizers import optimizer_factory
 from rl.learning.packing import PackingCollator, pack_examples, packed_share
 from rl.learning.training import OnMetric, TrainResult, last_figures, run_trainer, trainer_arguments, write_policy
+from rl.learning.trl_trainers import SFTConfig, SFTTrainer
 from rl.policies.examples import EncodedExample, encode_examples
 from rl.policies.policy import load_policy
 from warehouse.digests import seed_from

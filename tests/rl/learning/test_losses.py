@@ -12,14 +12,13 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.estimators import ESTIMATORS
 from rl.learning.batches import Row, collate_rows, rows_of
 from rl.learning.config import CRITICS, ReinforceConfig
 from rl.learning.filters import Collected
 from rl.learning.learner import ReinforceTrainer
+from rl.learning.trl_trainers import GRPOConfig, GRPOTrainer
 from rl.policies.policy import load_policy
 from tests.rl.toy import sample_pairs
 from warehouse.records import Outcome, Trajectory
