@@ -8,7 +8,7 @@ lockstep: the same heavy-tailed tools, all generate and all act (benchmarks/lock
 TRL: `GRPOTrainer` with `environment_factory`; its engine is transformers where there is no GPU (benchmarks/trl_search.py)
 
 Rounds are interleaved; the table has the median of each and its ratio to what it is compared with. A home gives policy, documents and tasks
-(its suite `held_out`); it is only read.
+(those of its suite `held_out`, then those of training); it is only read.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_bench(home: Path, policy: str, layers: int | None, count: int, in_fligh
     config = Home(home).load()
     with Lake(home, read_only=True) as lake:
         rows = lake.query(
-            "SELECT key, question, answers, hops FROM tasks WHERE split = 'held_out' ORDER BY key LIMIT ?", [count]
+            "SELECT key, question, answers, hops FROM tasks WHERE split IN ('held_out', 'train') ORDER BY split, key LIMIT ?", [count]
         ).to_pylist()
     tasks = [Task(row["key"], PLAIN, row["question"], tuple(row["answers"]), hops=row["hops"]) for row in rows]
     copy = Path(shutil.copytree(home / "policies" / policy, folder / policy))
