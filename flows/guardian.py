@@ -92,12 +92,43 @@ def token_of(process: int) -> str | None:
 
 
 def end(token: str) -> None:
-    """Ask the carriers of `token` to end, and end those that do not."""
-    _signal(carriers(token), signal.SIGTERM)
+    """Ask the carriers of `token` and what they have started to end, and end those that do not."""
+    ours = _families(carriers(token))
+    _signal(list(ours), signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
-    while carriers(token) and time.monotonic() < deadline:
+    while (left := _left(ours, token)) and time.monotonic() < deadline:
         time.sleep(0.2)
-    _signal(carriers(token), signal.SIGKILL)
+    _signal(left, signal.SIGKILL)
+
+
+def _families(processes: list[int]) -> dict[int, str]:
+    """The processes with their children, their children's, and so on, each with the moment of its start.
+
+    Ray's agents write their title over their environment, and so carry no token any longer.
+    """
+    everyone = {int(folder.name): found for folder in Path("/proc").iterdir() if folder.name.isdigit() and (found := _origin(folder))}
+    families, waiting = dict[int, str](), list(processes)
+    while waiting:
+        process = waiting.pop()
+        if process in everyone and process not in families:
+            families[process] = everyone[process][1]
+            waiting += [child for child, (parent, _) in everyone.items() if parent == process]
+    return families
+
+
+def _origin(folder: Path) -> tuple[int, str] | None:
+    """The parent of a process and the moment of its start; None where it has ended."""
+    try:
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else (int(fields[1]), fields[19])
+
+
+def _left(ours: dict[int, str], token: str) -> list[int]:
+    """Those of `ours` that are still there, and carriers of `token` that have come since."""
+    there = [process for process, start in ours.items() if (found := _origin(Path(f"/proc/{process}"))) and found[1] == start]
+    return [*there, *(process for process in carriers(token) if process not in ours)]
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:

@@ -36,7 +36,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[FaultKind], 
     folder.mkdir()
     disk = can_mount(folder)
     kinds = [kind for kind in FaultKind if disk or kind is not FaultKind.DISK]
-    command = f"{FLYWHEEL} drill --profile {PROFILE} --dir {folder} --faults {len(kinds)} --kinds {','.join(kinds)} --every 8 --json"
+    command = f"{FLYWHEEL} drill --profile {PROFILE} --dir {folder} --faults {len(kinds)} --kinds {','.join(kinds)} --every 15 --json"
     mount = f"mount -t tmpfs -o size=400m tmpfs {folder} && " if disk else ""
     script = f"{mount}{command} > {first}; {command} > {second} 2> {said}"
     done = subprocess.run([*(OWN_DISK if disk else ["sh", "-c"]), script], capture_output=True, text=True, timeout=850)
