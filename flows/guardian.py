@@ -80,13 +80,12 @@ def carriers(token: str) -> list[int]:
 def token_of(process: int) -> str | None:
     """The token that everything bears which `process` started; None where it is no run, or its guardian is not there yet."""
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
+        if folder.name.isdigit() and (found := _origin(folder)) and found[0] == process:
             try:
-                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
                 command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if parent == str(process) and __file__ in command:
+            if __file__ in command:
                 return command[command.index(__file__) + 1]
     return None
 
