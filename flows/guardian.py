@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
+KEEP_ENVIRONMENT = "SPT_NOENV"
+"""Heard by setproctitle, in Ray and in vLLM: a process that takes a title does not write it over its environment, and so its token."""
 GRACE_SECONDS = 3.0
 """How long they have to end by themselves after SIGTERM."""
 FAREWELL_SECONDS = 3.0
@@ -38,6 +40,7 @@ def start_guardian() -> None:
     command = [sys.executable, "-I", "-S", __file__, token, str(gather_files())]
     _keep.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True))
     os.environ[TOKEN] = token
+    os.environ[KEEP_ENVIRONMENT] = "1"
 
 
 _keep: list[subprocess.Popen[bytes]] = []
@@ -80,54 +83,24 @@ def carriers(token: str) -> list[int]:
 def token_of(process: int) -> str | None:
     """The token that everything bears which `process` started; None where it is no run, or its guardian is not there yet."""
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and (found := _origin(folder)) and found[0] == process:
+        if folder.name.isdigit():
             try:
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
                 command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if __file__ in command:
+            if parent == str(process) and __file__ in command:
                 return command[command.index(__file__) + 1]
     return None
 
 
 def end(token: str) -> None:
-    """Ask the carriers of `token` and what they have started to end, and end those that do not."""
-    ours = _families(carriers(token))
-    _signal(list(ours), signal.SIGTERM)
+    """Ask the carriers of `token` to end, and end those that do not."""
+    _signal(carriers(token), signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
-    while (left := _left(ours, token)) and time.monotonic() < deadline:
+    while carriers(token) and time.monotonic() < deadline:
         time.sleep(0.2)
-    _signal(left, signal.SIGKILL)
-
-
-def _families(processes: list[int]) -> dict[int, str]:
-    """The processes with their children, their children's, and so on, each with the moment of its start.
-
-    Ray's agents write their title over their environment, and so carry no token any longer.
-    """
-    everyone = {int(folder.name): found for folder in Path("/proc").iterdir() if folder.name.isdigit() and (found := _origin(folder))}
-    families, waiting = dict[int, str](), list(processes)
-    while waiting:
-        process = waiting.pop()
-        if process in everyone and process not in families:
-            families[process] = everyone[process][1]
-            waiting += [child for child, (parent, _) in everyone.items() if parent == process]
-    return families
-
-
-def _origin(folder: Path) -> tuple[int, str] | None:
-    """The parent of a process and the moment of its start; None where it has ended."""
-    try:
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else (int(fields[1]), fields[19])
-
-
-def _left(ours: dict[int, str], token: str) -> list[int]:
-    """Those of `ours` that are still there, and carriers of `token` that have come since."""
-    there = [process for process, start in ours.items() if (found := _origin(Path(f"/proc/{process}"))) and found[1] == start]
-    return [*there, *(process for process in carriers(token) if process not in ours)]
+    _signal(carriers(token), signal.SIGKILL)
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:
