@@ -69,7 +69,7 @@ def _take(shop: Workshop, turn: int, step: Step) -> None:
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
     """Run the wheel, or say that nothing is to do; returns the rows of the table of success."""
     if is_done(home, turns):
-        log.info("nothing to do: %s turn%s of %s done", turns, " is" if turns == 1 else "s are", home.root)
+        log.info("nothing to do: %s %s done in %s", turns, "turn is" if turns == 1 else "turns are", home.root)
     else:
         with quiet_prefect(home.root), tags("flywheel"):
             wheel_flow(home=home.root, turns=turns)
