@@ -11,7 +11,7 @@ from rich.table import Table
 from flows.drill.work import DrillResult
 
 COUNTED = ("committed", "invalid")
-"""Checks whose number is worth a look where they held, too."""
+"""Checks that find a number."""
 
 
 def print_drill(result: DrillResult) -> None:
@@ -39,12 +39,13 @@ def _faults_table(result: DrillResult) -> Table:
 
 
 def _homes_table(result: DrillResult) -> Table:
-    """Homes down, checks across; those that tell a number tell it in a few words."""
+    """Homes down; what was counted, and how many of the checks held."""
     names = [check.name for check in result.homes[0].checks] if result.homes else []
-    table = Table("home", "faults", "drivers", *names, title="what held", title_justify="left")
+    table = Table("home", "faults", "drivers", *COUNTED, "held", title=f"looked at: {', '.join(names)}", title_justify="left")
     for home in result.homes:
-        cells = ((check.found if check.name in COUNTED else "yes") if check.held else "[bold]NO[/bold]" for check in home.checks)
-        table.add_row(home.home, str(home.faults), str(home.drivers), *cells)
+        counted = (check.found if check.held else "[bold]NO[/bold]" for check in home.checks if check.name in COUNTED)
+        held = sum(check.held for check in home.checks)
+        table.add_row(home.home, str(home.faults), str(home.drivers), *counted, f"{held} of {len(home.checks)}")
     return table
 
 
