@@ -14,7 +14,7 @@ import pytest
 
 from flows.drill.faults import FaultKind
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(1500)]
 
 PROFILE = Path(__file__).parent / "small.toml"
 FLYWHEEL = Path(sys.executable).parent / "flywheel"
@@ -39,7 +39,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[FaultKind], 
     command = f"{FLYWHEEL} drill --profile {PROFILE} --dir {folder} --faults {2 * len(kinds)} --kinds {','.join(kinds)} --every 20 --json"
     mount = f"mount -t tmpfs -o size=400m tmpfs {folder} && " if disk else ""
     script = f"{mount}{command} > {first}; {command} > {second} 2> {said}"
-    done = subprocess.run([*(OWN_DISK if disk else ["sh", "-c"]), script], capture_output=True, text=True, timeout=850)
+    done = subprocess.run([*(OWN_DISK if disk else ["sh", "-c"]), script], capture_output=True, text=True, timeout=1450)
     assert done.returncode == 0, done.stderr[-3000:]
     return kinds, json.loads(first.read_text()), json.loads(second.read_text()), said.read_text()
 
