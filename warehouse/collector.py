@@ -1,7 +1,7 @@
 """Garbage collection, put off while many records become rows or rows records.
 
 That makes hundreds of thousands of small objects, all of which live on. Looking through everything that a process holds again and again
-meanwhile took a quarter of the time of storing ten thousand trajectories.
+meanwhile took a fifth of the time of storing ten thousand trajectories.
 """
 
 from __future__ import annotations

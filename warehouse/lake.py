@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from warehouse import rows
 from warehouse.catalogue import NAME, Place, attach_statement, connect_to_files, connect_to_read, cursor_in_lake
-from warehouse.collector import put_off_collection
 from warehouse.errors import RequestError
 from warehouse.migrations import check_readable, migrate
 from warehouse.queries import first_paragraph, run_query
@@ -67,7 +66,6 @@ class Lake:
         if self._reading is not None:
             self._reading.close()
 
-    @put_off_collection()
     def add(self, records: Iterable[Record]) -> None:
         """Stores the records that are not there yet, of whatever kinds, in one commit; those that are there stay as they are."""
         groups = rows.grouped(records)
@@ -82,7 +80,6 @@ class Lake:
 
         self.write(work)
 
-    @put_off_collection()
     def replace(self, records: Iterable[Record]) -> None:
         """Stores the records in one commit, in the place of those with the same keys."""
         groups = rows.grouped(records)
@@ -116,7 +113,6 @@ class Lake:
         found = self._with_cursor(lambda cursor: rows.existing_keys(cursor, table, wanted))
         return {key[0] for key in found} if single else set(found)
 
-    @put_off_collection()
     def read(self, kind: type[R], where: str = "TRUE", parameters: Sequence[Any] = (), at: int | None = None) -> list[R]:
         """Records of one kind that meet the SQL condition `where`, ordered by key; `at` reads an earlier snapshot."""
         version = "" if at is None else f"AT (VERSION => {int(at)})"

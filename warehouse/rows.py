@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import NAME
+from warehouse.collector import put_off_collection
 from warehouse.columns import PIECE_ROWS, Table
 from warehouse.records import Call, Image, Trajectory, Turn
 from warehouse.schema import IMAGES, TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_images, owned_turns
@@ -32,6 +33,7 @@ _PIECES_AHEAD = 6
 """Pieces that may be encoded before DuckDB asks for them: a few tens of megabytes of turns."""
 
 
+@put_off_collection()
 def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
     """Records by kind and by key; of several with one key the last counts."""
     kinds: dict[type, list[Record]] = defaultdict(list)
@@ -62,6 +64,7 @@ def _near(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
     return f'"{table.key[0]}" BETWEEN ? AND ?', [min(first), max(first)]
 
 
+@put_off_collection()
 def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
     """Appends a row for each record; the turns of trajectories, their calls, and images that are not there yet go with them."""
     if not records:
@@ -106,6 +109,7 @@ def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
         delete(cursor, TOOL_CALLS, keys)
 
 
+@put_off_collection()
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
     """The records whose rows meet `where`, in the order of their keys.
 

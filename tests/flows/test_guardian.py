@@ -61,8 +61,7 @@ def test_a_child_in_its_own_session_ends_after_sigkill_of_its_parent_and_its_fil
 def test_rays_agents_end_with_their_run_though_they_take_titles_and_what_started_them_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", WITH_RAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        while "up" not in parent.stdout.readline():
-            continue
+        assert any("up" in line for line in parent.stdout), "it ended before Ray was up"
         deadline = time.monotonic() + 60
         while len(agents := titled("ray::", parent.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
