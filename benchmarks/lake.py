@@ -3,7 +3,7 @@
 ingest     N trajectories of five turns on average, records in, against DuckDB's own COPY of the same rows to Parquet, batch by batch
 views      every view and macro over that lake, each read whole, in a process whose peak memory is told
 processes  eight processes that write and two that compact and read, for S seconds; then nothing may be lost, doubled or torn
-step       what RL asks of the lake in a step, done again with the steps of a run (`--run HOME`, on a copy), beside the time they took
+step       how long the RL steps of a run (`--run HOME`) waited for the lake, as a share of them
 
 Lengths are those of search trajectories: prompts of 150 tokens, actions of 10 to 50, observations of 30 to 150, four characters a token.
 """
@@ -42,7 +42,6 @@ from warehouse import (
     Outcome,
     Policy,
     Record,
-    RewardPart,
     Score,
     StopReason,
     Task,
@@ -248,50 +247,23 @@ def processes(home: Path, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def steps(run: Path, home: Path, count: int) -> dict[str, Any]:
-    """Seconds that the last `count` steps of the RL in the home `run` took, and those of the lake in them, on a copy of its lake.
-
-    A step looks for what is stored of it, stores its trajectories with their scores and the parts of their rewards, and its figures.
-    """
-    shutil.copytree(run / "lake", home / "lake")
-    with Lake(home) as lake:
-        taken = lake.query(STEPS, [count]).to_pylist()
-        clock = Clock()
-        for one in taken:
-            replay(lake, one["policy"], one["step"], clock)
-        (stored,) = lake.query("SELECT count(*) AS n FROM trajectories").column("n").to_pylist()
-    whole = sum(one["seconds"] for one in taken)
-    return {
-        "steps": len(taken), "trajectories_in_lake": stored, "lake_seconds_a_step": statistics.mean(clock.walls),
-        "median": statistics.median(clock.walls), "longest": max(clock.walls), "lake_processor_a_step": clock.processor / len(taken),
-        "step_seconds": whole / len(taken), "share": sum(clock.walls) / whole, "share_of_processor": clock.processor / whole,
-    }  # fmt: skip
+def steps(run: Path) -> dict[str, Any]:
+    """Seconds of the RL steps of the home `run`, and how long they waited for the lake, as the run itself has measured them."""
+    with Lake(run, read_only=True) as lake:
+        (figures,) = lake.query(STEPS).to_pylist()
+    if not figures["steps"]:
+        raise SystemExit(f"The lake in {run} has no RL step that says how long it waited for the lake: run `flywheel train rl` there.")
+    return dict(figures)
 
 
 STEPS = """
-SELECT policy, step, seconds FROM (
-    SELECT policy, step, min(recorded) AS began,
-        epoch(min(recorded) - lag(min(recorded)) OVER (PARTITION BY policy ORDER BY step)) AS seconds
-    FROM trajectories WHERE stage = 'rl' GROUP BY policy, step
-) WHERE seconds IS NOT NULL ORDER BY began DESC LIMIT ?
+WITH s AS (
+    SELECT run_id, step, max(value) FILTER (name = 'lake_seconds') AS lake, max(value) FILTER (name = 'step_time') AS whole
+    FROM metrics WHERE stage = 'rl' GROUP BY ALL HAVING lake IS NOT NULL AND whole IS NOT NULL
+)
+SELECT (SELECT count(*) FROM trajectories) AS trajectories_in_lake, count(*) AS steps, median(lake) AS median, max(lake) AS longest,
+    avg(lake) AS lake_seconds_a_step, avg(whole) AS step_seconds, sum(lake) / sum(whole) AS share FROM s
 """
-
-
-def replay(lake: Lake, policy: str, step: int, clock: Clock) -> None:
-    """Times the lake's work in one step, whose records are taken out first."""
-    where, parameters = "stage = 'rl' AND step = ? AND policy = ?", [step, policy]
-    runs = lake.trajectories(where, parameters)
-    owners = "trajectory_id IN (SELECT unnest(?))", [[run.id for run in runs]]
-    scores, parts = lake.scores(*owners), lake.read(RewardPart, *owners)
-    figures = [one for one in lake.metrics(policy) if one.stage == "rl" and one.step == step]
-    lake.remove(Trajectory, [run.id for run in runs])
-    lake.remove(Score, [(one.trajectory_id, one.verifier, one.version) for one in scores])
-    lake.remove(RewardPart, [(one.trajectory_id, one.name) for one in parts])
-    lake.remove(Metric, [(one.run_id, one.stage, one.name, one.step) for one in figures])
-    with clock.running():
-        assert lake.trajectories(where, parameters) == []
-        lake.add([*runs, *scores, *parts])
-        lake.add(figures)
 
 
 TORN = """
@@ -341,7 +313,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--part", choices=("ingest", "views", "processes", "step"))
     parser.add_argument("--run", type=Path, help="home of a run with RL, for the part step")
-    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--home", type=Path)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
@@ -374,7 +345,7 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         case "processes":
             return {"processes": processes(home / "together", given.seconds)}
         case "step":
-            return {"step": steps(given.run, home, given.steps)}
+            return {"step": steps(given.run)}
     options = ["--size", str(given.size), "--seconds", str(given.seconds), "--repeats", str(given.repeats)]
     return {part: in_fresh_process(part, home, options) for part in ("ingest", "views", "processes")}
 

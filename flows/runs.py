@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from flows.operations.budgets import BudgetSpent, Meter
 from flows.progress import StageProgress
-from warehouse import Failure, Lake, Metric, Run
+from warehouse import Failure, Lake, Metric, Record, Run
 from warehouse.digests import digest
 
 log = logging.getLogger("flywheel")
 
 FLUSH_SECONDS = 3.0
-"""How long a metric may wait before it is in the lake: one commit for many figures."""
+"""How long a record may wait before it is in the lake: one commit for many figures."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class StageRun:
     figures: dict[str, float] = field(default_factory=dict)
     first_step: int = 0
     began: float = field(default_factory=time.time)
-    _waiting: list[Metric] = field(default_factory=list)
+    _waiting: list[Record] = field(default_factory=list)
     _flushed: float = field(default_factory=time.monotonic)
     _shown: float = 0.0
 
@@ -52,13 +52,17 @@ class StageRun:
     def metric(self, step: int, figures: Mapping[str, float]) -> bool:
         """Store the figures of one step, and show them now and then; returns whether the stage is to stop here."""
         run = self.run
-        self._waiting += [Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items()]
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
+        self.keep(Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items())
         self._show(step, figures)
         self._move(step)
         self.figures = dict(figures)
         return self.spent()
+
+    def keep(self, records: Iterable[Record]) -> None:
+        """Store records that nobody waits for; a checkpoint that passes over the step that they are of is to `flush` before."""
+        self._waiting += records
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
 
     def advance(self, done: int, total: int) -> None:
         """Tell how far the work is where it has no figures of its own: trajectories of an evaluation, for example."""
@@ -81,7 +85,7 @@ class StageRun:
         return self.stopped is not None
 
     def flush(self) -> None:
-        """Commit the figures that wait."""
+        """Commit the records that wait."""
         if self._waiting:
             self.lake.add(self._waiting)
         self._waiting, self._flushed = [], time.monotonic()
@@ -136,6 +140,7 @@ def execute(
         figures = work(at_work)
         at_work.flush()
     except BaseException:
+        at_work.flush()
         lake.replace([replace(run, state="failed", finished=datetime.now(UTC))])
         raise
     finished = datetime.now(UTC)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, chain, pairwise
+from struct import Struct
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 Encode = Callable[[Sequence[Any]], pa.Array]
@@ -35,12 +35,25 @@ def _scalar(sql: str, arrow: pa.DataType) -> Kind:
     return Kind(sql, partial(pa.array, type=arrow), pa.Array.to_pylist)
 
 
-def _encode_list(values: Sequence[Sequence[Any]], arrow: pa.DataType) -> pa.Array:
-    offsets = [0, *accumulate(map(len, values))]
-    flat = chain.from_iterable(values)
-    # Numbers go straight into their buffer, a third faster than through a list.
-    whole = list(flat) if pa.types.is_string(arrow) else np.fromiter(flat, arrow.to_pandas_dtype(), offsets[-1])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(whole, arrow))
+def _encode_texts(values: Sequence[Sequence[str]]) -> pa.Array:
+    return pa.ListArray.from_arrays(_offsets(values), pa.array(list(chain.from_iterable(values)), pa.string()))
+
+
+def _encode_numbers(values: Sequence[Sequence[float]], arrow: pa.DataType, code: str) -> pa.Array:
+    # Packed row by row, numbers take less than half the time that NumPy or Arrow need for each Python object.
+    packed = b"".join([_packer(code, len(row))(*row) for row in values])
+    offsets = _offsets(values)
+    flat = pa.Array.from_buffers(arrow, offsets[-1].as_py(), [None, pa.py_buffer(packed)])
+    return pa.ListArray.from_arrays(offsets, flat)
+
+
+@lru_cache(maxsize=8_192)
+def _packer(code: str, length: int) -> Callable[..., bytes]:
+    return Struct(f"{length}{code}").pack
+
+
+def _offsets(values: Sequence[Sequence[Any]]) -> pa.Array:
+    return pa.array([0, *accumulate(map(len, values))], pa.int32())
 
 
 def _decode_list(array: pa.Array) -> list[tuple[Any, ...]]:
@@ -54,18 +67,18 @@ def _values(array: pa.Array) -> list[Any]:
     return list(array.to_pylist())
 
 
-def _list(sql: str, arrow: pa.DataType) -> Kind:
-    return Kind(sql, partial(_encode_list, arrow=arrow), _decode_list)
+def _numbers(sql: str, arrow: pa.DataType, code: str) -> Kind:
+    """Lists of numbers; `code` is what `struct` calls their type."""
+    return Kind(sql, partial(_encode_numbers, arrow=arrow, code=code), _decode_list)
 
 
 _SEGMENT = pa.struct([("text", pa.string()), ("trained", pa.bool_())])
 
 
 def _encode_segments(values: Sequence[Sequence[tuple[str, bool]]]) -> pa.Array:
-    offsets = pa.array([0, *accumulate(map(len, values))], pa.int32())
     flat = list(chain.from_iterable(values))
     texts, trained = pa.array([text for text, _ in flat], pa.string()), pa.array([flag for _, flag in flat], pa.bool_())
-    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([texts, trained], fields=list(_SEGMENT)))
+    return pa.ListArray.from_arrays(_offsets(values), pa.StructArray.from_arrays([texts, trained], fields=list(_SEGMENT)))
 
 
 def _decode_segments(array: pa.Array) -> list[tuple[tuple[str, bool], ...]]:
@@ -105,11 +118,7 @@ def _decode_triples(array: pa.Array) -> list[tuple[tuple[str, ...], ...]]:
 
 def _encode_times(values: Sequence[datetime | None]) -> pa.Array:
     """Times as UTC without a zone: a plain client then needs no time zone data to show them. Naive ones are UTC already."""
-    return pa.array([None if value is None else _utc(value).replace(tzinfo=None) for value in values], pa.timestamp("us"))
-
-
-def _utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return pa.array(values, pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
 
 
 def _decode_times(array: pa.Array) -> list[datetime | None]:
@@ -130,9 +139,9 @@ BYTES = _scalar("BLOB", pa.large_binary())
 INTEGER = _scalar("BIGINT", pa.int64())
 REAL = _scalar("DOUBLE", pa.float64())
 FLAG = _scalar("BOOLEAN", pa.bool_())
-TEXTS = _list("VARCHAR[]", pa.string())
-INTEGERS = _list("INTEGER[]", pa.int32())
-REALS = _list("DOUBLE[]", pa.float64())
+TEXTS = Kind("VARCHAR[]", _encode_texts, _decode_list)
+INTEGERS = _numbers("INTEGER[]", pa.int32(), "i")
+REALS = _numbers("DOUBLE[]", pa.float64(), "d")
 SEGMENTS = Kind("STRUCT(text VARCHAR, trained BOOLEAN)[]", _encode_segments, _decode_segments)
 JSON = Kind("JSON", _encode_json, _decode_json)
 TRIPLES = Kind("JSON", _encode_json, _decode_triples)

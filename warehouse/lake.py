@@ -5,7 +5,9 @@ Every batch is one commit, every write is idempotent by key, and any number of p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -44,6 +46,8 @@ class Lake:
     A lake that may be written is made where it is missing and brought to this program's version where it is older; with
     `read_only=True` a missing one and an older one are a `RequestError`. A newer one always is.
 
+    `seconds` is how long its users have waited for it to store and to read records.
+
     Args:
         storage: where a new lake keeps its catalogue and data; None is the home, and for a lake that is there, where it is.
     """
@@ -51,6 +55,7 @@ class Lake:
     def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
         self.place = Place(Path(home), settle(Place(Path(home)).folder, storage)) if not read_only else Place.of(home)
         self.read_only = read_only
+        self.seconds = 0.0
         self._reading: duckdb.DuckDBPyConnection | None = None
         self._connection = self._open_to_read() if read_only else self._open_to_write()
 
@@ -103,7 +108,8 @@ class Lake:
         """Runs `work` with a cursor as one transaction; it must bear being run again after a conflict."""
         if self.read_only:
             raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
-        return commit(self._connection, self.place, work)
+        with self._timed():
+            return commit(self._connection, self.place, work)
 
     def existing(self, kind: type, keys: Iterable[Any]) -> set[Any]:
         """Those of `keys` that are stored: plain values where the kind has one key column (`id`, `key`), else tuples."""
@@ -183,12 +189,20 @@ class Lake:
 
     def _with_cursor(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """Reads in one transaction, so that several statements see one snapshot."""
-        with cursor_in_lake(self._connection) as cursor:
+        with self._timed(), cursor_in_lake(self._connection) as cursor:
             cursor.begin()
             try:
                 return work(cursor)
             finally:
                 cursor.rollback()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def _reader(self) -> duckdb.DuckDBPyConnection:
         if self.read_only:

@@ -50,9 +50,10 @@ class Making:
 
     def stored(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
         """Those of them that the lake has, by id."""
-        wanted, steps = {request.trajectory_id for request in requests}, {request.step for request in requests}
-        condition = "stage = 'rl' AND list_contains(?, step) AND policy = ?"
-        found = self.shop.lake.trajectories(condition, [sorted(step for step in steps if step is not None), self.policy]) if steps else []
+        wanted = {request.trajectory_id for request in requests}
+        steps = [request.step for request in requests if request.step is not None]
+        condition = "stage = 'rl' AND step BETWEEN ? AND ? AND policy = ?"  # which files' statistics can answer
+        found = self.shop.lake.trajectories(condition, [min(steps), max(steps), self.policy]) if steps else []
         return {trajectory.id: trajectory for trajectory in found if trajectory.id in wanted}
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
@@ -75,7 +76,7 @@ class Making:
 
     def record_drops(self, step: int, drops: Sequence[Drop]) -> None:
         """Keep what is not trained on, and why."""
-        self.shop.lake.add([self._failure(step, drop) for drop in drops])
+        self.run.keep(self._failure(step, drop) for drop in drops)
 
     def record_batch(self, step: int, trajectories: Sequence[Trajectory], reused: Sequence[Trajectory]) -> None:
         """Keep what a step learns from, before it does."""

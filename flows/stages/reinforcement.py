@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from flows.workshop import Workshop
 from rl.learning.curriculum import Curriculum, CurriculumConfig
 from rl.learning.reinforce import train_reinforce
 from rl.learning.replay import ReplayBuffer
-from warehouse import Lake, Task
+from warehouse import Task
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
@@ -47,7 +47,7 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
         source.before_update()
         shop.running.load_weights(path, version)
 
-    parts = {"curriculum": curriculum, "source": source, "lake": LakeMark(shop.lake)}
+    parts = {"curriculum": curriculum, "source": source, "lake": LakeMark(run)}
     with closing(source):
         result = train_reinforce(
             start,
@@ -55,7 +55,7 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
             config,
             source.collect,
             publish,
-            run.metric,
+            LakeClock(run).metric,
             seed,
             parts,
             on_breach=making.record_breach,
@@ -64,6 +64,22 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
             hand_over=hand_over_of(shop, source),
         )
     return finish(shop, run, turn, "rl", parent, result, variant)
+
+
+@dataclass(slots=True)
+class LakeClock:
+    """Tells with the figures of each step how long it waited for the lake: `lake_seconds`."""
+
+    run: StageRun
+    _until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._until = self.run.lake.seconds
+
+    def metric(self, step: int, figures: Mapping[str, float]) -> bool:
+        """As `StageRun.metric`."""
+        before, self._until = self._until, self.run.lake.seconds
+        return self.run.metric(step, {**figures, "lake_seconds": self._until - before})
 
 
 def source_of(making: Making, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> Sampling | Continuous:
@@ -92,18 +108,20 @@ def hand_over_of(shop: Workshop, source: Sampling | Continuous) -> HandOver | No
 class LakeMark:
     """The snapshot of the lake that a checkpoint belongs to; a run does not go on over a lake that lacks what it has stored."""
 
-    lake: Lake
+    run: StageRun
 
     def state_dict(self) -> dict[str, Any]:
-        """The snapshot now."""
-        return {"snapshot": self.lake.snapshot()}
+        """The snapshot now, with all that the steps until here recorded: a run that goes on does not make them again."""
+        self.run.flush()
+        return {"snapshot": self.run.lake.snapshot()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises RequestError where the lake is an older one."""
-        now = self.lake.snapshot()
+        lake = self.run.lake
+        now = lake.snapshot()
         if now < state["snapshot"]:
             raise RequestError(
-                f"The checkpoint was written at snapshot {state['snapshot']} of the lake, and that in {self.lake.place.home} is at {now}: "
+                f"The checkpoint was written at snapshot {state['snapshot']} of the lake, and that in {lake.place.home} is at {now}: "
                 f"bring back the lake that belongs to it, or remove the run's checkpoints to begin anew."
             )
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flows.runs import StageRun, execute
+from flows.stages.reinforcement import LakeMark
 from warehouse import Lake
 
 
@@ -30,14 +31,26 @@ def test_a_stage_is_done_once_and_says_what_it_found(tmp_path: Path) -> None:
 
 def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
     def fail(run: StageRun) -> dict[str, Any]:
+        run.metric(1, {"loss": 3.0})
         raise OSError("the disk is full")
 
     with Lake(tmp_path) as lake:
         with pytest.raises(OSError, match="full"):
             execute(lake, "t1-cpt", "cpt", 1, {}, fail)
         assert [run.state for run in lake.runs()] == ["failed"]
+        assert [figure.value for figure in lake.metrics("t1-cpt")] == [3.0]
         assert execute(lake, "t1-cpt", "cpt", 1, {}, work)[0] is True
         assert [run.state for run in lake.runs()] == ["completed"]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_rl_has_the_figures_of_its_steps_in_the_lake(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        execute(lake, "t1-rl", "rl", 1, {}, work)
+        run = StageRun(lake, lake.runs("id = 't1-rl'")[0])
+        run.metric(3, {"loss": 0.5})
+        assert LakeMark(run).state_dict() == {"snapshot": lake.snapshot()}
+        assert 0.5 in [figure.value for figure in lake.metrics("t1-rl")]
 
 
 @pytest.mark.slow
