@@ -3,7 +3,9 @@
 For each claim a reference and variants that differ from it in one thing, on the same tasks and with the same seeds; what is compared
 is greedy success on held-out tasks after RL, and where pre-training is in question the last loss of SFT too. Each variant has a
 home for each seed under `--home`. Those that are done are passed over and those that were cut short go on, so the same command goes on
-where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page.
+where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a variant came to on a
+seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is not run again: seeds may
+be run side by side, one command each, or on several machines.
 
 A seed has a world, questions, a tokenizer and first weights of its own. `start` is what the variants of a seed share: synthesis, CPT on
 FAS, SFT. A variant is a copy of it (or of `grpo`, whose trajectories HAS rewrites) in which the stages that it changes are done
@@ -17,7 +19,7 @@ import argparse
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,10 +33,11 @@ from flows.runs import StageRun, execute
 from flows.workshop import Workshop, workshop
 from rl.learning.signs import Unhealthy
 from warehouse import Lake
-from warehouse.digests import seed_from
+from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 
 SIZES = Path(__file__).with_suffix(".toml")
+RESULTS = SIZES.with_suffix(".jsonl")
 SUITE = "held_out"
 STAGES = ("cpt", "sft", "rl")
 TABLE = "<!-- benchmarks/ablations.py writes this table -->"
@@ -119,6 +122,33 @@ class Result:
 
     success: float
     sft_loss: float
+
+
+Results = Mapping[tuple[str, int], Result]
+"""By variant and seed."""
+
+
+def settings_digest(variant: Variant) -> str:
+    """What a result holds for: the variant and all that it shares with the others."""
+    return digest([SIZES.read_text(), asdict(variant)])
+
+
+def read_results(path: Path) -> dict[tuple[str, int], Result]:
+    """The results in `path` that were had under the present settings."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    present = {name: settings_digest(variant) for name, variant in VARIANTS.items()}
+    return {
+        (line["variant"], line["seed"]): Result(line["success"], line["sft_loss"])
+        for line in lines
+        if present.get(line["variant"]) == line["settings"]
+    }
+
+
+def keep_result(path: Path, variant: Variant, seed: int, result: Result) -> None:
+    """Append a line to `path`."""
+    line = {"variant": variant.name, "seed": seed, **asdict(result), "settings": settings_digest(variant)}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def run_variant(root: Path, variant: Variant, seed: int) -> None:
@@ -229,14 +259,13 @@ def read_result(home: Home, variant: Variant) -> Result | None:
     return None if row["success"] is None else Result(row["success"], loss)
 
 
-def table(root: Path, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def table(found: Results, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """A row for each variant of each claim: the seeds that are done, means, and differences from the claim's reference."""
-    found = {(name, seed): read_result(place(root, name, seed), variant) for name, variant in VARIANTS.items() for seed in seeds}
     for claim in CLAIMS:
         reference = claim.variants[0]
         for name in claim.variants:
-            results = {seed: result for seed in seeds if (result := found[name, seed]) is not None}
-            against = {seed: result for seed in results if (result := found[reference, seed]) is not None and name != reference}
+            results = {seed: found[name, seed] for seed in seeds if (name, seed) in found}
+            against = {seed: found[reference, seed] for seed in results if (reference, seed) in found and name != reference}
             losses = [result.sft_loss for result in results.values()] if claim.name == "cpt" else []
             yield {
                 "claim": claim.name,
@@ -304,14 +333,15 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
     parser.add_argument("--only", default="", help="names of variants or of claims, with commas between them")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the lines of what is done")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--update", type=Path, help="write the table into this page too")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("flywheel").setLevel(logging.INFO)
-    failed = [] if arguments.table else list(run_all(arguments.home, chosen(arguments.only), arguments.seeds))
-    rows = list(table(arguments.home, arguments.seeds))
+    failed = [] if arguments.table else list(run_all(arguments.home, chosen(arguments.only), arguments.seeds, arguments.results))
+    rows = list(table(read_results(arguments.results), arguments.seeds))
     if arguments.update:
         update(arguments.update, markdown(rows))
     shown = [{name: asdict(value) if isinstance(value, Interval) else value for name, value in row.items()} for row in rows]
@@ -319,12 +349,16 @@ def main() -> None:
     raise SystemExit(1 if failed else 0)
 
 
-def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int]) -> Iterator[str]:
-    """Run each variant on each seed; yields what came to no end, and goes on with the next."""
+def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], results: Path) -> Iterator[str]:
+    """Run each variant on each seed that has no result yet; yields what came to no end, and goes on with the next."""
     for variant in variants:
         for seed in seeds:
+            if (variant.name, seed) in read_results(results):
+                continue
             try:
                 run_variant(root, variant, seed)
+                if (result := read_result(place(root, variant.name, seed), variant)) is not None:
+                    keep_result(results, variant, seed, result)
             except (RequestError, Unhealthy) as error:
                 logging.error("%s on seed %d: %s", variant.name, seed, error)
                 yield f"{variant.name} on seed {seed}: {error}"

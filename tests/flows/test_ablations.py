@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ablations
-from benchmarks.ablations import CLAIMS, TABLE, VARIANTS, chosen, copy_home, done, markdown, place, read_result, table, update
+from benchmarks.ablations import (
+    CLAIMS,
+    TABLE,
+    VARIANTS,
+    Result,
+    chosen,
+    copy_home,
+    done,
+    keep_result,
+    markdown,
+    place,
+    read_result,
+    read_results,
+    run_all,
+    table,
+    update,
+)
 from eval.statistics import student_mean
 from flows.config import load_config
 from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory
@@ -63,7 +80,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_table_has_what_is_there_and_says_what_is_missing(homes: Path) -> None:
-    rows = {(row["claim"], row["variant"]): row for row in table(homes, (0, 1, 2))}
+    judged = {(name, seed): read_result(place(homes, name, seed), VARIANTS[name]) for name in VARIANTS for seed in (0, 1, 2)}
+    found = {key: result for key, result in judged.items() if result is not None}
+    rows = {(row["claim"], row["variant"]): row for row in table(found, (0, 1, 2))}
     assert set(rows) == {(claim.name, name) for claim in CLAIMS for name in claim.variants}
     reference, short = rows["horizon", "grpo"], rows["horizon", "fixed_short"]
     assert (reference["seeds"], reference["missing"], reference["difference"]) == ([0, 1], [2], None)
@@ -74,7 +93,18 @@ def test_the_table_has_what_is_there_and_says_what_is_missing(homes: Path) -> No
     assert len(lines) == 2 + len(rows)
     assert "| horizon fixed at 3 | 1; not yet 0, 2 | 30.0 | \N{MINUS SIGN}30.0 |" in "\n".join(lines)
     assert "| GSPO | 0; not yet 0, 1, 2 |  |  |  | `gspo` |" in "\n".join(lines)
-    assert read_result(place(homes, "grpo", 0), VARIANTS["grpo"]) == ablations.Result(0.8, 0.5)
+    assert read_result(place(homes, "grpo", 0), VARIANTS["grpo"]) == Result(0.8, 0.5)
+
+
+def test_a_result_counts_as_long_as_the_settings_are_those_that_it_was_had_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results.jsonl"
+    assert read_results(results) == {}
+    keep_result(results, VARIANTS["gspo"], 1, Result(0.5, 0.25))
+    keep_result(results, replace(VARIANTS["rloo"], settings=("rl.estimator=grpo",)), 1, Result(0.5, 0.25))
+    assert read_results(results) == {("gspo", 1): Result(0.5, 0.25)}
+    assert list(run_all(tmp_path, [VARIANTS["gspo"]], [1], results)) == [] and not place(tmp_path, "gspo", 1).root.exists()
+    monkeypatch.setattr(ablations, "SIZES", SMALL)
+    assert read_results(results) == {}
 
 
 def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
