@@ -3,9 +3,9 @@
 For each claim a reference and variants that differ from it in one thing, on the same tasks and with the same seeds; what is compared
 is greedy success on held-out tasks after RL, and where pre-training is in question the last loss of SFT too. Each variant has a
 home for each seed under `--home`. Those that are done are passed over and those that were cut short go on, so the same command goes on
-where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a variant came to on a
-seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is not run again: seeds may
-be run side by side, one command each, or on several machines.
+where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a variant came to
+on a seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is not run again:
+seeds may be run side by side, one command each, or on several machines.
 
 A seed has a world, questions, a tokenizer and first weights of its own. `start` is what the variants of a seed share: synthesis, CPT on
 FAS, SFT. A variant is a copy of it (or of `grpo`, whose trajectories HAS rewrites) in which the stages that it changes are done
