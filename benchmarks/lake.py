@@ -89,9 +89,9 @@ def turn(pool: Pool, index: int, last: bool) -> Turn:
 
 
 def trajectory(pool: Pool, number: int) -> Trajectory:
-    """Seven of ten from RL, the others from evaluation; one in fifty invalid."""
+    """Seven of ten from RL, the others from evaluation; one in fifty invalid. What is stored together is of one policy."""
     chance = pool.random
-    name, wheel_turn, _ = POLICIES[number % len(POLICIES)]
+    name, wheel_turn, _ = POLICIES[number // BATCH % len(POLICIES)]
     rl, turns = chance.random() < 0.7, chance.choice(TURNS_OF)
     outcome = chance.choices((Outcome.SUCCESS, Outcome.FAILURE, Outcome.INVALID), (60, 38, 2))[0]
     return Trajectory(
@@ -310,7 +310,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--part", choices=("ingest", "views", "processes", "step"))
     parser.add_argument("--run", type=Path, help="home of a run with RL, for the part step")
     parser.add_argument("--home", type=Path)
