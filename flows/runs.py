@@ -18,6 +18,7 @@ from flows.operations.budgets import BudgetSpent, Meter
 from flows.progress import StageProgress
 from warehouse import Failure, Lake, Metric, Record, Run
 from warehouse.digests import digest
+from warehouse.maintenance import merge
 
 log = logging.getLogger("flywheel")
 
@@ -119,7 +120,7 @@ def execute(
 ) -> tuple[bool, dict[str, Any]]:
     """Do a stage's work unless it is done. Returns whether anything was done, and the stage's figures.
 
-    One that goes on where it was stopped reads the snapshot that it began with.
+    One that goes on where it was stopped reads the snapshot that it began with. The many small files of its commits are merged at its end.
 
     Raises:
         BudgetSpent: `meter` has nothing left to begin with; the stage is left out, with a record.
@@ -147,6 +148,7 @@ def execute(
     figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _stop(at_work)
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
+    merge(lake)
     return True, figures
 
 

@@ -21,13 +21,17 @@ ORDER BY id
 """
 
 
+def merge(lake: Lake) -> None:
+    """Makes few data files of many small ones, which every later look into the lake has to list. Runs beside readers and writers."""
+    _run(lake, f"CALL ducklake_flush_inlined_data('{NAME}')", f"CALL ducklake_merge_adjacent_files('{NAME}')")
+
+
 def compact(lake: Lake) -> None:
     """Merges small data files and removes those that no snapshot needs. Runs beside readers and writers."""
+    merge(lake)
     grace = f"older_than => now() - INTERVAL {int(FILE_GRACE.total_seconds())} SECOND"
     _run(
         lake,
-        f"CALL ducklake_flush_inlined_data('{NAME}')",
-        f"CALL ducklake_merge_adjacent_files('{NAME}')",
         f"CALL ducklake_cleanup_old_files('{NAME}', {grace})",
         f"CALL ducklake_delete_orphaned_files('{NAME}', {grace})",
     )
