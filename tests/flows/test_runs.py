@@ -9,7 +9,7 @@ import pytest
 
 from flows.runs import StageRun, execute
 from flows.stages.reinforcement import LakeMark
-from warehouse import Lake
+from warehouse import Lake, Metric
 
 
 def work(run: StageRun) -> dict[str, Any]:
@@ -41,6 +41,23 @@ def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
         assert [figure.value for figure in lake.metrics("t1-cpt")] == [3.0]
         assert execute(lake, "t1-cpt", "cpt", 1, {}, work)[0] is True
         assert [run.state for run in lake.runs()] == ["completed"]
+
+
+@pytest.mark.slow
+def test_a_stage_leaves_its_records_in_few_files(tmp_path: Path) -> None:
+    def commit_often(run: StageRun) -> dict[str, Any]:
+        for step in range(5):
+            run.lake.add([Metric(run.id, "rl", 1, step, f"figure{number}", float(number)) for number in range(200)])
+        assert files(run.lake) == 5
+        return {}
+
+    def files(lake: Lake) -> int:
+        sql = "SELECT file_count AS n FROM ducklake_table_info('lake') WHERE table_name = 'metrics'"
+        return int(lake.query(sql).to_pylist()[0]["n"])
+
+    with Lake(tmp_path) as lake:
+        execute(lake, "t1-rl", "rl", 1, {}, commit_often)
+        assert files(lake) == 1 and len(lake.metrics("t1-rl")) == 1000
 
 
 @pytest.mark.slow
