@@ -141,8 +141,8 @@ def execute(
         figures = work(at_work)
         at_work.flush()
     except BaseException:
-        at_work.flush()
         lake.replace([replace(run, state="failed", finished=datetime.now(UTC))])
+        at_work.flush()
         raise
     finished = datetime.now(UTC)
     figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _stop(at_work)
