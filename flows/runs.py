@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -42,8 +43,16 @@ class StageRun:
     first_step: int = 0
     began: float = field(default_factory=time.time)
     _waiting: list[Record] = field(default_factory=list)
+    _writer: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "lake"))
+    _writing: Future[None] | None = None
+    _settling: float = 0.0
     _flushed: float = field(default_factory=time.monotonic)
     _shown: float = 0.0
+
+    @property
+    def lake_seconds(self) -> float:
+        """How long the stage has waited for the lake."""
+        return self.lake.seconds + self._settling
 
     @property
     def id(self) -> str:
@@ -60,10 +69,15 @@ class StageRun:
         return self.spent()
 
     def keep(self, records: Iterable[Record]) -> None:
-        """Store records that nobody waits for; a checkpoint that passes over the step that they are of is to `flush` before."""
+        """Store records, with others in one commit, some seconds later. What passes over the step that they are of is to `flush` before."""
         self._waiting += records
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
+            self._hand_over()
+
+    def store(self, records: Iterable[Record]) -> None:
+        """The same, but at once: they are committed in one batch while the stage goes on. Raises what the commit before it raised."""
+        self._waiting += records
+        self._hand_over()
 
     def advance(self, done: int, total: int) -> None:
         """Tell how far the work is where it has no figures of its own: trajectories of an evaluation, for example."""
@@ -86,9 +100,22 @@ class StageRun:
         return self.stopped is not None
 
     def flush(self) -> None:
-        """Commit the records that wait."""
+        """Wait until all that was told is in the lake."""
+        self._hand_over()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until all that was handed over is in the lake. Raises what storing it raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            began = time.perf_counter()
+            writing.result()
+            self._settling += time.perf_counter() - began
+
+    def _hand_over(self) -> None:
+        self.settle()
         if self._waiting:
-            self.lake.add(self._waiting)
+            self._writing = self._writer.submit(self.lake.add, self._waiting)
         self._waiting, self._flushed = [], time.monotonic()
 
     def _move(self, step: int) -> None:

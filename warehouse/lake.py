@@ -5,6 +5,7 @@ Every batch is one commit, every write is idempotent by key, and any number of p
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,8 +47,6 @@ class Lake:
     A lake that may be written is made where it is missing and brought to this program's version where it is older; with
     `read_only=True` a missing one and an older one are a `RequestError`. A newer one always is.
 
-    `seconds` is how long its users have waited for it to store and to read records.
-
     Args:
         storage: where a new lake keeps its catalogue and data; None is the home, and for a lake that is there, where it is.
     """
@@ -55,7 +54,7 @@ class Lake:
     def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
         self.place = Place(Path(home), settle(Place(Path(home)).folder, storage)) if not read_only else Place.of(home)
         self.read_only = read_only
-        self.seconds = 0.0
+        self._waited = threading.local()
         self._reading: duckdb.DuckDBPyConnection | None = None
         self._connection = self._open_to_read() if read_only else self._open_to_write()
 
@@ -70,6 +69,11 @@ class Lake:
         self._connection.close()
         if self._reading is not None:
             self._reading.close()
+
+    @property
+    def seconds(self) -> float:
+        """How long this thread has waited for the lake to store and to read records."""
+        return float(getattr(self._waited, "seconds", 0.0))
 
     def add(self, records: Iterable[Record]) -> None:
         """Stores the records that are not there yet, of whatever kinds, in one commit; those that are there stay as they are."""
@@ -202,7 +206,7 @@ class Lake:
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - began
+            self._waited.seconds = self.seconds + time.perf_counter() - began
 
     def _reader(self) -> duckdb.DuckDBPyConnection:
         if self.read_only:

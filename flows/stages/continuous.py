@@ -1,7 +1,7 @@
 """Rollouts that never stop: groups are begun as places become free, and the learner takes what has ended and is not too old.
 
-New weights reach the engines while trajectories are under way. What a step learns from is stored before it does, so a step that was
-interrupted is made again on the same trajectories; those that were under way are asked for again.
+New weights reach the engines while trajectories are under way. What a step learns from is stored before the weights that it makes
+reach an engine, so it is made again on the same trajectories after an interruption; those that were under way are asked for again.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class Making:
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
         """The trajectories with `ids`, in that order. Raises KeyError where the lake has one of them no longer."""
+        self.run.flush()
         found = self.shop.lake.trajectories("list_contains(?, id)", [list(ids)]) if ids else []
         by_id = {trajectory.id: trajectory for trajectory in found}
         return [by_id[each] for each in ids]
@@ -67,11 +68,14 @@ class Making:
         return {trajectory.task_key: self.environments[trajectory.task_key] for trajectory in trajectories}
 
     def store(self, requests: Sequence[RolloutRequest], trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """Trajectories, scores and parts of rewards go into the lake in one commit: a group is there as a whole or not at all."""
+        """Trajectories, scores and parts of rewards go into the lake in one commit: a group is there as a whole or not at all.
+
+        The learner need not wait for it, but the engines wait for it before they take what it makes of them.
+        """
         tasks = [request.task for request in requests]
         judged, scores = score(tasks, trajectories, self.shop.config.evaluation.verifier)
         rewarded, parts = compose(list(zip(tasks, judged, strict=True)), self.grounds)
-        self.shop.lake.add([*rewarded, *scores, *parts, *self.shop.running.take_losses()])
+        self.run.store([*rewarded, *scores, *parts, *self.shop.running.take_losses()])
         return rewarded
 
     def record_drops(self, step: int, drops: Sequence[Drop]) -> None:
@@ -79,9 +83,9 @@ class Making:
         self.run.keep(self._failure(step, drop) for drop in drops)
 
     def record_batch(self, step: int, trajectories: Sequence[Trajectory], reused: Sequence[Trajectory]) -> None:
-        """Keep what a step learns from, before it does."""
+        """Keep what a step learns from."""
         again = tuple(trajectory.id for trajectory in reused)
-        self.shop.lake.add([Batch(self.run.id, step, (*(trajectory.id for trajectory in trajectories), *again), again)])
+        self.run.store([Batch(self.run.id, step, (*(trajectory.id for trajectory in trajectories), *again), again)])
 
     def record_breach(self, breach: Breach) -> None:
         """Keep that a sign of health was broken, and say so."""

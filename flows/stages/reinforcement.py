@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,8 +43,12 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
     shop.rollouts(start)
     source = source_of(making, curriculum, tasks, seed)
 
-    def publish(path: Path, version: int) -> None:
+    def before_update() -> None:
         source.before_update()
+        run.settle()  # what a step learnt from is in the lake before its weights reach an engine
+
+    def publish(path: Path, version: int) -> None:
+        before_update()
         shop.running.load_weights(path, version)
 
     parts = {"curriculum": curriculum, "source": source, "lake": LakeMark(run)}
@@ -61,7 +65,7 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
             on_breach=making.record_breach,
             on_drops=making.record_drops,
             ray=shop.config.rollout.ray,
-            hand_over=hand_over_of(shop, source),
+            hand_over=hand_over_of(shop, before_update),
         )
     return finish(shop, run, turn, "rl", parent, result, variant)
 
@@ -74,11 +78,11 @@ class LakeClock:
     _until: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._until = self.run.lake.seconds
+        self._until = self.run.lake_seconds
 
     def metric(self, step: int, figures: Mapping[str, float]) -> bool:
         """As `StageRun.metric`."""
-        before, self._until = self._until, self.run.lake.seconds
+        before, self._until = self._until, self.run.lake_seconds
         return self.run.metric(step, {**figures, "lake_seconds": self._until - before})
 
 
@@ -91,14 +95,14 @@ def source_of(making: Making, curriculum: Curriculum, tasks: Sequence[Task], see
     return Sampling(making, curriculum, buffer, ahead=config.mode == "one_step_off")
 
 
-def hand_over_of(shop: Workshop, source: Sampling | Continuous) -> HandOver | None:
+def hand_over_of(shop: Workshop, before_update: Callable[[], None]) -> HandOver | None:
     """What the learner sends its weights by; None where the engines load them from their folder alone."""
     if shop.config.rollout.engine.transfer == "files":
         return None
     engines = shop.running.hand_over
 
     def begin(shapes: Shapes, path: Path, version: int) -> Begun:
-        source.before_update()
+        before_update()
         return engines.begin(shapes, path, version)
 
     return replace(engines, begin=begin)
