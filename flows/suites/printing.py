@@ -36,7 +36,8 @@ def print_report(report: SuiteReport) -> None:
         console.print(_figures_table(axis, [(str(value), figure) for value, figure in figures.items()]))
     _print_cost(console, report)
     if report.against is not None:
-        told = "no task was judged on both sides" if report.comparison is None else report.comparison.statement
+        untried = f"no task was judged on both sides: evaluate it too, with --policy {escape(report.against)}"
+        told = untried if report.comparison is None else report.comparison.statement
         console.print(f"against {escape(report.against)}: {told}")
 
 
