@@ -115,8 +115,8 @@ def owned_images(trajectories: Iterable[Trajectory]) -> dict[tuple[str], Image]:
     return {(image.digest,): image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}
 
 
-def _digests(owned: OwnedTurn) -> tuple[str, ...]:
-    return tuple([image.digest for image in owned.turn.images]) if owned.turn.images else ()
+def _digests(owned: OwnedTurn) -> list[str]:
+    return [image.digest for image in owned.turn.images]
 
 
 def _turn_column(name: str, kind: Kind, comment: str) -> Column:
@@ -128,15 +128,15 @@ def _call_column(name: str, kind: Kind, comment: str) -> Column:
 
 
 def _n_calls(trajectory: Trajectory) -> int:
-    return sum([call.tool != ANSWER for turn in trajectory.turns for call in turn.calls])
+    return sum(call.tool != ANSWER for turn in trajectory.turns for call in turn.calls)
 
 
 def _action_tokens(trajectory: Trajectory) -> int:
-    return sum([len(turn.action_ids) for turn in trajectory.turns])
+    return sum(len(turn.action_ids) for turn in trajectory.turns)
 
 
 def _observation_tokens(trajectory: Trajectory) -> int:
-    return sum([len(turn.observation_ids) for turn in trajectory.turns])
+    return sum(len(turn.observation_ids) for turn in trajectory.turns)
 
 
 def _failure_id(failure: Failure) -> str:

@@ -58,7 +58,7 @@ class Making:
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:
         """The trajectories with `ids`, in that order. Raises KeyError where the lake has one of them no longer."""
-        self.run.flush()
+        self.run.settle()
         found = self.shop.lake.trajectories("list_contains(?, id)", [list(ids)]) if ids else []
         by_id = {trajectory.id: trajectory for trajectory in found}
         return [by_id[each] for each in ids]
