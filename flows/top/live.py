@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from rich.console import Console
 from rich.live import Live
@@ -27,8 +27,27 @@ def watch(root: Path, once: bool, every: float) -> None:
         if once:
             console.print(frame(watcher.look()))
             return
-        ended = threading.Event()
-        signal.signal(signal.SIGINT, lambda *_: ended.set())  # at the end of a look, and never in the middle of a query
+        interrupts = Interrupts(signal.SIGINT)  # at the end of a look, and never in the middle of a query
         with Live(frame(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
-            while not ended.wait(every):
+            while not interrupts.wait(every):
                 live.update(frame(watcher.look()), refresh=True)
+
+
+class Interrupts:
+    """A signal as something to wait for.
+
+    A handler runs in the middle of whatever the main thread does, of the wait too: `SimpleQueue.put` may, and `Event.set` would then
+    wait for itself for ever.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._come: SimpleQueue[int] = SimpleQueue()
+        signal.signal(number, lambda came, _: self._come.put(came))
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the signal has come, for so many seconds at most; whether it has."""
+        try:
+            self._come.get(timeout=seconds)
+        except Empty:
+            return False
+        return True

@@ -150,6 +150,23 @@ def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+INTERRUPTED = """
+import random, signal
+from flows.top.live import Interrupts
+
+interrupts, draw = Interrupts(signal.SIGALRM), random.Random(0)
+for _ in range(20_000):
+    signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 1e-4))
+    while not interrupts.wait(0):
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_may_come_at_any_moment_of_the_wait() -> None:
+    subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=60)
+
+
 @pytest.mark.slow
 def test_the_view_is_drawn_again_until_it_is_interrupted(home: Home) -> None:
     terminal, inner = pty.openpty()
