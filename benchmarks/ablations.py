@@ -1,11 +1,12 @@
 """What each idea is worth on the generated world: `python benchmarks/ablations.py --home runs/ablations [--only masks] [--seeds 0 1 2]`.
 
 For each claim a reference and variants that differ from it in one thing, on the same tasks and with the same seeds; what is compared
-is greedy success on held-out tasks after RL, and where pre-training is in question the last loss of SFT too. Each variant has a
-home for each seed under `--home`. Those that are done are passed over and those that were cut short go on, so the same command goes on
-where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a variant came to
-on a seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is not run again:
-seeds may be run side by side, one command each, or on several machines.
+is greedy success on held-out tasks after RL, success of what RL sampled on its way (the mean of its steps: who learns sooner, where all
+end alike), and where pre-training is in question the last loss of SFT too. Each variant has a home for each seed under `--home`. Those
+that are done are passed over and those that were cut short go on, so the same command goes on where it was; `--table` prints what is
+there and runs nothing, `--update docs/claims.md` writes it into that page. What a variant came to on a seed is a line of `--results` too
+(benchmarks/ablations.jsonl), and what has a line there for the present settings is not run again: seeds may be run side by side, one
+command each, or on several machines.
 
 A seed has a world, questions, a tokenizer and first weights of its own. `start` is what the variants of a seed share: synthesis, CPT on
 FAS, SFT. A variant is a copy of it (or of `grpo`, whose trajectories HAS rewrites) in which the stages that it changes are done
@@ -121,6 +122,8 @@ class Result:
     """What a variant came to on one seed."""
 
     success: float
+    on_the_way: float
+    """Success of the trajectories that RL learnt from: the mean over its steps."""
     sft_loss: float
 
 
@@ -138,7 +141,7 @@ def read_results(path: Path) -> dict[tuple[str, int], Result]:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     present = {name: settings_digest(variant) for name, variant in VARIANTS.items()}
     return {
-        (line["variant"], line["seed"]): Result(line["success"], line["sft_loss"])
+        (line["variant"], line["seed"]): Result(line["success"], line["on_the_way"], line["sft_loss"])
         for line in lines
         if present.get(line["variant"]) == line["settings"]
     }
@@ -255,8 +258,10 @@ def read_result(home: Home, variant: Variant) -> Result | None:
     with Lake(home.root, read_only=True) as lake:
         sql = "SELECT success FROM evaluations WHERE policy = ? AND suite = ? AND hops IS NULL"
         (row,) = lake.query(sql, [variant.policy, SUITE]).to_pylist()
+        sql = "SELECT avg(value) AS success FROM learning_curve WHERE run = ? AND metric = 'success'"
+        (steps,) = lake.query(sql, [variant.policy]).to_pylist()
         (loss,) = [run.figures["loss"] for run in lake.runs("id = ?", [sft])]
-    return None if row["success"] is None else Result(row["success"], loss)
+    return None if row["success"] is None else Result(row["success"], steps["success"], loss)
 
 
 def table(found: Results, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -266,6 +271,7 @@ def table(found: Results, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
         for name in claim.variants:
             results = {seed: found[name, seed] for seed in seeds if (name, seed) in found}
             against = {seed: found[reference, seed] for seed in results if (reference, seed) in found and name != reference}
+            pairs = [(results[seed], result) for seed, result in against.items()]
             losses = [result.sft_loss for result in results.values()] if claim.name == "cpt" else []
             yield {
                 "claim": claim.name,
@@ -274,14 +280,17 @@ def table(found: Results, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
                 "seeds": sorted(results),
                 "missing": [seed for seed in seeds if seed not in results],
                 "success": _mean([result.success for result in results.values()]),
-                "difference": _mean([results[seed].success - result.success for seed, result in against.items()]),
+                "difference": _mean([own.success - other.success for own, other in pairs]),
+                "on_the_way": _mean([result.on_the_way for result in results.values()]),
+                "sooner": _mean([own.on_the_way - other.on_the_way for own, other in pairs]),
                 "sft_loss": _mean(losses),
             }
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as one table."""
-    lines = ["| claim | variant | seeds | success, % | against the first, points | last SFT loss | `--only` |", f"|{' --- |' * 7}"]
+    heads = ("claim", "variant", "seeds", "success, %", "against the first, points", "on the way, %", "against the first", "last SFT loss")
+    lines = [f"| {' | '.join(heads)} | `--only` |", f"|{' --- |' * (len(heads) + 1)}"]
     words = {claim.name: claim.words for claim in CLAIMS}
     for row in rows:
         missing = f"; not yet {', '.join(map(str, row['missing']))}" if row["missing"] else ""
@@ -291,6 +300,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             f"{len(row['seeds'])}{missing}",
             _shown(row["success"], 100, "{:.1f}"),
             _shown(row["difference"], 100, "{:+.1f}"),
+            _shown(row["on_the_way"], 100, "{:.1f}"),
+            _shown(row["sooner"], 100, "{:+.1f}"),
             _shown(row["sft_loss"], 1, "{:.3f}"),
             f"`{row['variant']}`",
         )

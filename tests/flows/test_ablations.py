@@ -29,7 +29,7 @@ from benchmarks.ablations import (
 )
 from eval.statistics import student_mean
 from flows.config import load_config
-from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory
+from warehouse import Lake, Metric, Outcome, Policy, Run, Score, StopReason, Task, Trajectory
 
 SMALL = Path(__file__).parents[1] / "end_to_end" / "small.toml"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -41,7 +41,8 @@ def finished(root: Path, name: str, seed: int, solved: int) -> None:
     sft = "t1-sft" + (f"-{variant.suffix}" if "sft" in variant.stages else "")
     runs = [Run(sft, "sft", 1, {}, "c", 1, 2, "completed", NOW, NOW, {"loss": 0.5})]
     runs.append(Run(f"eval-{variant.policy}-held_out", "eval", 1, {}, "c", 1, 2, "completed", NOW, NOW, {}))
-    records: list[object] = [*runs, Policy(variant.policy, None, "rl", "policies/x", "d", 1, 1)]
+    metrics = [Metric(variant.policy, "rl", 1, step, "success", solved / 20 * step) for step in (1, 2)]
+    records: list[object] = [*runs, *metrics, Policy(variant.policy, None, "rl", "policies/x", "d", 1, 1)]
     for number in range(10):
         outcome = Outcome.SUCCESS if number < solved else Outcome.FAILURE
         task = Task(f"k{number}", "search", "?", ("x",), split="held_out", hops=1)
@@ -91,17 +92,18 @@ def test_the_table_has_what_is_there_and_says_what_is_missing(homes: Path) -> No
     assert rows["algorithms", "gspo"]["seeds"] == [] and rows["algorithms", "gspo"]["success"] is None
     lines = markdown(list(rows.values())).splitlines()
     assert len(lines) == 2 + len(rows)
-    assert "| horizon fixed at 3 | 1; not yet 0, 2 | 30.0 | \N{MINUS SIGN}30.0 |" in "\n".join(lines)
-    assert "| GSPO | 0; not yet 0, 1, 2 |  |  |  | `gspo` |" in "\n".join(lines)
-    assert read_result(place(homes, "grpo", 0), VARIANTS["grpo"]) == Result(0.8, 0.5)
+    shown = "| horizon fixed at 3 | 1; not yet 0, 2 | 30.0 | \N{MINUS SIGN}30.0 | 22.5 | \N{MINUS SIGN}22.5 |"
+    assert shown in "\n".join(lines)
+    assert "| GSPO | 0; not yet 0, 1, 2 |  |  |  |  |  | `gspo` |" in "\n".join(lines)
+    assert read_result(place(homes, "grpo", 0), VARIANTS["grpo"]) == Result(0.8, pytest.approx(0.6), 0.5)
 
 
 def test_a_result_counts_as_long_as_the_settings_are_those_that_it_was_had_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "results.jsonl"
     assert read_results(results) == {}
-    keep_result(results, VARIANTS["gspo"], 1, Result(0.5, 0.25))
-    keep_result(results, replace(VARIANTS["rloo"], settings=("rl.estimator=grpo",)), 1, Result(0.5, 0.25))
-    assert read_results(results) == {("gspo", 1): Result(0.5, 0.25)}
+    keep_result(results, VARIANTS["gspo"], 1, Result(0.5, 0.4, 0.25))
+    keep_result(results, replace(VARIANTS["rloo"], settings=("rl.estimator=grpo",)), 1, Result(0.5, 0.4, 0.25))
+    assert read_results(results) == {("gspo", 1): Result(0.5, 0.4, 0.25)}
     assert list(run_all(tmp_path, [VARIANTS["gspo"]], [1], results)) == [] and not place(tmp_path, "gspo", 1).root.exists()
     monkeypatch.setattr(ablations, "SIZES", SMALL)
     assert read_results(results) == {}
