@@ -10,8 +10,8 @@ command each, or on several machines.
 
 A seed has a world, questions, a tokenizer and first weights of its own. `start` is what the variants of a seed share: synthesis, CPT on
 FAS, SFT. A variant is a copy of it (or of `grpo`, whose trajectories HAS rewrites) in which the stages that it changes are done
-anew, and all after them. benchmarks/ablations.toml has the sizes. Means have Student's 95 % interval over the seeds; differences are taken
-seed by seed.
+anew, and all after them. benchmarks/ablations.toml has the sizes. Means have Student's 95 % interval over the seeds, that of a share cut at
+0 and 100 %; differences are taken seed by seed.
 """
 
 from __future__ import annotations
@@ -279,9 +279,9 @@ def table(found: Results, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
                 "words": REFERENCE_WORDS.get(claim.name, VARIANTS[name].words) if name == reference else VARIANTS[name].words,
                 "seeds": sorted(results),
                 "missing": [seed for seed in seeds if seed not in results],
-                "success": _mean([result.success for result in results.values()]),
+                "success": _mean_share([result.success for result in results.values()]),
                 "difference": _mean([own.success - other.success for own, other in pairs]),
-                "on_the_way": _mean([result.on_the_way for result in results.values()]),
+                "on_the_way": _mean_share([result.on_the_way for result in results.values()]),
                 "sooner": _mean([own.on_the_way - other.on_the_way for own, other in pairs]),
                 "sft_loss": _mean(losses),
             }
@@ -311,6 +311,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def _mean(values: Sequence[float]) -> Interval | None:
     return student_mean(values) if values else None
+
+
+def _mean_share(values: Sequence[float]) -> Interval | None:
+    """As `_mean`, the interval cut where no share can be."""
+    mean = _mean(values)
+    return mean and Interval(mean.value, max(0.0, mean.low), min(1.0, mean.high))
 
 
 def _shown(interval: Interval | None, scale: float, form: str) -> str:
