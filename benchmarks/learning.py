@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections import deque
@@ -198,7 +199,9 @@ def main() -> None:
     arguments = parser.parse_args()
     found: list[Outcome] = []
     for setting in settings_of(arguments.home, arguments.policy, arguments.seeds, arguments.seconds):
-        found += [run_ours(setting), run_trl(setting)]
+        for run in (run_ours, run_trl):
+            found.append(run(setting))
+            print(f"seed {setting.seed}: {found[-1]}", file=sys.stderr)
     figures = {"runs": [asdict(outcome) for outcome in found], "ratios": ratios(found)}
     print(json.dumps(figures)) if arguments.json else _print(figures)
 
