@@ -46,11 +46,11 @@ SHOWN = ("success", "staleness", "staleness_max", "effective_samples", "importan
 class Timed(StageRun):
     """A stage's run that notes when its steps end."""
 
-    def metric(self, step: int, figures: Mapping[str, float]) -> None:
+    def metric(self, step: int, figures: Mapping[str, float]) -> bool:
         """Note the moment and the figures of a step that was learnt from."""
-        super().metric(step, figures)
         if "collect_seconds" in figures:
             ENDED.append((time.perf_counter(), dict(figures)))
+        return super().metric(step, figures)
 
 
 ENDED: list[tuple[float, dict[str, float]]] = []
@@ -62,7 +62,8 @@ def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str,
         copy = Path(folder) / "home"
         config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
         Home(copy).claim(FlywheelConfig.model_validate(config))
-        shutil.copytree(home, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("config.json", "lock", "prefect", "t1-rl*", "t2-*"))
+        for part in ("lake", "policies"):
+            shutil.copytree(home / part, copy / part, ignore=shutil.ignore_patterns("t1-rl*", "t2-*"))
         with workshop(copy) as shop:
             sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
             for kind, ids in ((Run, ["t1-rl"]), (Policy, ["t1-rl"]), (Trajectory, sampled)):

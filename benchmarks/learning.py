@@ -1,4 +1,4 @@
-"""Wall time until a policy solves four tasks of five: our learner against TRL's: `python benchmarks/learning.py --home runs/demo [--json]`.
+"""Wall time until a policy solves four tasks of five: our learner against TRL's: `python -m benchmarks.learning --home runs/demo [--late]`.
 
 The same start (the home's cold start), the same tasks in the same order, groups, batch, loss, clip and learning rate, the horizon fixed
 at its last value for both. Ours samples with vLLM and runs all trajectories at once; TRL's `GRPOTrainer` has `environment_factory` on
@@ -6,6 +6,9 @@ the same search (benchmarks/trl_search.py) and samples by transformers where the
 trained on, the mean of the last five steps. Time counts from the first step's begin to the step that reaches the goal; the start-up before
 it (engines and environments for us, the trainer for TRL) has a column of its own. Who does not reach the goal in `--seconds` is given as
 that, with what was reached.
+
+Search answers at once, from memory. With `--late` it answers as tools do that are somewhere else (benchmarks/slow_search.py), for both: TRL
+calls the tools of a batch one after the other, asynchronous ones too; ours wait side by side.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.config import FlywheelConfig
 from flows.home import Home
@@ -52,6 +56,7 @@ class Setting:
     horizon: int
     seed: int
     seconds: float
+    late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ def run_trl(setting: Setting) -> Outcome:
     trainer = trainer_of(
         setting.policy,
         [task for tasks in setting.tasks for task in tasks],
-        environment_of(SearchIndex(setting.documents), 1, 4 * limits.max_observation_tokens),
+        environment_of(SearchIndex(setting.documents), 1, 4 * limits.max_observation_tokens, waiting() if setting.late else None),
         setting.horizon,
         callbacks=[See()],
         seed=setting.seed,
@@ -173,19 +178,20 @@ def run_trl(setting: Setting) -> Outcome:
     return watch[0].outcome()
 
 
-def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float) -> Iterator[Setting]:
+def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, late: bool) -> Iterator[Setting]:
     """The setting of each seed: other tasks, other samples."""
     config = Home(home).load()
+    config = config.model_copy(update={"rollout": with_late(config.rollout)})
     with Lake(home, read_only=True) as lake:
         sql = "SELECT key, question, answers, hops FROM tasks WHERE split = 'train' AND hops <= 4 ORDER BY key"
         rows = lake.query(sql).to_pylist()
-    tasks = [Task(row["key"], "search", row["question"], tuple(row["answers"]), hops=row["hops"]) for row in rows]
+    tasks = [Task(row["key"], LATE if late else "search", row["question"], tuple(row["answers"]), hops=row["hops"]) for row in rows]
     documents = read_sources(config.corpus, config.seed).train.documents
     everything = CurriculumConfig(hops=(4,), frontier=0.0)
     horizon = config.rl.horizon.rounds[-1]
     for seed in seeds:
         steps = [sample_tasks(tasks, step, seed, config.rl.tasks_per_step, everything) for step in range(1, config.rl.steps + 1)]
-        yield Setting(home / "policies" / policy, documents, steps, config, horizon, seed, seconds)
+        yield Setting(home / "policies" / policy, documents, steps, config, horizon, seed, seconds, late)
 
 
 def main() -> None:
@@ -195,10 +201,11 @@ def main() -> None:
     parser.add_argument("--policy", default="t1-sft")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seconds", type=float, default=900.0, help="after which a learner is given up")
+    parser.add_argument("--late", action="store_true", help="search answers late")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found: list[Outcome] = []
-    for setting in settings_of(arguments.home, arguments.policy, arguments.seeds, arguments.seconds):
+    for setting in settings_of(arguments.home, arguments.policy, arguments.seeds, arguments.seconds, arguments.late):
         for run in (run_ours, run_trl):
             found.append(run(setting))
             print(f"seed {setting.seed}: {found[-1]}", file=sys.stderr)

@@ -21,17 +21,17 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.deeper import deepen
-from benchmarks.slow_search import latency
+from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
 from flows.stages.sources import read_sources
-from rl.config import EnvironmentKindConfig, RolloutConfig
+from rl.config import RolloutConfig
 from rl.engine import Sampling
 from rl.policies.logprob_check import logprob_differences
 from rl.policies.policy import load_policy
@@ -41,7 +41,7 @@ from rl.rollouts.rollout import Rollouts
 from warehouse import Document, Lake, Task, Trajectory
 from warehouse.digests import seed_from
 
-PLAIN, LATE = "search", "benchmarks.slow_search:create_slow"
+PLAIN = "search"
 LOCKSTEP = "benchmarks.lockstep:Lockstep"
 
 
@@ -81,9 +81,7 @@ def read_bench(home: Path, policy: str, layers: int | None, count: int, in_fligh
     copy = Path(shutil.copytree(home / "policies" / policy, folder / policy))
     if layers is not None:
         copy = deepen(copy, layers, folder / f"{policy}-{layers}")
-    kinds = config.rollout.environments.kinds | {LATE: EnvironmentKindConfig()}
-    environments = config.rollout.environments.model_copy(update={"kinds": kinds})
-    rollout = config.rollout.model_copy(update={"concurrency": in_flight, "environments": environments})
+    rollout = with_late(config.rollout).model_copy(update={"concurrency": in_flight})
     documents = read_sources(config.corpus, config.seed).held_out.documents
     return Bench(copy, documents, tasks, rollout, config.evaluation.horizon, in_flight)
 
@@ -149,10 +147,8 @@ def sampling_of(bench: Bench, request: RolloutRequest, number: int, turn: Any) -
 
 def run_trl(bench: Bench, index: SearchIndex, late: bool) -> Timed:
     """One batch of TRL's own loop, its generation alone: neither rewards nor log-probabilities are in the time."""
-    calls: Iterator[int] = iter(range(10**9))
-    wait: Callable[[], None] | None = (lambda: time.sleep(latency(0, next(calls)))) if late else None
     limits = bench.config.limits
-    environment = environment_of(index, 1, 4 * limits.max_observation_tokens, wait)
+    environment = environment_of(index, 1, 4 * limits.max_observation_tokens, waiting() if late else None)
     tasks = bench.tasks[: bench.in_flight]
     settings = {"per_device_train_batch_size": len(tasks), "num_generations": 2, "temperature": limits.temperature, "max_steps": 1}
     trainer = trainer_of(bench.policy, tasks, environment, bench.horizon, max_completion_length=limits.max_context_tokens, **settings)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
+from collections.abc import Callable
+from itertools import count
 
+from rl.config import EnvironmentKindConfig, RolloutConfig
 from rl.dialect import Action
 from rl.environment import Observation, Resources, Step
 from rl.environments.search import SearchEnvironment, create
 from warehouse import Task
 from warehouse.digests import seed_from
 
+LATE = "benchmarks.slow_search:create_slow"
+"""The name of the environment."""
 MEDIAN_SECONDS, SPREAD = 0.05, 0.5
 """Of the logarithmic normal distribution of the quick calls."""
 SLOW_SECONDS, SLOW_SHARE = 2.0, 0.02
@@ -50,3 +56,15 @@ class SlowSearch:
 def create_slow(resources: Resources) -> SlowSearch:
     """The environment of one trajectory."""
     return SlowSearch(create(resources))
+
+
+def with_late(rollout: RolloutConfig) -> RolloutConfig:
+    """The configuration, with this environment among its own."""
+    kinds = rollout.environments.kinds | {LATE: EnvironmentKindConfig()}
+    return rollout.model_copy(update={"environments": rollout.environments.model_copy(update={"kinds": kinds})})
+
+
+def waiting() -> Callable[[], None]:
+    """What keeps its caller waiting as long as such calls take, one after the other."""
+    calls = count(1)
+    return lambda: time.sleep(latency(0, next(calls)))
