@@ -230,13 +230,16 @@ def do(shop: Workshop, run_id: str, stage: str, work: Work) -> None:
     execute(shop.lake, run_id, stage, 1, shop.config.for_turn(1).model_dump(mode="json"), work)
 
 
-def copy_home(source: Home, home: Home, config: FlywheelConfig) -> None:
-    """A home with the lake and the policies of `source` under another configuration; there as a whole or not at all."""
+def copy_home(source: Home, home: Home, config: FlywheelConfig, without: Sequence[str] = ()) -> None:
+    """A home with the lake and the policies of `source` under another configuration; there as a whole or not at all.
+
+    `without` are patterns of names that stay behind.
+    """
     draft = Home(home.root.with_name(f"{home.root.name}.draft"))
     shutil.rmtree(draft.root, ignore_errors=True)
     draft.claim(config)
     for part in ("lake", "policies"):
-        shutil.copytree(source.root / part, draft.root / part)
+        shutil.copytree(source.root / part, draft.root / part, ignore=shutil.ignore_patterns(*without))
     draft.root.rename(home.root)
 
 

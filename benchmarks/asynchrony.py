@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.ablations import copy_home
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.overrides import apply_overrides
@@ -59,12 +59,10 @@ ENDED: list[tuple[float, dict[str, float]]] = []
 def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str, Any]:
     """The figures of one mode, over a copy of `home` whose first turn has not begun its RL."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "home"
+        copy = Home(Path(folder) / "home")
         config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
-        Home(copy).claim(FlywheelConfig.model_validate(config))
-        for part in ("lake", "policies"):
-            shutil.copytree(home / part, copy / part, ignore=shutil.ignore_patterns("t1-rl*", "t2-*"))
-        with workshop(copy) as shop:
+        copy_home(Home(home), copy, FlywheelConfig.model_validate(config), without=("t1-rl*", "t2-*"))
+        with workshop(copy.root) as shop:
             sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
             for kind, ids in ((Run, ["t1-rl"]), (Policy, ["t1-rl"]), (Trajectory, sampled)):
                 shop.lake.remove(kind, ids)
