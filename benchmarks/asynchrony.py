@@ -1,4 +1,4 @@
-"""Steps of RL a minute, synchronous, one step off and asynchronous: `python benchmarks/asynchrony.py --home runs/demo [--json]`.
+"""Steps of RL a minute, synchronous, one step off and asynchronous: `python -m benchmarks.asynchrony --home runs/demo [--json]`.
 
 The same cold start, tasks, groups, batch, loss and learning rate in each mode, the stages' own code over a copy of the home, so that the
 home stays as it is. Time counts from the end of the first step, for engines and environments start before it. `waiting` is the share of

@@ -1,4 +1,4 @@
-"""Rollouts against the bare engine, against lockstep and against TRL: `python benchmarks/rollout.py --home runs/demo [--json]`.
+"""Rollouts against the bare engine, against lockstep and against TRL: `python -m benchmarks.rollout --home runs/demo [--json]`.
 
 One run, the same policy, prompts and lengths; rates are tokens that the policy sampled a second.
 
