@@ -107,8 +107,11 @@ def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
     place = (root / str(description["snapshot"])).resolve()
     if not place.is_relative_to(root.resolve()):
         raise RequestError(f"the snapshot {description['snapshot']!r} leads out of {root}.")
-    hidden = {str(name): str(text).encode() for name, text in dict(description.get("test_files", {})).items()}
-    return RepositoryTask(read_snapshot(place), tuple(description["fail_to_pass"]), tuple(description.get("pass_to_pass", ())), hidden)
+    files = description.get("test_files", {})
+    if not isinstance(files, Mapping) or not all(isinstance(text, str) for text in files.values()):
+        raise RequestError("test_files of the repository's task is no object of texts.")
+    hidden = {str(name): text.encode() for name, text in files.items()}
+    return RepositoryTask(read_snapshot(place), _tests(description, "fail_to_pass"), _tests(description, "pass_to_pass"), hidden)
 
 
 def read_snapshot(path: Path) -> dict[str, bytes]:
@@ -173,6 +176,14 @@ def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, confi
         if passing or failing:
             return f"run {number}: without a patch {', '.join(passing + failing)} {'passed' if passing else 'did not pass'}"
     return None
+
+
+def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Names of tests; one that begins with a dash would be an option of pytest's."""
+    named = description.get(key, [])
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name and not name.startswith("-") for name in named):
+        raise RequestError(f"{key} of the repository's task holds something that is no name of a test.")
+    return tuple(named)
 
 
 def _with_tests(task: RepositoryTask, patched: Files) -> dict[str, bytes]:

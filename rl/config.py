@@ -331,6 +331,11 @@ class EnvironmentPoolConfig(EnvironmentLimits):
         return own.model_copy(update=common)
 
     @property
+    def listed(self) -> dict[str, str]:
+        """The names that tasks may call environments by beside those that are registered, each with its code."""
+        return {name: own.factory or name for name, own in self.kinds.items()}
+
+    @property
     def reserved_cpus(self) -> float:
         """Room in Ray's CPUs for all kinds with settings of their own, and for four without."""
         kinds = [self.kind(name) for name in self.kinds]
@@ -419,7 +424,9 @@ class RolloutConfig(Section):
 
     limits: Limits = Limits()
     loop: str = "react"
-    """The agent loop of tasks that name none: a name, or `module:attribute`."""
+    """The agent loop of tasks that name none: a name, `module:attribute` or `file.py:attribute`."""
+    loops: dict[str, str] = {}
+    """Agent loops of one's own by the names that tasks call them by, each `module:attribute` or `file.py:attribute`."""
     dialect: str = "tags"
     """The dialect of tasks that name none: `tags`, `chat`, or one of `dialects`."""
     dialects: dict[str, DialectConfig] = {}

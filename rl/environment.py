@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from rl import plugins
 from rl.config import Read, read_options
 from rl.content import ContentPart
 from rl.dialect import Action, Schema
 from rl.images import ImageFault
 from rl.retrieval.search import Index
+from warehouse.plugins import Registry
 from warehouse.records import Task
 
 T = TypeVar("T")
-GROUP = "agent_flywheel.environments"
-"""The group of entry points by which installed packages bring environments."""
-
 BUILT_IN = {
     "search": "rl.environments.search:create",
     "retrieve": "rl.environments.retrieve:create",
@@ -36,6 +33,7 @@ BUILT_IN = {
     "python": "rl.environments.python:create",
     "repository": "rl.environments.repository:create",
 }
+ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", "rollout.environments.kinds")
 
 
 class FaultKind(StrEnum):
@@ -175,9 +173,9 @@ EnvironmentFactory = Callable[[Resources], Environment]
 
 
 def find_environment(name: str) -> EnvironmentFactory:
-    """The factory of the environment called `name`.
+    """The factory of the environment that the configuration calls `name`.
 
     Raises:
         RequestError: where there is none.
     """
-    return cast(EnvironmentFactory, plugins.load(name, "environment", BUILT_IN, GROUP))
+    return cast(EnvironmentFactory, ENVIRONMENTS.load(name))

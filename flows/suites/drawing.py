@@ -12,7 +12,7 @@ from flows.config import FlywheelConfig
 from flows.stages.synthesis.bench import HELD_OUT_SHARE
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig
 from flows.suites.loading import check_data, is_own
-from rl.environment import BUILT_IN
+from rl.environment import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.building import QuestionConfig, build_questions
@@ -67,7 +67,7 @@ def draw(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> Drawn:
         raise RequestError(f"the suite {suite.name} has no task: its source gives {len(found)}, and none that is wanted.")
     if not is_own(suite):
         chosen = [enter(task, suite.name, suite.environment, suite.verifier, suite.rollout) for task in chosen]
-    _check_environments(chosen, suite, config)
+    check_environments(chosen, suite, config)
     return replace(source, tasks=tuple(sorted(chosen, key=lambda task: task.key)))
 
 
@@ -109,12 +109,11 @@ def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:
     return random.Random(seed_from(suite.seed, "draw")).sample(sorted(tasks, key=lambda task: task.key), suite.number)
 
 
-def _check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: FlywheelConfig) -> None:
-    """A row of a file may name an environment that there is; one that names code would run it."""
-    known = {*BUILT_IN, *config.rollout.environments.kinds, *([suite.environment] if suite.environment else [])}
-    strange = next((task for task in tasks if task.environment not in known), None)
-    if strange is not None:
-        raise RequestError(
-            f"task {strange.key} asks for the environment {strange.environment!r}, which is neither built in nor a kind of "
-            f"rollout.environments.kinds; name the suite's environment with --set environment=NAME."
-        )
+def check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: FlywheelConfig) -> None:
+    """Raises RequestError for a task whose environment data may not name: known before anything is started."""
+    listed = {**config.rollout.environments.listed, **({suite.environment: suite.environment} if suite.environment else {})}
+    for task in tasks:
+        try:
+            ENVIRONMENTS.resolve_recorded(task.environment, listed)
+        except RequestError as error:
+            raise RequestError(f"task {task.key!r:.100}: {error} Or name the suite's environment with --set environment=NAME.") from error

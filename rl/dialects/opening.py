@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +16,12 @@ from rl.dialects.tags import TagDialect
 from rl.dialects.templates import ChatTemplate
 from rl.policies.vision import Vision
 from warehouse.errors import RequestError
+from warehouse.plugins import Registry
 
 BUILT_IN = {"tags": DialectConfig(kind="tags"), "chat": DialectConfig(kind="chat")}
+DIALECTS = Registry(
+    "kind of dialect", {"tags": "rl.dialects.tags:TagDialect", "chat": "rl.dialects.chat:ChatDialect"}, "agent_flywheel.dialects"
+)
 DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
 
 
@@ -41,7 +44,7 @@ def open_dialect(
         dialect = ChatDialect(template, config.system, vision)
         prove(dialect)
         return dialect
-    return _find(config.kind)(tokenizer, config.options)
+    return cast(DialectFactory, DIALECTS.load(config.kind))(tokenizer, config.options)
 
 
 def _template(config: DialectConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -59,13 +62,3 @@ def _template(config: DialectConfig, tokenizer: PreTrainedTokenizerBase) -> str 
     if not path.is_file():
         raise RequestError(f"there is no chat template {path}; give own, training, or a file.")
     return path.read_text()
-
-
-def _find(kind: str) -> DialectFactory:
-    module, _, attribute = kind.partition(":")
-    if not module or not attribute:
-        raise RequestError(f"there is no kind of dialect {kind!r}; give tags, chat, or module:attribute.")
-    try:
-        return cast(DialectFactory, getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise RequestError(f"the dialect {kind!r} cannot be imported: {error}.") from error

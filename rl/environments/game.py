@@ -2,8 +2,8 @@
 
 An observation that is text is shown as it is; any other game must be able to draw itself as text (`render_mode="ansi"`, as gymnasium's
 toy games do). A discrete action goes by its name, a text action as it is written. A task may add arguments of the game in its
-provenance, `{"game": {"desc": ["SF", "FG"]}}`: what is the same for all trajectories of the task belongs there, for the seed of
-`reset` differs between them.
+provenance, `{"game": {"desc": ["SF", "FG"]}}`, as far as the option `task_arguments` lists them: what is the same for all trajectories
+of the task belongs there, for the seed of `reset` differs between them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gymnasium.spaces import Discrete, Text
 from pydantic import Field
 
 from rl.config import Section
-from rl.environment import Observation, Resources, Step
+from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.house import HOUSE
 from rl.environments.stateful import StatefulEnvironment
 from rl.tools import ToolError, tool
@@ -42,6 +42,10 @@ class GameOptions(Section):
     """The game's id in gymnasium, `module:id` for one that a module registers; `flywheel/House-v0` is a text game of ours."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the game, such as `{is_slippery = false}`."""
+    task_arguments: tuple[str, ...] = ("desc", "is_slippery", "map_name", "house", "rooms", "max_moves")
+    """Arguments of the game that a task may give; FrozenLake's and House's unless others are named.
+
+    A task is data, and a game may do anything by an argument."""
     actions: tuple[str, ...] = ()
     """Names of its discrete actions in their order, where the game's own are not known."""
 
@@ -72,7 +76,7 @@ class GameEnvironment(StatefulEnvironment):
     async def reset(self, task: Task, seed: int) -> Observation:
         """Set up the game."""
         await self.close()
-        self._game = make_game(self._options, task.provenance.get("game", {}))
+        self._game = make_game(self._options, _arguments_of(task, self._options))
         self._names = action_names(self._game, self._options)
         self._reward, self._total, self._done = 0.0, 0.0, False
         seen, _ = self._game.reset(seed=seed)
@@ -108,6 +112,16 @@ class GameEnvironment(StatefulEnvironment):
             return seen
         assert self._game is not None
         return _HIGHLIGHT.sub(r"[\1]", str(self._game.render())).strip()
+
+
+def _arguments_of(task: Task, options: GameOptions) -> dict[str, Any]:
+    given = task.provenance.get("game", {})
+    if not isinstance(given, Mapping) or (unlisted := sorted(set(given) - set(options.task_arguments))):
+        what = f"the argument {unlisted[0]!r:.100}" if isinstance(given, Mapping) else "something that is no object of arguments"
+        raise EnvironmentFault(
+            f"the task {task.key} gives its game {what}; the option task_arguments allows {', '.join(options.task_arguments) or 'none'}"
+        )
+    return dict(given)
 
 
 def make_game(options: GameOptions, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:

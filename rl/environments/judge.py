@@ -13,19 +13,17 @@ from typing import Any, Protocol, cast
 
 from pydantic import Field, NonNegativeInt
 
-from rl import plugins
 from rl.config import Section
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.tools import ToolError, tool
+from warehouse.plugins import Registry
 from warehouse.records import Task
 
-BUILT_IN = {
-    "reward_model": "rl.scorers.reward_model:create",
-    "server": "rl.scorers.server:create",
-}
-GROUP = "agent_flywheel.scorers"
+SCORERS = Registry(
+    "scorer", {"reward_model": "rl.scorers.reward_model:create", "server": "rl.scorers.server:create"}, "agent_flywheel.scorers"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +102,5 @@ class JudgeEnvironment(StatefulEnvironment):
 def create(resources: Resources) -> JudgeEnvironment:
     """The environment of one trajectory."""
     options = resources.read(JudgeOptions)
-    factory = cast(ScorerFactory, plugins.load(options.scorer, "scorer", BUILT_IN, GROUP))
+    factory = cast(ScorerFactory, SCORERS.load(options.scorer))
     return JudgeEnvironment(resources.once("scorer", lambda: factory(options.options)), options.drafts)

@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rl import plugins
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.dialect import Action
-from rl.environment import BUILT_IN, GROUP, EnvironmentFault, FaultKind, Observation, Step
+from rl.environment import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
 from rl.hosting import health as environment_health
 from rl.hosting.courier import CallFailed, Courier
 from rl.hosting.environment_worker import EnvironmentWorker, first_line
@@ -171,14 +170,9 @@ class EnvironmentPool:
         """
         if name in self._kinds:
             return
-        if ":" in name and name not in self._config.kinds:
-            raise RequestError(
-                f"a task wants the environment {name!r}, which is code that the configuration does not know: "
-                f"allow it with rollout.environments.kinds.{name!r} = {{}}, or name a kind of yours there."
-            )
+        factory = ENVIRONMENTS.resolve_recorded(name, self._config.listed)
         config = self._config.kind(name)
         _check_image(name, config.image)
-        factory = plugins.resolve(config.factory or name, "environment", BUILT_IN, GROUP)
         kind = Kind(name, factory, config)
         kind.workers = [self._launch(kind) for _ in range(config.workers)]
         try:

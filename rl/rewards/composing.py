@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import cast
 
 from eval.verifier import Attempt
 from rl.learning.config import RewardConfig
-from rl.rewards.outcomes import format_ladder, outcome, signed_outcome, well_formed
 from rl.rewards.part import Grounds, Part, Value
-from rl.rewards.processes import environment, evidence, length, tool_success, void_turns
-from rl.rewards.unsupervised import agreement, confidence
 from warehouse.errors import RequestError
+from warehouse.plugins import Registry
 from warehouse.records import Outcome, RewardPart, Trajectory
 
-PARTS: dict[str, Part] = {
-    "outcome": outcome,
-    "signed_outcome": signed_outcome,
-    "format": well_formed,
-    "format_ladder": format_ladder,
-    "environment": environment,
-    "evidence": evidence,
-    "tool_success": tool_success,
-    "agreement": agreement,
-    "confidence": confidence,
-    "length": length,
-    "void_turns": void_turns,
-}
+PARTS = Registry(
+    "part of the reward",
+    {
+        "outcome": "rl.rewards.outcomes:outcome",
+        "signed_outcome": "rl.rewards.outcomes:signed_outcome",
+        "format": "rl.rewards.outcomes:well_formed",
+        "format_ladder": "rl.rewards.outcomes:format_ladder",
+        "environment": "rl.rewards.processes:environment",
+        "evidence": "rl.rewards.processes:evidence",
+        "tool_success": "rl.rewards.processes:tool_success",
+        "length": "rl.rewards.processes:length",
+        "void_turns": "rl.rewards.processes:void_turns",
+        "agreement": "rl.rewards.unsupervised:agreement",
+        "confidence": "rl.rewards.unsupervised:confidence",
+    },
+    "agent_flywheel.rewards",
+)
 """Parts by the names that the configuration calls them by. A judge is one of `module:attribute`."""
 
 PRESETS: dict[str, dict[str, float]] = {
@@ -54,7 +55,7 @@ def find_parts(config: RewardConfig) -> dict[str, Part]:
     names = list(weights_of(config))
     if not names:
         raise RequestError("rl.rewards.parts takes every part out of the reward: give one of them a weight.")
-    return {name: _find(name) for name in names}
+    return {name: cast(Part, PARTS.load(name)) for name in names}
 
 
 def compose(attempts: Sequence[Attempt], grounds: Grounds) -> tuple[list[Trajectory], list[RewardPart]]:
@@ -83,15 +84,3 @@ def _rewarded(trajectory: Trajectory, values: Mapping[str, Value], weights: Mapp
         for place, turn in enumerate(trajectory.turns)
     )
     return replace(trajectory, turns=turns, reward=reward)
-
-
-def _find(name: str) -> Part:
-    if name in PARTS:
-        return PARTS[name]
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise RequestError(f"there is no part of the reward {name!r}; name one of {', '.join(PARTS)}, or give module:attribute.")
-    try:
-        return cast(Part, getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise RequestError(f"the part of the reward {name!r} cannot be imported: {error}.") from error

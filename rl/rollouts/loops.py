@@ -1,12 +1,12 @@
 """The agent loops by their names, and the one that each task of a rollout asks for.
 
-A loop is named by one of the names below or by `module:attribute`: a factory that takes an engine, a dialect and limits.
+A loop is a factory that takes an engine, a dialect and limits. The configuration names it as any code of one's own is named (see
+`warehouse/plugins.py`); a task may name those below, what is installed, and what the configuration lists under `rollout.loops`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Protocol, cast
 
 from transformers import PreTrainedTokenizerBase
@@ -17,10 +17,15 @@ from rl.dialects.opening import open_dialect
 from rl.policies.vision import Vision
 from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
 from rl.rollouts.choices import choice_of
-from warehouse.errors import RequestError
+from warehouse.plugins import Registry
 from warehouse.records import Task, Trajectory
 
-LOOPS = {"react": "rl.rollouts.agent_loop:AgentLoop", "langgraph": "rl.rollouts.langgraph_loop:LangGraphLoop"}
+LOOPS = Registry(
+    "agent loop",
+    {"react": "rl.rollouts.agent_loop:AgentLoop", "langgraph": "rl.rollouts.langgraph_loop:LangGraphLoop"},
+    "agent_flywheel.loops",
+    "rollout.loops",
+)
 
 
 class Loop(Protocol):
@@ -32,21 +37,6 @@ class Loop(Protocol):
 
 
 LoopFactory = Callable[[Generator, Dialect, Limits], Loop]
-
-
-def find_loop(name: str) -> LoopFactory:
-    """The factory of the loop called `name`.
-
-    Raises:
-        RequestError: where there is none.
-    """
-    module, _, attribute = LOOPS.get(name, name).partition(":")
-    if not module or not attribute:
-        raise RequestError(f"there is no agent loop {name!r}; name one of {', '.join(LOOPS)}, or give module:attribute.")
-    try:
-        return cast(LoopFactory, getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise RequestError(f"the agent loop {name!r} cannot be imported: {error}.") from error
 
 
 class AgentLoops:
@@ -70,7 +60,7 @@ class AgentLoops:
         """
         for task in tasks:
             choice = choice_of(task)
-            find_loop(choice.loop or self._config.loop)
+            self._factory(choice.loop)
             self.dialect(choice.dialect or self._config.dialect)
 
     def dialect(self, name: str) -> Dialect:
@@ -84,5 +74,11 @@ class AgentLoops:
         choice = choice_of(task)
         key = (choice.loop or self._config.loop, choice.dialect or self._config.dialect)
         if key not in self._loops:
-            self._loops[key] = find_loop(key[0])(engine, self.dialect(key[1]), self._config.limits)
+            self._loops[key] = self._factory(choice.loop)(engine, self.dialect(key[1]), self._config.limits)
         return self._loops[key]
+
+    def _factory(self, chosen: str | None) -> LoopFactory:
+        """The loop that a task chose, or that of the configuration where it chose none."""
+        listed = self._config.loops
+        found = LOOPS.load(listed.get(self._config.loop, self._config.loop)) if chosen is None else LOOPS.load_recorded(chosen, listed)
+        return cast(LoopFactory, found)

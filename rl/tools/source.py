@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl import plugins
 from rl.tools.classes import ClassTool, SharedTool
 from rl.tools.config import CallRules, ToolConfig
 from rl.tools.functions import FunctionTool
 from rl.tools.tool import Tool
 from warehouse.errors import RequestError
-
-GROUP = "agent_flywheel.tools"
-"""The group of entry points by which installed packages bring tools."""
+from warehouse.plugins import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class ToolSource:
     def _load(self, reference: str) -> Any:
         module, _, attribute = reference.rpartition(":")
         name = f"{self.folder / module}:{attribute}" if module.endswith(".py") else reference
-        return plugins.load(name, f"function or class of the tool {self.name!r}", {}, GROUP)
+        return Registry(f"function or class of the tool {self.name!r}", {}, "agent_flywheel.tools").load(name)
 
 
 def _what(found: Any) -> str:

@@ -39,7 +39,7 @@ class Draft:
     def call(self, tool: str, **arguments: Any) -> Any:
         """Carry out a call in the world, note it, and read what it returns."""
         self.calls.append({"tool": tool, "arguments": arguments})
-        return json.loads(getattr(self.world, tool)(**arguments))
+        return json.loads(self.world.call(tool, arguments))
 
     def pick(self, names: Iterable[str]) -> str:
         """One of the names that no goal was about yet.

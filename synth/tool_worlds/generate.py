@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from random import Random
+from typing import Any
 
 from pydantic import Field, PositiveInt
 
@@ -65,11 +66,11 @@ def generate_tasks(count: int, seed: int, config: ToolWorldConfig | None = None,
             raise RequestError(f"no task could be made in {domain} in {TRIES} worlds of size {config.size}: give a larger size.")
 
 
-def replay(world: World, calls: Sequence[dict[str, object]]) -> dict[str, object]:
+def replay(world: World, calls: Sequence[dict[str, Any]]) -> dict[str, object]:
     """The changes that calls make in a world, which they change."""
     before = deepcopy(world.state)
     for call in calls:
-        getattr(world, str(call["tool"]))(**call["arguments"])  # type: ignore[arg-type]
+        world.call(call["tool"], call["arguments"])
     return changes(before, world.state)
 
 

@@ -13,25 +13,30 @@ from functools import cache, wraps
 from types import MethodType
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from eval.answers import exact_match
 from eval.state import EXTRA_WRITES, REFERENCE, STATE, StateVerdict, changes, compare
-from rl import plugins
 from rl.config import Section
 from rl.dialect import ANSWER, Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.environments.tool_world.world import Tables, World
 from rl.tools import Tool, tool
+from warehouse.errors import RequestError
+from warehouse.plugins import Registry
 from warehouse.records import Task
 
-BUILT_IN = {
-    "bookings": "rl.environments.tool_world.bookings:Bookings",
-    "inventory": "rl.environments.tool_world.inventory:Inventory",
-    "agenda": "rl.environments.tool_world.agenda:Agenda",
-}
-GROUP = "agent_flywheel.tool_worlds"
+WORLDS = Registry(
+    "tool world",
+    {
+        "bookings": "rl.environments.tool_world.bookings:Bookings",
+        "inventory": "rl.environments.tool_world.inventory:Inventory",
+        "agenda": "rl.environments.tool_world.agenda:Agenda",
+    },
+    "agent_flywheel.tool_worlds",
+    "rollout.environments.kinds.tool_world.options.worlds",
+)
 
 
 class ToolWorldOptions(Section):
@@ -39,6 +44,17 @@ class ToolWorldOptions(Section):
 
     worlds: dict[str, str] = Field(default_factory=dict)
     """Worlds of one's own: the name of a domain, and the class as `module:Class` or `file.py:Class`."""
+
+
+class NamedWorld(Section):
+    """The world of a task, as its provenance names it; whatever else stands there is no world."""
+
+    model_config = ConfigDict(strict=True)
+
+    domain: str
+    seed: NonNegativeInt
+    size: int = Field(ge=1, le=10_000)
+    digest: str
 
 
 @dataclass(slots=True)
@@ -67,11 +83,9 @@ class ToolWorldEnvironment(StatefulEnvironment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Make the task's world; it follows from the task alone, so that all trajectories of a task begin alike."""
-        named = task.provenance.get("world")
-        if not isinstance(named, Mapping) or REFERENCE not in task.provenance:
-            raise EnvironmentFault(f"the task {task.key} names no tool world")
-        world = find_world(named["domain"], self._worlds)(named["seed"], named["size"])
-        if world.digest != named["digest"]:
+        named = _named_world(task)
+        world = find_world(named.domain, self._worlds)(named.seed, named.size)
+        if world.digest != named.digest:
             raise EnvironmentFault(f"the world of the task {task.key} is no longer what it was made for: make its tasks anew")
         self.tools = tools_of(world)
         self._attempt = _Attempt(task, world, deepcopy(world.state))
@@ -94,13 +108,24 @@ class ToolWorldEnvironment(StatefulEnvironment):
 
 
 def find_world(domain: str, own: Mapping[str, str]) -> type[World]:
-    """The class of the worlds of `domain`.
+    """The class of the worlds that a record calls `domain`; `own` are those of the configuration, by name.
 
     Raises:
-        RequestError: where there is none.
+        RequestError: where there is none, or where it is no class of worlds.
     """
-    found: type[World] = plugins.load(domain, "tool world", BUILT_IN | dict(own), GROUP)
+    found = WORLDS.load_recorded(domain, own)
+    if not (isinstance(found, type) and issubclass(found, World)):
+        raise RequestError(f"the tool world {domain!r} is no subclass of World: correct it in {WORLDS.setting}.")
     return found
+
+
+def _named_world(task: Task) -> NamedWorld:
+    if not isinstance(task.provenance.get(REFERENCE), Mapping):
+        raise EnvironmentFault(f"the task {task.key} names no tool world with the changes that it asks for")
+    try:
+        return NamedWorld.model_validate(task.provenance.get("world"))
+    except ValidationError as error:
+        raise EnvironmentFault(f"the task {task.key} names no tool world: {error.errors()[0]['msg']}") from error
 
 
 def tools_of(world: World) -> dict[str, Tool]:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from eval.state import State
-from rl.tools import ToolMiss
+from rl.tools import ToolError, ToolMiss
 from warehouse.digests import digest, seed_from
 
 Tables = dict[str, dict[str, dict[str, Any]]]
@@ -63,6 +63,16 @@ class World(ABC):
     def digest(self) -> str:
         """Digest of the state as it is."""
         return digest(self.state)
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Call one of its tools by name.
+
+        Raises:
+            ToolError: where it has no such tool; whatever else a tool raises for arguments that do not suit it.
+        """
+        if name not in self.tools:
+            raise ToolError(f"there is no tool {name!r:.100}; there are {', '.join(self.tools)}")
+        return str(getattr(self, name)(**arguments))
 
     def misfits(self) -> list[str]:
         """Paths of what does not fit the schema; empty for a world in order."""

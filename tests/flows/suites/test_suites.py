@@ -101,7 +101,7 @@ def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake
 
 def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"], "environment": "evil.py:create"})
-    with pytest.raises(RequestError, match="neither built in nor a kind"):
+    with pytest.raises(RequestError, match="which is code that the configuration does not know"):
         draw(wanted, CONFIG, lake)
 
 

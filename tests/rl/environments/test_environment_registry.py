@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.environment import BUILT_IN, GROUP, Resources, find_environment
-from rl.plugins import resolve
+from rl.environment import BUILT_IN, ENVIRONMENTS, Resources, find_environment
 from warehouse.errors import RequestError
 
 FACTORY = '''"""An environment of one's own."""
@@ -30,7 +29,7 @@ def install(folder: Path, name: str, value: str) -> None:
     information = folder / f"{name}-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[{GROUP}]\nmaze = {value}\n")
+    (information / "entry_points.txt").write_text(f"[{ENVIRONMENTS.group}]\nmaze = {value}\n")
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
@@ -63,7 +62,7 @@ def test_a_file_is_found_and_run_once(tmp_path: Path) -> None:
 def test_a_file_beside_the_caller_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_env.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
-    assert resolve("my_env.py:create", "environment", BUILT_IN, GROUP) == f"{tmp_path / 'my_env.py'}:create"
+    assert ENVIRONMENTS.resolve("my_env.py:create") == f"{tmp_path / 'my_env.py'}:create"
 
 
 @pytest.mark.parametrize(

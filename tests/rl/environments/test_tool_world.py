@@ -12,7 +12,7 @@ import pytest
 from eval.state import EXTRA_WRITES, REFERENCE, STATE
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Resources, Step, ToolOutcome
-from rl.environments.tool_world.environment import BUILT_IN, ToolWorldEnvironment, create, find_world, tools_of
+from rl.environments.tool_world.environment import WORLDS, ToolWorldEnvironment, create, find_world, tools_of
 from synth.tool_worlds.generate import generate_tasks
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -32,7 +32,7 @@ async def played(task: Task, calls: list[dict[str, Any]], answer: str) -> list[S
     return [*steps, await environment.step(Action("answer", answer))]
 
 
-@pytest.mark.parametrize("domain", sorted(BUILT_IN))
+@pytest.mark.parametrize("domain", sorted(WORLDS.built_in))
 def test_a_world_fits_its_schema_and_follows_from_its_seed(domain: str) -> None:
     kind = find_world(domain, {})
     for seed in range(20):
@@ -40,7 +40,7 @@ def test_a_world_fits_its_schema_and_follows_from_its_seed(domain: str) -> None:
         assert kind(seed, 12).digest == kind(seed, 12).digest != kind(seed + 1, 12).digest
 
 
-@pytest.mark.parametrize("domain", sorted(BUILT_IN))
+@pytest.mark.parametrize("domain", sorted(WORLDS.built_in))
 def test_every_tool_has_a_schema_that_describes_its_arguments(domain: str) -> None:
     for name, tool in tools_of(find_world(domain, {})(0, 8)).items():
         function = tool.schema["function"]

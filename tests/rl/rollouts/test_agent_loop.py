@@ -421,17 +421,17 @@ def test_whatever_fails_every_trajectory_ends_in_one_of_three_outcomes_and_the_c
 
 
 def test_loops_and_dialects_are_found_by_name(tiny_policy: Path) -> None:
-    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
+    loops = AgentLoops(RolloutConfig(loops={"mine": "rl.rollouts.agent_loop:AgentLoop"}), AutoTokenizer.from_pretrained(tiny_policy))
     engine = WrittenActions([])
     plain = loops.loop_for(TASKS[0], engine)
     assert isinstance(plain, AgentLoop)
     assert isinstance(plain.dialect, TagDialect)
     assert loops.loop_for(TASKS[1], engine) is plain
-    named = replace(TASKS[0], provenance={"rollout": {"loop": "rl.rollouts.agent_loop:AgentLoop", "dialect": "tags"}})
+    named = replace(TASKS[0], provenance={"rollout": {"loop": "mine", "dialect": "tags"}})
     assert loops.loop_for(named, engine) is not plain
     for choice, message in (
         ({"loop": "chess"}, "there is no agent loop 'chess'"),
-        ({"loop": "json:nothing"}, "cannot be imported"),
+        ({"loop": "json:loads"}, "which is code that the configuration does not know"),
         ({"dialect": "chess"}, "there is no dialect 'chess'"),
         ({"dialect": "chat"}, "no chat template"),
     ):

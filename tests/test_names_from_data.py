@@ -1,0 +1,273 @@
+"""Data never chooses what is imported or called: every loader of the house is known, and names planted in records and rows find nothing."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from eval.outcome import VERIFIERS, verifier_of
+from flows.config import load_config
+from flows.imports import FORMATS, import_file
+from flows.suites.config import SuiteConfig
+from flows.suites.drawing import check_environments
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig, RolloutConfig
+from rl.environment import ENVIRONMENTS
+from rl.environments.tool_world.environment import WORLDS
+from rl.hosting.environment_worker import EnvironmentWorker
+from rl.rollouts.loops import LOOPS, AgentLoops
+from synth.tool_worlds.generate import generate_tasks
+from tests.rl.conftest import create_tiny_policy
+from warehouse import Lake, Task
+from warehouse.errors import RequestError
+from warehouse.plugins import Registry
+from warehouse.question_sets.task_rows import read_tasks
+from warehouse.records import Outcome, StopReason, Trajectory
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("warehouse", "eval", "rl", "synth", "flows")
+LOADS = {"import_module", "__import__", "spec_from_file_location", "module_from_spec", "exec_module", "entry_points"}
+LOADS |= {"exec", "eval", "run_path"}
+"""Calls by which a name becomes code."""
+KNOWN = {
+    "warehouse/plugins.py",  # the one place where names are resolved
+    "warehouse/extensions.py",  # DuckDB's own package, by a literal
+    "eval/code_runs/candidate.py",  # the candidate's program, inside the sandbox
+    "eval/code_runs/examiner.py",  # its tests, inside the sandbox
+}
+ROW = {"question": "Who?", "answers": ["Amber"]}
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["q"]}}\n</tool_call>'
+SPOKEN = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Amber"}]
+EVALUATED = {"task": "t", "model": "m", "created": "2026-01-01T00:00:00+00:00", "dataset": {"name": "d"}, "config": {}}
+SAMPLED = {"id": 1, "epoch": 1, "input": "Who?", "target": "Amber", "messages": SPOKEN}
+CONFIG = load_config("quickstart")
+SAMPLES: dict[str, Any] = {
+    "webshaper": {"id": "1", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"], ["V@X", "s", "C@a"]], "urls": ["u"]},
+    "webdancer": {"messages": [SPOKEN[0], {"role": "assistant", "content": CALL}], "answer": [["Amber"]], "tag": "t", "tool_calls": []},
+    "fireact": {"7": {"reward": True, "em": True, "f1": 1.0, "gt": "a", "pred": "a", "prompt": [], "traj": SPOKEN}},
+    "openai": {"messages": SPOKEN, "reward": 1, "answer": ["Amber"], "model": "m", "tools": []},
+    "inspect": {"version": 2, "eval": EVALUATED, "samples": [SAMPLED]},
+    "search-r1": {"input": "Question: Who?\n", "output": "<answer> A </answer>", "gts": {"target": ["A"]}, "score": 1.0, "step": 1},
+    "tau-bench": {"task_id": 3, "reward": 1.0, "info": {"task": {"instruction": "Book."}}, "traj": SPOKEN, "trial": 0},
+    "verifiers": {"example_id": 0, "prompt": SPOKEN[:1], "completion": SPOKEN[1:], "answer": "A", "info": {}, "reward": 1.0, "metrics": {}},
+}
+"""A row of each format that `flywheel import` reads."""
+
+
+@pytest.fixture(scope="module")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create_tiny_policy(tmp_path_factory.mktemp("policy") / "tiny", seed=0)
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
+    """Names that would run something, each leaving a trace where it did; none has at the end."""
+    trace = tmp_path / "trace"
+    (tmp_path / "planted.py").write_text(f"open({str(trace)!r}, 'w')\ndef create(*a, **k):\n    open({str(trace)!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield ("planted", "planted:create", f"{tmp_path / 'planted.py'}:create", f"{tmp_path / 'planted.py'}", "os:system", "subprocess:Popen")
+    assert not trace.exists()
+    assert "planted" not in sys.modules
+    assert not [name for name in sys.modules if name.startswith("file_planted")]
+
+
+def registries() -> dict[str, Registry]:
+    """Every registry that a module of the house holds, by `module.NAME`."""
+    found = {}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "Registry":
+                    module, name = ".".join(path.relative_to(ROOT).with_suffix("").parts), ast.unparse(node.targets[0])
+                    found[f"{module}.{name}"] = getattr(import_module(module), name)
+    return found
+
+
+def test_names_become_code_in_one_place_alone() -> None:
+    loading = set()
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                called = ast.unparse(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
+                if called[2] in LOADS and called[0] in ("", "importlib", "spec.loader", "builtins", "runpy", "importlib.util"):
+                    loading.add(str(path.relative_to(ROOT)))
+    assert loading == KNOWN
+
+
+def test_every_registry_is_in_the_architecture_with_what_may_name_it() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    missing = [name for name, registry in registries().items() if f"| {registry.what} |" not in text]
+    assert not missing
+
+
+@pytest.mark.parametrize("registry", registries().values(), ids=lambda registry: registry.what)
+def test_a_record_finds_what_is_built_in_or_listed_and_nothing_else(registry: Registry, planted: tuple[str, ...]) -> None:
+    for name in registry.built_in:
+        assert registry.resolve_recorded(name) == registry.built_in[name]
+    assert registry.resolve_recorded("mine", {"mine": "json:loads"}) == "json:loads"
+    for name in (*planted, "json:loads", "", "mine", None, 3, ["react"], {"a": 1}, "x" * 100_000):
+        with pytest.raises(RequestError) as refused:
+            registry.load_recorded(name)
+        assert len(str(refused.value)) < 2_000
+
+
+def test_the_row_that_ran_a_command_runs_none(tmp_path: Path) -> None:
+    """A tool world named `subprocess:Popen` with a command as its seed was executed."""
+    world = {"domain": "subprocess:Popen", "seed": ["/bin/sh", "-c", f"touch {tmp_path / 'pwned'}"], "size": -1, "digest": "x"}
+    row = {**ROW, "environment": "tool_world", "provenance": {"world": world, "reference": {}}}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(row))
+    (task,) = read_tasks(tmp_path / "tasks.jsonl")
+    for named in (world, {**world, "seed": 1, "size": 12}):
+        assert refusal("tool_world", replace(task, provenance={**task.provenance, "world": named}))
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("place", ["domain", "seed", "size", "digest"])
+def test_what_a_row_says_of_its_world_is_checked_before_it_is_used(place: str, planted: tuple[str, ...]) -> None:
+    task = next(generate_tasks(1, seed=3))
+    assert refusal("tool_world", task) == ""
+    for value in (*planted, -1, True, None, 1e9, 10**9, [], {}, "1"):
+        world = {**task.provenance["world"], place: value}
+        assert refusal("tool_world", replace(task, provenance={**task.provenance, "world": world}))
+
+
+def test_a_task_may_name_what_the_configuration_lists(tiny_policy: Path) -> None:
+    config = RolloutConfig(loops={"mine": "rl.rollouts.agent_loop:AgentLoop"})
+    loops = AgentLoops(config, AutoTokenizer.from_pretrained(tiny_policy))
+    loops.check([Task("t", "search", "?", (), provenance={"rollout": {"loop": "mine"}})])
+    listed = EnvironmentPoolConfig(kinds={"mine": EnvironmentKindConfig(factory="game"), "a.b:c": EnvironmentKindConfig()}).listed
+    assert ENVIRONMENTS.resolve_recorded("mine", listed) == ENVIRONMENTS.built_in["game"]
+    assert ENVIRONMENTS.resolve_recorded("a.b:c", listed) == "a.b:c"
+
+
+def test_names_planted_in_every_field_of_a_task_import_nothing(planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path) -> None:
+    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
+    suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
+    spoilt = [task for name in planted for task in spoilt_tasks(name)]
+    tasks = [replace(task, key=f"{task.key}-{number}") for number, task in enumerate(spoilt)]
+    with Lake(tmp_path / "home") as lake:
+        lake.replace(tasks)
+        stored = lake.read(Task)
+    assert len(stored) == len(tasks)
+    for task in stored:
+        tried(task, loops, suite)
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_names_planted_in_every_field_of_a_row_import_nothing(
+    form: str, planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path
+) -> None:
+    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
+    suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
+    single = form == "inspect"
+    rows = [row for name in (planted[1:2] if single else planted) for row in spoilt_rows(SAMPLES[form], name)]
+    if form == "fireact":
+        rows = [{f"{place}-{key}": value for place, row in enumerate(rows) for key, value in row.items()}]
+    for number, part in enumerate(rows if single else [rows]):
+        file = tmp_path / (f"rows{number}.json" if single else "results.jsonl")
+        file.write_text(json.dumps(part) if single else "\n".join(map(json.dumps, part)))
+        try:
+            import_file(form, file, tmp_path / "home")
+        except RequestError as refused:
+            assert form == "inspect", refused
+    with Lake(tmp_path / "home") as lake:
+        tasks = lake.read(Task)
+    for task in tasks[:: max(1, len(tasks) // 20)]:
+        tried(task, loops, suite)
+
+
+def refusal(environment: str, task: Task) -> str:
+    """What a worker of a built-in environment says of a task that it cannot begin; empty where it began."""
+
+    async def begin() -> None:
+        worker = EnvironmentWorker(ENVIRONMENTS.resolve_recorded(environment), EnvironmentKindConfig(), None)
+        await worker.reset("t", task, 0)
+        await worker.close("t")
+
+    try:
+        asyncio.run(begin())
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def tried(task: Task, loops: AgentLoops, suite: SuiteConfig) -> None:
+    """A task on every way to its rollout and its verdict, whether it is refused there or not."""
+    of_answers = [verifier for verifier in (*VERIFIERS.values(), verifier_of(task, "qa_em")) if verifier.name != "code"]
+    for attempt in (
+        lambda: loops.check([task]),
+        lambda: check_environments([task], suite, CONFIG),
+        lambda: ENVIRONMENTS.load_recorded(task.environment),
+        lambda: [refusal(name, task) for name in ("tool_world", "game")],
+        lambda: [verifier.verify(task, run_of(task)) for verifier in of_answers],
+    ):
+        try:
+            attempt()
+        except RequestError as refused:
+            assert len(str(refused)) < 2_000
+
+
+def run_of(task: Task) -> Trajectory:
+    return Trajectory("t", task.key, "p", "eval", 1, (), (), StopReason.MAX_TURNS, Outcome.FAILURE, None, 0, None, None)
+
+
+def spoilt_tasks(name: str) -> Iterator[Task]:
+    """Tasks with `name` in each of their fields, and wherever a provenance could say what is run."""
+    task = next(generate_tasks(1, seed=5))
+    yield replace(task, key=name)
+    yield replace(task, environment=name)
+    yield replace(task, question=name, answers=(name,), split=name, formula=((name, name, name),))
+    for key in ("verifier", "suite", "options", "source", "item", "snapshot", "game", "reference", "calls"):
+        yield replace(task, provenance={**task.provenance, key: name})
+        yield replace(task, provenance={**task.provenance, key: {name: name}})
+    for choice in ("loop", "dialect", "tools"):
+        yield replace(task, provenance={**task.provenance, "rollout": {choice: name}})
+    yield replace(task, provenance={**task.provenance, "world": {**task.provenance["world"], "domain": name}})
+
+
+def spoilt_rows(value: Any, name: str) -> Iterator[Any]:
+    """Copies of a row with `name` in the place of each text, and under keys that could be taken for code."""
+    for path in paths(value):
+        copy = deepcopy(value)
+        holder = copy
+        for step in path[:-1]:
+            holder = holder[step]
+        holder[path[-1]] = name
+        yield copy
+    if isinstance(value, Mapping):
+        for key in ("environment", "loop", "module", "factory", "class", "tool", "world", "verifier", "rollout", "__reduce__", "py/object"):
+            yield {**value, key: name}
+            yield {**value, "provenance": {key: name}, "metadata": {key: name}, "info": {key: name}}
+
+
+def paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where texts stand in a row."""
+    if isinstance(value, str):
+        yield before
+    elif isinstance(value, Mapping | list):
+        for step, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from paths(inner, (*before, step))
+
+
+def test_the_loaders_that_records_reach_are_these() -> None:
+    """A new one is to be asked with `resolve_recorded`, and to be tried above."""
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
+    assert asked == {
+        "rl/hosting/environment_pool.py", "rl/environments/tool_world/environment.py", "rl/rollouts/loops.py", "flows/suites/drawing.py"
+    }  # fmt: skip
+    assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {
+        "rollout.environments.kinds.tool_world.options.worlds", "rollout.loops", "rollout.environments.kinds"
+    }  # fmt: skip

@@ -1,0 +1,122 @@
+"""Code of one's own by its name, for each kind of thing that users may bring: environments, tools, agent loops, rewards and more.
+
+What a name stands for is code that then runs with all rights of this process. So there are two ways to ask a registry, and they differ in
+whom they believe. A name from the *configuration* may be built in, an entry point of an installed package, `module:attribute`, or
+`path/to/file.py:attribute`. A name from a *record* (a task, a row of a file, anything that data can hold) finds what is built in, what is
+installed, and what the configuration lists under that name; it never names a module or a file itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """One kind of thing that goes by names.
+
+    Attributes:
+        what: what it is called in errors.
+        built_in: names that come with this project, each with its `module:attribute`.
+        group: the group of entry points by which installed packages bring more.
+        setting: the key of the configuration that lists names for records; it is told to whoever lacks one.
+    """
+
+    what: str
+    built_in: Mapping[str, str]
+    group: str
+    setting: str = ""
+
+    def resolve(self, name: str) -> str:
+        """What `name` of the configuration stands for, as `module:attribute` or, with an absolute path, as `file.py:attribute`.
+
+        The path of a file is made absolute so that workers elsewhere on this machine find it.
+
+        Raises:
+            RequestError: where there is nothing of that name.
+        """
+        found = self._known(name) or name
+        module, _, attribute = found.rpartition(":")
+        if not module or not attribute:
+            raise RequestError(
+                f"there is no {self.what} {name!r:.200}; name one of {', '.join(sorted(self.built_in))}, an entry point of {self.group}, "
+                "or give module:attribute or file.py:attribute."
+            )
+        if not module.endswith(".py"):
+            return found
+        path = Path(module).expanduser().resolve()
+        if not path.is_file():
+            raise RequestError(f"the {self.what} {name!r} names a file that is not there: {path}.")
+        return f"{path}:{attribute}"
+
+    def resolve_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> str:
+        """What `name` of a record stands for; `listed` are the names that the configuration has for records, each with its code.
+
+        Raises:
+            RequestError: where it is no text, or neither listed, nor built in, nor an entry point.
+        """
+        listed = listed or {}
+        if isinstance(name, str) and name in listed:
+            return self.resolve(listed[name])
+        found = self._known(name) if isinstance(name, str) else None
+        if found is None:
+            code = ", which is code that the configuration does not know" if isinstance(name, str) and ":" in name else ""
+            hint = f", or list it under {self.setting}" if self.setting else ""
+            known = ", ".join(sorted({*self.built_in, *listed}))
+            raise RequestError(f"there is no {self.what} {name!r:.200} for data to name{code}; name one of {known}{hint}.")
+        return found
+
+    def load(self, name: str) -> Any:
+        """What `name` of the configuration stands for, imported. Raises RequestError as `resolve` does, and where it cannot be imported."""
+        return self._import(self.resolve(name))
+
+    def load_recorded(self, name: object, listed: Mapping[str, str] | None = None) -> Any:
+        """What `name` of a record stands for, imported. Raises RequestError as `resolve_recorded` does, and where it cannot be imported."""
+        return self._import(self.resolve_recorded(name, listed))
+
+    def _import(self, reference: str) -> Any:
+        """Import what one of the `resolve`s gave, here or in another process. Raises RequestError where that cannot be done."""
+        module, _, attribute = reference.rpartition(":")
+        try:
+            return getattr(_load_file(Path(module)) if module.endswith(".py") else import_module(module), attribute)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {error}.") from error
+
+    def _known(self, name: str) -> str | None:
+        return self.built_in.get(name) or self._entry_point(name)
+
+    def _entry_point(self, name: str) -> str | None:
+        found = sorted({point.value for point in entry_points(group=self.group, name=name)})
+        if len(found) > 1:
+            raise RequestError(
+                f"several installed packages have {self.what} {name!r}: {', '.join(found)}; name one of them as module:attribute."
+            )
+        return found[0] if found else None
+
+
+def _load_file(path: Path) -> ModuleType:
+    """The module in a file, run once in a process; it stands in `sys.modules` because dataclasses and pickle look there."""
+    name = f"file_{path.stem}_{digest(str(path))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
