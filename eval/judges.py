@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from eval.outcome import asks_for_set, why_not_judged
 from eval.verifier import Attempt
@@ -24,6 +24,7 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Check, Completion, Failure, Outcome, Score, Task, Trajectory
 from warehouse.requests import Request, user
+from warehouse.settings import Section, first_error
 
 STAGE = "judge"
 """The stage of a judge's failures and the checker of its calibration."""
@@ -58,10 +59,10 @@ class Model(Protocol):
         ...
 
 
-class Verdict(BaseModel):
+class Verdict(Section):
     """The reply that is asked for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
     verdict: Literal["right", "wrong"]
     reason: str
@@ -192,7 +193,7 @@ def read_verdict(completion: Completion) -> Verdict | Failure:
     try:
         return Verdict.model_validate_json(fenced[1] if fenced else text)
     except ValidationError as error:
-        reason = f"the reply is no verdict: {error.errors()[0]['msg']}"
+        reason = f"the reply is no verdict: {first_error(error)}"
         return Failure(STAGE, "unreadable", reason, {"completion": completion.id, "text": completion.text[:2000]})
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 from eval.outcome import VERIFIERS
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides
-from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, Section, SftConfig
+from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
 from rl.learning.config import ReinforceConfig
 from rl.learning.curriculum import CurriculumConfig
 from synth.fas.reasoning import FasConfig
@@ -29,6 +29,7 @@ from synth.teachers.config import TeacherConfig
 from synth.trajectories.demonstrations import DemonstrationConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
+from warehouse.settings import Section, first_error
 from warehouse.storage import LOCAL, Storage
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
@@ -213,7 +214,6 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
 def describe(error: ValidationError, where: str, what: str = "the configuration", known: str = "") -> str:
     """The first thing wrong with `what`, read from `where`, in one sentence; `known` says where the keys that there are can be read."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or what
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key}{known}."
-    return f"{where}: {key}: {first['msg'].removeprefix('Value error, ')} (it is {str(first['input'])[:80]!r})."
+        return f"{where}: unknown key {'.'.join(map(str, first['loc']))}{known}."
+    return f"{where}: {first_error(error, what)} (it is {str(first['input'])[:80]!r})."

@@ -19,6 +19,7 @@ from flows.config import FlywheelConfig, load_config
 from flows.operations.config import OPERATIONAL
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.settings import first_error
 
 BEFORE = ("lake", "config.draft")
 """What a folder may hold before it is a home: a lake, which an import makes, and a draft whose writer was killed or found the disk full."""
@@ -95,11 +96,8 @@ class Home:
         try:
             return FlywheelConfig.model_validate(json.loads(self.config_file.read_text())["config"])
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise RequestError(
-                f"{self.config_file} does not fit this version ({key}: {first['msg']}); start anew in another --home."
-            ) from error
+            why = f"{self.config_file} does not fit this version ({first_error(error)})"
+            raise RequestError(f"{why}; start anew in another --home.") from error
         except (ValueError, KeyError, TypeError) as error:
             raise RequestError(f"{self.config_file} is damaged ({error!r}); restore it, or start anew in another --home.") from error
 

@@ -6,48 +6,21 @@ before any of them is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     model_validator,
 )
 
-from warehouse.errors import RequestError
-
-
-class Section(BaseModel):
-    """A part of the configuration: no unknown keys, no changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-Read = TypeVar("Read", bound=Section)
-
-
-def read_options(model: type[Read], values: Mapping[str, Any]) -> Read:
-    """Options of an environment, a scorer or a tool, which the configuration holds as they are written.
-
-    Raises:
-        RequestError: where one is unknown or does not fit, naming it.
-    """
-    try:
-        return model.model_validate(dict(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise RequestError(f"{model.__name__}: the option {name!r} does not fit: {first['msg']}.") from error
+from warehouse.settings import Section
 
 
 class PolicyConfig(Section):
@@ -310,14 +283,14 @@ class EnvironmentKindConfig(EnvironmentLimits):
 
     factory: str | None = None
     """What makes it where that is not the name itself: a registered name, `module:attribute` or `file.py:attribute`."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Options of the environment."""
 
 
 class EnvironmentPoolConfig(EnvironmentLimits):
     """Workers that environments run in. What stands here holds for each kind that does not say otherwise for itself."""
 
-    kinds: dict[str, EnvironmentKindConfig] = {}
+    kinds: dict[str, EnvironmentKindConfig] = Field(default_factory=dict)
     """Kinds with settings of their own, by name."""
     fault_window: PositiveInt = 32
     """How many of the last trajectories of an environment, or calls of a tool, the health gate looks at."""
@@ -411,11 +384,11 @@ class DialectConfig(Section):
     """Of `chat`: the tokenizer's `own` chat template, the one that TRL ships for `training` beside it, or a file."""
     system: str | None = None
     """Of `chat`: the system's message; None is whatever the template does without one."""
-    variables: dict[str, Any] = {}
+    variables: dict[str, Any] = Field(default_factory=dict)
     """Of `chat`: what the template is given, such as `enable_thinking = false`."""
     today: date = date(2025, 1, 1)
     """Of `chat`: the date that templates are told which ask for it, so that a prompt is the same on every day."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Of a dialect of one's own: whatever it takes."""
 
 
@@ -425,11 +398,11 @@ class RolloutConfig(Section):
     limits: Limits = Limits()
     loop: str = "react"
     """The agent loop of tasks that name none: a name, `module:attribute` or `file.py:attribute`."""
-    loops: dict[str, str] = {}
+    loops: dict[str, str] = Field(default_factory=dict)
     """Agent loops of one's own by the names that tasks call them by, each `module:attribute` or `file.py:attribute`."""
     dialect: str = "tags"
     """The dialect of tasks that name none: `tags`, `chat`, or one of `dialects`."""
-    dialects: dict[str, DialectConfig] = {}
+    dialects: dict[str, DialectConfig] = Field(default_factory=dict)
     """Further dialects by the names that tasks call them by."""
     concurrency: PositiveInt = 256
     """Trajectories side by side."""

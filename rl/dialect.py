@@ -13,8 +13,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from rl.content import ContentPart, ImagePart, PlacedImage
 
-ANSWER = "answer"
-"""The tool that an answer is a call of; it ends the trajectory."""
 TRUNCATION_MARKER = " ..."
 """What stands where something was cut off."""
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from rl.config import Read, read_options
 from rl.content import ContentPart
 from rl.dialect import Action, Schema
 from rl.images import ImageFault
 from rl.retrieval.search import Index
 from warehouse.plugins import Registry
 from warehouse.records import Task
+from warehouse.settings import Read, read_options
 
 T = TypeVar("T")
 BUILT_IN = {

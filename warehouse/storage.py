@@ -10,19 +10,18 @@ import os
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from warehouse.errors import RequestError
+from warehouse.settings import Section
 
 FILE = "storage.json"
 """The file in the lake's folder that holds the choice; there is none where all is local."""
 _KEYS = {"AWS_ACCESS_KEY_ID": "KEY_ID", "AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_SESSION_TOKEN": "SESSION_TOKEN"}
 
 
-class Storage(BaseModel):
+class Storage(Section):
     """Catalogue and data of a lake; what is None lies in the home."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     catalogue: str | None = None
     """`postgres:` and libpq's connection string without a password, e.g. `postgres:dbname=lake host=db.example.org user=flywheel`."""

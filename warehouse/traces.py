@@ -16,7 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from warehouse.digests import digest
-from warehouse.records import Call, Outcome, Task, Trajectory, Turn
+from warehouse.records import ANSWER, Call, Outcome, Task, Trajectory, Turn
 
 NANOSECONDS = 1_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,7 +49,7 @@ def _turn_spans(trajectory: Trajectory, turn: Turn, root: SpanContext, start: in
     spans = [_span("chat", _context(trajectory.id, key), root, start, sampled, _turn_attributes(trajectory, turn), None)]
     end = max(sampled, start + int(whole * NANOSECONDS))
     for number, call in enumerate(turn.calls):
-        if call.tool == "answer":
+        if call.tool == ANSWER:
             continue
         over = sampled + int((call.latency_seconds or 0.0) * NANOSECONDS)
         context = _context(trajectory.id, f"{key} call {number}")

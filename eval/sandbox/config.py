@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from warehouse.settings import Section
 
 MIB = 2**20
 
 
-class SandboxConfig(BaseModel):
+class SandboxConfig(Section):
     """The walls and the limits of a sandbox."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     isolation: Literal["namespaces", "none"] = "namespaces"
     """`none` runs programs as the user's own, with no walls and half of the limits: for programs that are trusted."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rl.config import Section
+from warehouse.settings import Section
 
 OPERATIONAL = ("budget", "attempts", "events")
 """The keys of the configuration that a home's own may differ in."""

@@ -9,10 +9,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field
 
 from eval.outcome import VERIFIERS
 from eval.suite_figures import HEADLINES
-from rl.config import EnvironmentKindConfig, Section
+from rl.config import EnvironmentKindConfig
 from rl.rollouts.choices import RolloutChoice
 from synth.questions.building import QuestionConfig
 from synth.worlds.world import WorldConfig
+from warehouse.settings import Section
 
 RESERVED = ("train", "demonstration", "import")
 """Splits that are no suites."""

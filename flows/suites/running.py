@@ -20,10 +20,11 @@ from flows.suites.definitions import check_same
 from flows.suites.drawing import Drawn, digest_of, draw
 from flows.suites.reading import policies_on
 from flows.workshop import Workshop
-from rl.config import Limits, RolloutConfig, read_options
+from rl.config import Limits, RolloutConfig
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
+from warehouse.settings import read_options
 
 
 @flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rl.dialect import ANSWER, Action, ActionTurn, ParseError
+from rl.dialect import Action, ActionTurn, ParseError
+from warehouse.records import ANSWER
 
 Reader = Callable[[str], ActionTurn | ParseError]
 

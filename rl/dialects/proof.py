@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rl.dialect import ANSWER, Action, ActionTurn, Cut, ParseError, Result
+from rl.dialect import Action, ActionTurn, Cut, ParseError, Result
 from rl.dialects.chat import ChatDialect
 from rl.dialects.layout import ARGUMENT_NAME, PROBE_TOOL, calling, returned
 from rl.dialects.templates import Message, TemplateRefused
 from warehouse.errors import RequestError
+from warehouse.records import ANSWER
 
 _QUESTION = "Where is «Amber Stone»?\nSay it."
 _RESULTS = ('Found "Blue River".\n\n3 < 4 & more', "  indented\tété \n", "")

@@ -16,13 +16,13 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rl.config import Section
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.retrieval.service import Service
 from rl.tools import tool
 from warehouse.errors import RequestError
 from warehouse.records import Task
+from warehouse.settings import Section
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ import gymnasium
 from gymnasium.spaces import Discrete, Text
 from pydantic import Field
 
-from rl.config import Section
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.house import HOUSE
 from rl.environments.stateful import StatefulEnvironment
 from rl.tools import ToolError, tool
 from warehouse.errors import RequestError
 from warehouse.records import Task
+from warehouse.settings import Section
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     "FrozenLake": ("left", "down", "right", "up"),

@@ -13,13 +13,13 @@ from typing import Any, Protocol, cast
 
 from pydantic import Field, NonNegativeInt
 
-from rl.config import Section
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.tools import ToolError, tool
 from warehouse.plugins import Registry
 from warehouse.records import Task
+from warehouse.settings import Section
 
 SCORERS = Registry(
     "scorer", {"reward_model": "rl.scorers.reward_model:create", "server": "rl.scorers.server:create"}, "agent_flywheel.scorers"

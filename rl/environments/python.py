@@ -15,10 +15,10 @@ from eval.sandbox.config import SandboxConfig
 from eval.sandbox.sandbox import Sandbox, python_program
 from eval.sandbox.selftest import require_isolation
 from eval.sandbox.values import Ending, SandboxFault, SandboxResult
-from rl.config import Section
 from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
 from rl.tools import ToolError, tool
+from warehouse.settings import Section
 
 _FILE = "program.py"
 _RUNNER = f"""

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rl.config import Section
 from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
 from rl.retrieval.service import Service
 from rl.tools import ToolMiss, tool
+from warehouse.settings import Section
 
 
 class RetrieveOptions(Section):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from rl.config import Section
 from rl.environment import EnvironmentFault, Resources
 from rl.environments.tool_use import ToolEnvironment
 from rl.retrieval.search import Index, passages
 from rl.tools import ToolMiss, tool
 from warehouse.errors import RequestError
 from warehouse.records import Document
+from warehouse.settings import Section
 
 
 class SearchOptions(Section):

@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl.config import Section
 from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step, ToolOutcome, kind_of
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import Call, perform
 from rl.tools.errors import one_line
 from rl.tools.file import load_tools
-from rl.tools.tool import RESERVED, OpenTool
+from rl.tools.tool import OpenTool
 from rl.tools.toolbox import dead_tools
 from warehouse.errors import RequestError
-from warehouse.records import Task
+from warehouse.records import ANSWER, Task
+from warehouse.settings import Section
 
 
 class ToolsOptions(Section):
@@ -56,7 +56,7 @@ class ToolEnvironment:
 
     async def step(self, action: Action) -> Step:
         """Call the tool; the observation is what it returns, or why it could not be called."""
-        if action.tool == RESERVED:
+        if action.tool == ANSWER:
             return Step(done=True)
         tool = self.tools.get(action.tool)
         if tool is None:

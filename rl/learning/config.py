@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rl.config import OptimizerConfig, Section
+from rl.config import OptimizerConfig
+from warehouse.settings import Section
 
 EstimatorName = Literal[
     "grpo",

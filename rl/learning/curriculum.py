@@ -20,10 +20,10 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from rl.config import Section
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
+from warehouse.settings import Section
 
 
 class Pool(StrEnum):

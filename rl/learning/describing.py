@@ -12,9 +12,8 @@ from statistics import fmean, pstdev
 
 from rl.estimators import has_signal
 from rl.learning.batches import group, is_valid
-from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Trajectory, Turn
+from warehouse.records import ANSWER, NOT_RUN, Call, Outcome, StopReason, Trajectory, Turn
 
-ANSWER = "answer"
 OK = "ok"
 """The outcome of a call whose tool gave what was asked for."""
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rl.dialect import ANSWER, Action, ActionTurn, ParseError, Result
+from rl.dialect import Action, ActionTurn, ParseError, Result
 from rl.environment import EnvironmentFault, Step, ToolOutcome
-from warehouse.records import NOT_RUN, Call
+from warehouse.records import ANSWER, NOT_RUN, Call
 
 FAULT = "fault"
 """The outcome of a call that its environment failed at."""

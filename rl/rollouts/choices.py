@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from rl.config import Section
 from warehouse.errors import RequestError
 from warehouse.records import Task
+from warehouse.settings import Section, first_error
 
 KEY = "rollout"
 """Where the choice stands in a task's provenance."""
@@ -34,6 +34,4 @@ def choice_of(task: Task) -> RolloutChoice:
     try:
         return RolloutChoice.model_validate(task.provenance.get(KEY, {}))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join([KEY, *map(str, first["loc"])])
-        raise RequestError(f"the provenance of task {task.key!r} does not fit at {where}: {first['msg']}.") from error
+        raise RequestError(f"the provenance of task {task.key!r} does not fit at {KEY}.{first_error(error)}.") from error

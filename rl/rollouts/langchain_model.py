@@ -16,6 +16,7 @@ from rl.serving.endpoint import Caller, Endpoint
 from rl.serving.protocol import ChatRequest, Refused
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
+from warehouse.settings import first_error
 
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -92,8 +93,7 @@ class PolicyChatModel(BaseChatModel):
         try:
             return ChatRequest.model_validate(asked | ({"stop": stop} if stop else {}))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise Refused(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+            raise Refused(first_error(error)) from error
 
 
 def _schema(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rl.config import Limits
-from rl.dialect import ANSWER, Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
+from rl.dialect import Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
 from rl.dialects.chat import ChatDialect
 from rl.environment import EnvironmentFault, Step, ToolOutcome
 from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
@@ -25,7 +25,7 @@ from rl.serving.protocol import ContextFull, Refused
 from rl.serving.recorder import Recorder
 from rl.serving.rendering import ChatRenderer
 from warehouse.errors import RequestError
-from warehouse.records import NOT_RUN, Call, StopReason, Trajectory, Turn
+from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn
 
 try:
     from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from rl.config import Section, read_options
 from rl.environments.judge import Judgement
 from warehouse.errors import RequestError
 from warehouse.records import Task
+from warehouse.settings import Section, read_options
 
 
 class RewardModelOptions(Section):

@@ -13,12 +13,12 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from rl.config import Section, read_options
 from rl.environment import EnvironmentFault
 from rl.environments.judge import Judgement
 from rl.retrieval.service import Service
 from warehouse.digests import digest
 from warehouse.records import Task
+from warehouse.settings import Section, read_options
 
 _GRADE = re.compile(r"^[ \t*#]*Grade:[ \t*]*(\d+)[ \t*.]*$", re.MULTILINE | re.IGNORECASE)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rl.engine import Generation
-from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
+from warehouse.records import ANSWER, Call, Outcome, StopReason, Trajectory, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +138,7 @@ class Recorder:
 def _stop(segment: Segment) -> StopReason:
     if segment.error is not None:
         return StopReason.FAULT
-    return StopReason.ANSWERED if segment.turns and segment.turns[-1].tool == "answer" else StopReason.LEFT
+    return StopReason.ANSWERED if segment.turns and segment.turns[-1].tool == ANSWER else StopReason.LEFT
 
 
 def _reason(others: Sequence[Segment]) -> str:

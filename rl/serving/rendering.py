@@ -9,12 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl.dialect import ANSWER, Action, ParseError, Schema
+from rl.dialect import Action, ParseError, Schema
 from rl.dialects.chat import ChatDialect
 from rl.dialects.layout import ARGUMENT_NAME
 from rl.dialects.templates import Filter, Message, TemplateRefused, slot
 from rl.serving.protocol import ChatMessage, Refused
 from warehouse.errors import RequestError
+from warehouse.records import ANSWER
 
 _NAMES, _ARGUMENTS = 1_000_000, 2_000_000
 """Numbers of the slots of the reply; those below are of the messages' contents, in their order."""

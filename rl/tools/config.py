@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rl.config import Section
 from rl.tools.results import Bounds
+from warehouse.settings import Section
 
 
 class CallLimits(Section):

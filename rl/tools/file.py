@@ -39,6 +39,7 @@ from rl.tools.tool import Tool
 from rl.tools.toolbox import by_name
 from rl.tools.worker import WorkerTool
 from warehouse.errors import RequestError
+from warehouse.settings import first_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,7 @@ def read_tools_file(path: Path) -> ToolsFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the file of tools {path} is no TOML: {error}.") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place, said = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
-        raise RequestError(f"in the file of tools {path}, {place}: {said}.") from error
+        raise RequestError(f"in the file of tools {path}, {first_error(error)}.") from error
 
 
 def load_tools(path: Path) -> Toolbox:

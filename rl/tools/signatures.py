@@ -17,6 +17,7 @@ from pydantic.errors import PydanticUserError
 
 from rl.tools.errors import ToolError
 from warehouse.errors import RequestError
+from warehouse.settings import first_error
 
 _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
@@ -63,7 +64,7 @@ class Signature:
         try:
             checked = self._arguments.model_validate(dict(values))
         except ValidationError as error:
-            raise ToolError(f"wrong arguments for {self._name}: {_first(error)}") from error
+            raise ToolError(f"wrong arguments for {self._name}: {first_error(error)}") from error
         return {str(one.alias): getattr(checked, field) for field, one in type(checked).model_fields.items()}
 
     def check_result(self, value: Any) -> Any:
@@ -75,7 +76,7 @@ class Signature:
         try:
             self._returns.validate_python(value)
         except ValidationError as error:
-            raise TypeError(f"it returned a {type(value).__name__}, which is not what it says it returns: {_first(error)}") from error
+            raise TypeError(f"it returned a {type(value).__name__}, which is not what it says it returns: {first_error(error)}") from error
         return value
 
 
@@ -139,13 +140,6 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         elif section in ("Args", "Arguments") and name and text:
             arguments[name] += f" {text}"
     return " ".join(filter(None, description)), arguments
-
-
-def _first(error: ValidationError) -> str:
-    """The first of what is wrong."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 def _told(error: PydanticUserError) -> str:

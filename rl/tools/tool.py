@@ -8,15 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from rl.tools.config import CallRules
 from rl.tools.errors import ToolError
 from rl.tools.results import Shown
 from warehouse.errors import RequestError
+from warehouse.records import ANSWER
+from warehouse.settings import read_options
 
-RESERVED = "answer"
-"""The action that ends a trajectory; no tool may be called so."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -102,8 +100,8 @@ def check_name(name: str, where: str = "") -> str:
     Raises:
         RequestError: where it is none.
     """
-    if name == RESERVED:
-        raise RequestError(f"a tool{where} is called {RESERVED!r}, which is the action that ends a trajectory: call it something else.")
+    if name == ANSWER:
+        raise RequestError(f"a tool{where} is called {ANSWER!r}, which is the action that ends a trajectory: call it something else.")
     if not _NAME.fullmatch(name):
         raise RequestError(f"a tool{where} is called {name!r}: a name is a letter and up to 63 more letters, digits, _ or -.")
     return name
@@ -115,8 +113,4 @@ def make_rules(name: str, options: Mapping[str, Any]) -> CallRules:
     Raises:
         RequestError: where an option is unknown or wrong.
     """
-    try:
-        return CallRules.model_validate(dict(options))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise RequestError(f"the tool {name!r} has a wrong option {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
+    return read_options(CallRules, options, f"the tool {name!r}")

@@ -15,7 +15,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from eval.answers import exact_match
-from rl.config import Section
 from rl.retrieval.search import passage
 from synth.fas.jury import Jury
 from synth.fas.plans import PlanWishes, build_plans
@@ -31,6 +30,7 @@ from synth.trajectories.oracle import OracleStep, Show, Solution, path_of, read,
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Document, Example, Failure, Task
+from warehouse.settings import Section
 
 
 class FasConfig(Section):

@@ -18,7 +18,7 @@ from synth.questions.paths import Retrieve, Route, stating_documents
 from synth.trajectories.oracle import paths_of, thought
 from synth.trajectories.transcripts import observation, prompt, tagged
 from warehouse.digests import digest
-from warehouse.records import Document, Example, Task, Turn
+from warehouse.records import ANSWER, Document, Example, Task, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Compass:
         return option(think, ("answer", at.path[-1].value))
 
     def _call_leads_on(self, at: Bearings, tool: str, argument: str) -> bool:
-        if tool == "answer":
+        if tool == ANSWER:
             return exact_match(argument, at.task.answers)
         return tool == "search" and at.read < len(at.path) and self._brings(at.path, at.read, argument)
 

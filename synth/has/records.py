@@ -13,7 +13,6 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from rl.config import Section
 from synth.has.contrasts import Compass, contrasts
 from synth.has.decisions import Decision, DecisionRecord, Option, Step, describe, steps_of
 from synth.has.proposers import OracleProposer, Proposer
@@ -23,6 +22,7 @@ from synth.questions.paths import Retrieve
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Example, Failure, Outcome, Task, Trajectory
+from warehouse.settings import Section
 
 
 class HasConfig(Section):

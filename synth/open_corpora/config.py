@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, PositiveInt
 
-from rl.config import Limits, Section
+from rl.config import Limits
+from warehouse.settings import Section
 
 
 class ExpanderConfig(Section):

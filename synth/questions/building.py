@@ -15,7 +15,6 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rl.config import Section
 from synth.formulas.projections import Values, first_answers
 from synth.formulas.projections import witnesses as find_witnesses
 from synth.formulas.proofs import prove
@@ -28,6 +27,7 @@ from synth.questions.walks import Shape, Walker
 from synth.questions.wording import Phrasing, word_question
 from warehouse.digests import digest, seed_from
 from warehouse.records import Failure, Task, Triple
+from warehouse.settings import Section
 
 __all__ = ["QuestionConfig", "build_questions"]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rl.config import Section
 from synth.formulas.triples import formula_digest, is_constant, members
 from synth.questions.duplicates import NearDuplicates, words_of
 from synth.questions.evaluation_sets import read_evaluation_set
 from warehouse.records import Example, Failure, Task
+from warehouse.settings import Section
 
 STAGE = "decontamination"
 """The stage under which what was removed stands in `failures`."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveInt, TypeAdapter
 
-from rl.config import Section
 from synth.formulas.projections import witness
 from synth.formulas.proofs import prove
 from synth.formulas.triples import TARGET, is_constant, members, validate
@@ -29,6 +28,7 @@ from synth.teachers.replies import read_json
 from synth.teachers.teacher import Completion, Request, Teacher, user
 from warehouse.digests import digest, seed_from
 from warehouse.records import Failure, Task, Triple
+from warehouse.settings import Section
 
 if TYPE_CHECKING:
     import networkx

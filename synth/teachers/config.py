@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from rl.config import EngineConfig, RayConfig, Section
+from rl.config import EngineConfig, RayConfig
+from warehouse.settings import Section
 
 
 class TeacherConfig(Section):

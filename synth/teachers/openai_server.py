@@ -17,6 +17,7 @@ from synth.teachers.source import Unanswered
 from synth.teachers.teacher import Ending, Fault, Request, completion_id
 from warehouse.errors import RequestError
 from warehouse.records import Completion
+from warehouse.settings import first_error
 
 SHOWN_CHARACTERS = 2_000
 """How much of an unreadable reply is kept."""
@@ -112,9 +113,7 @@ def _read(text: str) -> _Body:
     try:
         return _Body.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "body"
-        raise Unanswered(Fault.MALFORMED, f"the reply cannot be read: {place}: {first['msg']}", text[:SHOWN_CHARACTERS]) from error
+        raise Unanswered(Fault.MALFORMED, f"the reply cannot be read: {first_error(error, 'body')}", text[:SHOWN_CHARACTERS]) from error
 
 
 def _retry_after(value: str | None) -> float | None:

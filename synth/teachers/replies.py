@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from synth.teachers.teacher import STAGE, Completion, Fault
 from warehouse.records import Failure
+from warehouse.settings import first_error
 
 T = TypeVar("T")
 _DECODER = json.JSONDecoder()
@@ -25,8 +26,7 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
         try:
             return shape.validate_python(value)
         except ValidationError as error:
-            first = error.errors()[0]
-            reason = f"{'.'.join(str(part) for part in first['loc']) or 'the reply'}: {first['msg']}"
+            reason = first_error(error, "the reply")
     return Failure(STAGE, Fault.MALFORMED, reason, {"teacher": completion.teacher, "completion": completion.id, "text": completion.text})
 
 

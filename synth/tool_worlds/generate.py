@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import Field, PositiveInt
 
 from eval.state import REFERENCE, changes
-from rl.config import Section
 from rl.environments.tool_world.environment import find_world
 from rl.environments.tool_world.world import World
 from rl.tools import ToolError, ToolMiss
@@ -23,6 +22,7 @@ from synth.tool_worlds.draft import Draft, Goal, Unfit
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Task
+from warehouse.settings import Section
 
 ENVIRONMENT = "tool_world"
 VERIFIER = "state"

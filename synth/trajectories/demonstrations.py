@@ -12,13 +12,13 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from rl.config import Section
 from rl.retrieval.search import passage
 from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route
 from synth.trajectories.oracle import Show, paths_of, transcript, walk
 from warehouse.digests import digest, seed_from
 from warehouse.records import Example, Failure, Task
+from warehouse.settings import Section
 
 
 class Style(StrEnum):

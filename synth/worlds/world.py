@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rl.config import Section
 from synth.worlds.names import Split, make_names
 from synth.worlds.prose import sentence_choices, write_keywords, write_sentences
 from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
@@ -20,6 +19,7 @@ from synth.worlds.words import NAME_WORDS
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 from warehouse.records import Document, Fact
+from warehouse.settings import Section
 
 _Assignment = dict[tuple[str, str], NDArray[np.int64]]
 """For each (subject type, relation): the place of the object among the entities of its type, per subject."""

@@ -17,15 +17,15 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from eval.answers import exact_match
 from eval.state import EXTRA_WRITES, REFERENCE, STATE, StateVerdict, changes, compare
-from rl.config import Section
-from rl.dialect import ANSWER, Action
+from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.environments.tool_world.world import Tables, World
 from rl.tools import Tool, tool
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
-from warehouse.records import Task
+from warehouse.records import ANSWER, Task
+from warehouse.settings import Section, first_error
 
 WORLDS = Registry(
     "tool world",
@@ -125,7 +125,7 @@ def _named_world(task: Task) -> NamedWorld:
     try:
         return NamedWorld.model_validate(task.provenance.get("world"))
     except ValidationError as error:
-        raise EnvironmentFault(f"the task {task.key} names no tool world: {error.errors()[0]['msg']}") from error
+        raise EnvironmentFault(f"the task {task.key} names no tool world: {first_error(error)}") from error
 
 
 def tools_of(world: World) -> dict[str, Tool]:

@@ -16,7 +16,7 @@ from benchmarks.fuzz_dialects import dialects, fuzz
 from eval.outcome import ExactMatch
 from rl.config import DialectConfig, Limits
 from rl.content import ImagePart
-from rl.dialect import ANSWER, Action, ActionTurn, ContentRefused, Cut, ParseError, Result
+from rl.dialect import Action, ActionTurn, ContentRefused, Cut, ParseError, Result
 from rl.dialects.chat import ChatDialect
 from rl.dialects.layout import PROBE_TOOL
 from rl.dialects.opening import open_dialect
@@ -32,7 +32,7 @@ from tests.rl.dialects.random_policy import RandomPolicy
 from tests.rl.dialects.templates_of_trl import names, tokenizer_for
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.errors import RequestError
-from warehouse.records import Outcome, StopReason, Task
+from warehouse.records import ANSWER, Outcome, StopReason, Task
 
 ACCEPTED = {
     "json_in_tags": ("qwen2_5", "qwen2_5_training", "qwen3", "qwen3_training", "qwen3_instruct_2507", "qwen3_vl"),

@@ -21,7 +21,7 @@ from rl.environment import EnvironmentFault, Observation, Step
 from rl.environments.tool_use import ToolEnvironment
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.langgraph_loop import LangGraphLoop
-from rl.rollouts.loops import find_loop
+from rl.rollouts.loops import LOOPS
 from rl.tools import tool
 from tests.rl.dialects.templates_of_trl import tokenizer_for
 from warehouse.errors import RequestError
@@ -180,10 +180,10 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
 
 @pytest.mark.slow
 def test_other_dialects_and_a_missing_extra_are_refused_in_a_sentence() -> None:
-    assert find_loop("langgraph") is LangGraphLoop
+    assert LOOPS.load("langgraph") is LangGraphLoop
     with pytest.raises(RequestError, match="give the task or the rollout a dialect of kind chat"):
         LangGraphLoop(Stated(), object(), LIMITS)  # type: ignore[arg-type]
-    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.rollouts.loops import find_loop\nfind_loop('langgraph')"
+    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.rollouts.loops import LOOPS\nLOOPS.load('langgraph')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "install agent-flywheel[langchain]" in done.stderr.splitlines()[-1]
 

@@ -106,5 +106,5 @@ def test_a_name_that_no_model_could_call_is_refused(name: str) -> None:
 
 
 def test_an_unknown_rule_is_refused_at_the_decorator() -> None:
-    with pytest.raises(RequestError, match="the tool 'repeat' has a wrong option retry"):
+    with pytest.raises(RequestError, match="the tool 'repeat': the option 'retry' does not fit"):
         tool(retry=3)(repeat.function)

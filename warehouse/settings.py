@@ -1,0 +1,43 @@
+"""The base of all configuration: strict Pydantic models, and what is wrong with a value in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from warehouse.errors import RequestError
+
+
+class Section(BaseModel):
+    """A part of the configuration: no unknown keys, no changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Read = TypeVar("Read", bound=Section)
+
+
+def read_options(model: type[Read], values: Mapping[str, Any], what: str | None = None) -> Read:
+    """Options that the configuration holds as they are written: of an environment, a scorer, a tool; `what` names them in the error.
+
+    Raises:
+        RequestError: where one is unknown or does not fit, naming it.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{what or model.__name__}: the option {name!r} does not fit: {_why(first)}.") from error
+
+
+def first_error(error: ValidationError, whole: str = "") -> str:
+    """The first thing that is wrong, as `key: why`; `whole` is the key of what is wrong with the value as a whole."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {_why(first)}".removeprefix(": ")
+
+
+def _why(first: Mapping[str, Any]) -> str:
+    return str(first["msg"]).removeprefix("Value error, ")
