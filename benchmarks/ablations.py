@@ -28,11 +28,12 @@ from typing import Any
 
 from eval.statistics import Interval, student_mean
 from flows.config import FlywheelConfig, load_config
+from flows.context import RunContext, open_context
 from flows.home import Home
 from flows.plan import completed, evaluation_id, policy_id, synthesis_id
-from flows.runs import StageRun, execute
-from flows.workshop import Workshop, workshop
-from rl.learning.signs import Unhealthy
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from rl.training.monitor import TrainingHalted
 from warehouse import Lake
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
@@ -165,7 +166,7 @@ def run_variant(root: Path, variant: Variant, seed: int) -> None:
         else:
             run_variant(root, VARIANTS[variant.copies], seed)
         copy_home(place(root, variant.copies, seed), home, load_config(str(SIZES), (f"seed={seed}", *variant.settings)))
-    with workshop(home.root) as shop:
+    with open_context(home.root) as shop:
         parent = variant.parent
         for stage in variant.stages:
             policy = policy_id(1, stage, variant.suffix)
@@ -180,17 +181,17 @@ def begin(root: Path, seed: int) -> None:
     home.claim(load_config(str(SIZES), (f"seed={seed}",)))
     if policy_id(1, "sft") in completed(home):
         return
-    from flows.stages.synthesis.work import synthesise
+    from flows.stages.synthesis.stage import synthesise
     from flows.stages.training import finetune, initialise, pretrain
 
-    with workshop(home.root) as shop:
+    with open_context(home.root) as shop:
         do(shop, synthesis_id(1), "synth", lambda run: synthesise(shop, run, 1))
         do(shop, "t0-init", "init", lambda run: initialise(shop, run))
         do(shop, "t1-cpt", "cpt", lambda run: pretrain(shop, run, 1, "t0-init"))
         do(shop, "t1-sft", "sft", lambda run: finetune(shop, run, 1, "t1-cpt"))
 
 
-def train(shop: Workshop, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
+def train(shop: RunContext, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
     """One stage of a variant."""
     from flows.stages.reinforcement import reinforce
     from flows.stages.training import finetune
@@ -200,17 +201,15 @@ def train(shop: Workshop, variant: Variant, stage: str, parent: str, run: StageR
     return {"sft": finetune, "rl": reinforce}[stage](shop, run, 1, parent, variant.suffix)
 
 
-def pretrain_on(shop: Workshop, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
+def pretrain_on(shop: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
     """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
-    from flows.stages.policies import finish
-    from flows.stages.synthesis.batches import work_off
-    from flows.stages.synthesis.bench import Bench
-    from flows.stages.synthesis.corpus_text import documents
-    from flows.stages.synthesis.higher_order import own_decisions
-    from flows.stages.training import CPT_KINDS
-    from rl.learning.cpt import train_cpt
+    from flows.stages.synthesis.batches import run_attempt
+    from flows.stages.synthesis.context import SynthesisContext
+    from flows.stages.synthesis.examples import documents, own_decisions
+    from flows.stages.training import CPT_KINDS, finish
+    from rl.training.cpt import train_cpt
 
-    work_off(run, {"has": own_decisions, "documents": documents}[variant.text](Bench(shop, 2)))
+    run_attempt(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(shop, 2)))
     examples = shop.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
     folder = shop.home.policies / policy_id(1, "cpt", variant.suffix)
     settings, seed = shop.config.for_turn(1).cpt, seed_from(shop.config.seed, "t1-cpt")
@@ -218,16 +217,16 @@ def pretrain_on(shop: Workshop, variant: Variant, parent: str, run: StageRun) ->
     return finish(shop, run, 1, "cpt", parent, result, variant.suffix)
 
 
-def judge(shop: Workshop, policy: str, run: StageRun) -> dict[str, Any]:
+def judge(shop: RunContext, policy: str, run: StageRun) -> dict[str, Any]:
     """Greedy success on the held-out suite."""
-    from flows.stages.evaluation import evaluate
+    from flows.stages.rollouts import evaluate
 
     return evaluate(shop, shop.policy(policy), SUITE, run)
 
 
-def do(shop: Workshop, run_id: str, stage: str, work: Work) -> None:
+def do(shop: RunContext, run_id: str, stage: str, work: Work) -> None:
     """A stage's work with its row in the lake, unless it is done; Prefect, which would start a server for each home, is not needed."""
-    execute(shop.lake, run_id, stage, 1, shop.config.for_turn(1).model_dump(mode="json"), work)
+    run_attempt(shop.lake, run_id, stage, 1, shop.config.for_turn(1).model_dump(mode="json"), work)
 
 
 def copy_home(source: Home, home: Home, config: FlywheelConfig, without: Sequence[str] = ()) -> None:
@@ -379,7 +378,7 @@ def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], resul
                 run_variant(root, variant, seed)
                 if (result := read_result(place(root, variant.name, seed), variant)) is not None:
                     keep_result(results, variant, seed, result)
-            except (RequestError, Unhealthy) as error:
+            except (RequestError, TrainingHalted) as error:
                 logging.error("%s on seed %d: %s", variant.name, seed, error)
                 yield f"{variant.name} on seed {seed}: {error}"
 

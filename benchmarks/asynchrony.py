@@ -26,11 +26,12 @@ from typing import Any, cast
 
 from benchmarks.ablations import copy_home
 from flows.config import FlywheelConfig
+from flows.context import RunContext, open_context
 from flows.home import Home
 from flows.overrides import apply_overrides
-from flows.runs import StageRun, execute
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
 from flows.stages.reinforcement import reinforce
-from flows.workshop import Workshop, workshop
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from warehouse import Policy, Run, Trajectory
@@ -62,7 +63,7 @@ def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str,
         copy = Home(Path(folder) / "home")
         config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
         copy_home(Home(home), copy, FlywheelConfig.model_validate(config), without=("t1-rl*", "t2-*"))
-        with workshop(copy.root) as shop:
+        with open_context(copy.root) as shop:
             sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
             for kind, ids in ((Run, ["t1-rl"]), (Policy, ["t1-rl"]), (Trajectory, sampled)):
                 shop.lake.remove(kind, ids)
@@ -80,15 +81,15 @@ def measure_toy(mode: str, steps: int) -> dict[str, Any]:
             return await super().one(request)
 
     own = ["rl.save_every=1000", "rl.tasks_per_step=6", "rl.samples_per_task=8", f"rl.steps={steps}"]
-    with tempfile.TemporaryDirectory() as folder, workshop(home_of(Path(folder) / "home", *own, *MODES[mode])) as shop:
+    with tempfile.TemporaryDirectory() as folder, open_context(home_of(Path(folder) / "home", *own, *MODES[mode])) as shop:
         shop._rollouts = cast(Rollouts, SlowRollouts(kill=-1))
         return learn(shop, mode)
 
 
-def learn(shop: Workshop, mode: str) -> dict[str, Any]:
+def learn(shop: RunContext, mode: str) -> dict[str, Any]:
     """Do the stage, and say how it went."""
     ENDED.clear()
-    execute(shop.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(shop, Timed(run.lake, run.run), 1, "t1-sft"))
+    run_attempt(shop.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(shop, Timed(run.lake, run.run), 1, "t1-sft"))
     return summary(mode)
 
 

@@ -26,12 +26,13 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rl.config import CptConfig
-from rl.learning.config import HealthConfig, ReinforceConfig
-from rl.learning.cpt import train_cpt
-from rl.learning.filters import Collected
-from rl.learning.reinforce import train_reinforce
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
 from rl.policies.policy import save_policy
 from rl.policies.tokenization import build_tokenizer
+from rl.training.config import MonitorConfig, ReinforceConfig
+from rl.training.cpt import train_cpt
+from rl.training.filters import Collected
 from warehouse import Example, Outcome, StopReason, Trajectory, Turn
 
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40": 181.0}
@@ -152,7 +153,7 @@ def reinforcement(size: Size, policy: Path, folder: Path, steps: int) -> tuple[f
     collected = Collected(tuple(trajectories(size, samples)))
     config = ReinforceConfig(
         steps=steps, tasks_per_step=size.tasks, samples_per_task=samples, trajectories_per_pass=size.trajectories_per_pass,
-        learning_rate=1e-6, save_every=10 * steps, health=HealthConfig(limits=(), information_tasks=0),
+        learning_rate=1e-6, save_every=10 * steps, health=MonitorConfig(limits=(), information_tasks=0),
     )  # fmt: skip
     seconds: list[float] = []
     last = time.perf_counter()
@@ -163,7 +164,7 @@ def reinforcement(size: Size, policy: Path, folder: Path, steps: int) -> tuple[f
         seconds.append(now - last - figures["publish_seconds"] - figures["collect_seconds"])
         last = now
 
-    train_reinforce(policy, folder, config, lambda step: collected, lambda path, version: None, see, 1)
+    train_reinforce(policy, folder, config, TrainingHooks(lambda step: collected, lambda path, version: None, see), 1)
     lengths = [len(each.prompt_ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in each.turns)
                for each in collected.trajectories]  # fmt: skip
     return statistics.mean(seconds[steps // 4 :]), load_of(lengths, 1)

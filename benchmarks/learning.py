@@ -30,14 +30,15 @@ from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.config import FlywheelConfig
 from flows.home import Home
-from flows.stages.evaluation import score
-from flows.stages.sources import read_sources
-from rl.learning.curriculum import CurriculumConfig, sample_tasks
-from rl.learning.filters import Collected
-from rl.learning.reinforce import train_reinforce
+from flows.stages.synthesis.context import read_sources
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
 from rl.retrieval.search import SearchIndex
+from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
+from rl.training.curriculum import CurriculumConfig, sample_tasks
+from rl.training.filters import Collected
 from warehouse import Document, Lake, Task
 from warehouse.digests import seed_from
 
@@ -109,14 +110,14 @@ def run_ours(setting: Setting) -> Outcome:
 
         def collect(step: int) -> Collected:
             requests = list(requests_of(setting, step))
-            return Collected(tuple(score([request.task for request in requests], rollouts.rollout(requests), "qa_em")[0]))
+            return Collected(tuple(reward_trajectories([request.task for request in requests], rollouts.rollout(requests), "qa_em")[0]))
 
         def see(step: int, figures: Mapping[str, float]) -> None:
             if "success" in figures:
                 watch.see(figures["success"])
 
         with suppress(Reached):
-            train_reinforce(setting.policy, Path(folder), rl, collect, rollouts.load_weights, see, setting.seed)
+            train_reinforce(setting.policy, Path(folder), rl, TrainingHooks(collect, rollouts.load_weights, see), setting.seed)
         return watch.outcome()
 
 

@@ -30,7 +30,7 @@ from benchmarks.deeper import deepen
 from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
-from flows.stages.sources import read_sources
+from flows.stages.synthesis.context import read_sources
 from rl.config import RolloutConfig
 from rl.engine import Sampling
 from rl.policies.logprob_check import logprob_differences

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from eval.outcome import ExactMatch
 from eval.statistics import wilson
 from flows.home import Home
-from flows.stages.sources import read_sources
+from flows.stages.synthesis.context import read_sources
 from rl.retrieval.search import SearchIndex
 from synth.formulas.proofs import prove
 from synth.formulas.triples import formula_digest

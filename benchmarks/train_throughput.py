@@ -22,11 +22,11 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from rl.config import CptConfig, PolicyConfig, SftConfig, SupervisedConfig
-from rl.learning.cpt import train_cpt
-from rl.learning.packing import PackingCollator, pack_examples, packed_share
-from rl.learning.sft import train_sft
 from rl.policies.examples import encode_examples
 from rl.policies.policy import create_policy, load_policy
+from rl.training.cpt import train_cpt
+from rl.training.packing import PackingCollator, pack_examples, packed_share
+from rl.training.supervised import train_sft
 from warehouse import Example
 
 LENGTHS = (24, 160)

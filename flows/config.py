@@ -17,8 +17,8 @@ from eval.outcome import VERIFIERS
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from flows.overrides import apply_overrides
 from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
-from rl.learning.config import ReinforceConfig
-from rl.learning.curriculum import CurriculumConfig
+from rl.training.config import ReinforceConfig
+from rl.training.curriculum import CurriculumConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
 from synth.open_corpora.config import ExpanderConfig, ExtractionConfig

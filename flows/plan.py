@@ -11,7 +11,6 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from warehouse import Lake
 from warehouse.digests import digest
-from warehouse.errors import RequestError
 
 WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
 """Condition on trajectories: sampled in training by the wheel itself, not for a horizon that was only compared."""
@@ -19,18 +18,6 @@ WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
 
 SynthesisKind = Literal["all", "webshaper", "fas", "has"]
 """What synthesis makes: all of a turn, or one kind alone."""
-
-
-VARIANTS: dict[str, tuple[str, ...]] = {"sft": ("without_cpt",), "rl": ("fixed_first", "fixed_last", "without_cpt")}
-"""Variants of a stage that the wheel does not turn on, there to be compared with its own: RL with its horizon fixed, and both stages of a
-policy that skipped pre-training."""
-
-
-def check_variant(stage: str, variant: str) -> None:
-    """Raises RequestError where a stage has no such variant."""
-    offered = VARIANTS.get(stage, ())
-    if variant not in offered:
-        raise RequestError(f"the stage {stage} has no variant {variant}; it has {', '.join(offered) or 'none'}.")
 
 
 class Kind(StrEnum):

@@ -13,21 +13,21 @@ from typing import Any, Literal, TypeVar
 from prefect import flow, tags
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from flows.context import RunContext
 from flows.operations.artifacts import figure_rows
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
 from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
-from flows.runs import StageRun
-from flows.stage_work import Work, opened, work_stage
-from flows.workshop import Workshop
+from flows.run_stage import Work, open_home, run_stage
+from flows.stage_run import StageRun
+from flows.variants import Variant
 from warehouse.errors import RequestError
 
 T = TypeVar("T")
 
 Rows = list[dict[str, Any]]
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
-Variant = Literal["", "fixed_first", "fixed_last", "without_cpt"]
 
 
 @flow(name="synthesis", flow_run_name="synthesis of turn {turn}, {kind}")
@@ -38,52 +38,52 @@ def synthesis_flow(
 
     With an `allowance` it does as much as that allows and is paused; the next call goes on.
     """
-    with opened(home, patience_seconds) as shop:
+    with open_home(home, patience_seconds) as context:
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.stages.synthesis.work import synthesise
+            from flows.stages.synthesis.stage import synthesise
 
-            return synthesise(shop, run, turn, kind)
+            return synthesise(context, run, turn, kind)
 
-        meter = _meter(shop, turn) if allowance is None else slice_meter(shop.lake, shop.home.root, turn, allowance)
-        return _stage(shop, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind, meter)
+        meter = _meter(context, turn) if allowance is None else slice_meter(context.lake, context.home.root, turn, allowance)
+        return _stage(context, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind, meter)
 
 
 @flow(name="training", flow_run_name="{stage} of turn {turn}, {variant}")
-def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, variant: Variant = "") -> Rows:
-    """One of the training stages of a turn, or a `variant` of it (`flows.plan.VARIANTS`)."""
-    with opened(home) as shop:
-        parent = _parent(shop, stage, turn, variant)
-        meter = _meter(shop, turn) if turn else None
+def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, variant: Variant | Literal[""] = "") -> Rows:
+    """One of the training stages of a turn, or a `variant` of it."""
+    with open_home(home) as context:
+        parent = _parent(context, stage, turn, variant)
+        meter = _meter(context, turn) if turn else None
 
         def work(run: StageRun) -> dict[str, Any]:
             if stage == "rl":
                 from flows.stages.reinforcement import reinforce
 
-                return reinforce(shop, run, turn, parent, variant)
+                return reinforce(context, run, turn, parent, variant)
             from flows.stages.training import finetune, initialise, pretrain
 
             if stage == "init":
-                return initialise(shop, run)
-            return pretrain(shop, run, turn, parent) if stage == "cpt" else finetune(shop, run, turn, parent, variant)
+                return initialise(context, run)
+            return pretrain(context, run, turn, parent) if stage == "cpt" else finetune(context, run, turn, parent, variant)
 
-        return _stage(shop, policy_id(turn, stage, variant), stage, turn, work, variant, meter)
+        return _stage(context, policy_id(turn, stage, variant), stage, turn, work, variant, meter)
 
 
 @flow(name="evaluation", flow_run_name="evaluation of {policy} on {suite}")
 def evaluation_flow(home: Path, policy: str, suite: str = "held_out", occasion: str = "", patience_seconds: float = 0.0) -> Rows:
     """Success of a policy on a held-out suite; once more, under a name of its own, for each `occasion`."""
-    with opened(home, patience_seconds) as shop:
-        record = shop.policy(policy)
-        if suite not in shop.config.evaluation.suites:
-            raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(shop.config.evaluation.suites)}.")
+    with open_home(home, patience_seconds) as context:
+        record = context.policy(policy)
+        if suite not in context.config.evaluation.suites:
+            raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(context.config.evaluation.suites)}.")
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.stages.evaluation import evaluate
+            from flows.stages.rollouts import evaluate
 
-            return evaluate(shop, record, suite, run, occasion)
+            return evaluate(context, record, suite, run, occasion)
 
-        return _stage(shop, evaluation_id(policy, suite_label(suite, occasion)), "eval", record.wheel_turn, work)
+        return _stage(context, evaluation_id(policy, suite_label(suite, occasion)), "eval", record.wheel_turn, work)
 
 
 @flow(name="sampling", flow_run_name="sampling of {policy}")
@@ -96,56 +96,56 @@ def sampling_flow(
     horizon: PositiveInt | None = None,
 ) -> Rows:
     """Trajectories of a policy on the tasks that meet a SQL condition."""
-    with opened(home) as shop:
-        record = shop.policy(policy)
-        turns = horizon or shop.config.evaluation.horizon
+    with open_home(home) as context:
+        record = context.policy(policy)
+        turns = horizon or context.config.evaluation.horizon
         wanted = {"condition": condition, "samples": samples, "temperature": temperature, "horizon": turns}
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.stages.sampling import Wanted, sample
+            from flows.stages.rollouts import SamplingPlan, sample
 
-            return sample(shop, record, Wanted(condition, samples, temperature, turns), run)
+            return sample(context, record, SamplingPlan(condition, samples, temperature, turns), run)
 
-        return _stage(shop, sampling_id(policy, wanted), "rollout", record.wheel_turn, work)
+        return _stage(context, sampling_id(policy, wanted), "rollout", record.wheel_turn, work)
 
 
 @flow(name="gate", flow_run_name="gate of turn {turn}")
 def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
     """Promote the turn's candidate, or keep the champion, with the reason; then write the report."""
-    with opened(home) as shop:
+    with open_home(home) as context:
 
         def work(run: StageRun) -> dict[str, Any]:
             from flows.report import build_report
             from flows.stages.gate import promote
 
-            decision = promote(shop, turn)
-            build_report(shop.lake, shop.home.report)
+            decision = promote(context, turn)
+            build_report(context.lake, context.home.report)
             return decision
 
-        return _stage(shop, gate_id(turn), "gate", turn, work)
+        return _stage(context, gate_id(turn), "gate", turn, work)
 
 
-def run_stage(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
+def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
     """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured."""
     with quiet_prefect(home), tags("flywheel"):
         return stage_flow(home=home, **parameters)
 
 
-def _stage(shop: Workshop, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:
-    settings = shop.config.for_turn(max(turn, 1)).model_dump(mode="json") | {"variant": variant or "scaling"}
-    return figure_rows(work_stage(shop, run_id, stage, turn, settings, work, meter))
+def _stage(context: RunContext, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:
+    settings = context.config.for_turn(max(turn, 1)).model_dump(mode="json") | {"variant": variant or "scaling"}
+    return figure_rows(run_stage(context, run_id, stage, turn, settings, work, meter))
 
 
-def _meter(shop: Workshop, turn: int) -> Meter:
-    return turn_meter(shop.lake, shop.home.root, turn, shop.config.budget)
+def _meter(context: RunContext, turn: int) -> Meter:
+    return turn_meter(context.lake, context.home.root, turn, context.config.budget)
 
 
-def _parent(shop: Workshop, stage: TrainingStage, turn: int, variant: Variant) -> str:
+def _parent(context: RunContext, stage: TrainingStage, turn: int, variant: str) -> str:
     """The policy that a stage starts from; it must be there."""
     if stage == "init":
         return ""
-    skips = variant == "without_cpt"
+    skips = variant == Variant.WITHOUT_CPT
     if stage == "cpt" or (stage == "sft" and skips):
-        champion = shop.champion(before=turn)
-        return champion.id if champion else shop.policy(policy_id(0, "init")).id
-    return shop.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage], variant if skips else "")).id
+        champion = context.champion(before=turn)
+        return champion.id if champion else context.policy(policy_id(0, "init")).id
+    return context.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage], variant if skips else "")).id

@@ -14,16 +14,16 @@ from typing import Any
 from prefect import flow, tags
 from pydantic import NonNegativeFloat, PositiveInt
 
+from flows.context import RunContext
 from flows.home import Home
 from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
 from flows.plan import Kind, Step, completed, gate_id, turn_steps
 from flows.prefect_runtime import quiet_prefect
 from flows.prefect_server import wait_until_up
+from flows.run_stage import open_home
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
-from flows.stage_work import opened
 from flows.summary import evaluation_rows
-from flows.workshop import Workshop
 from warehouse import Lake
 
 log = logging.getLogger("flywheel")
@@ -39,31 +39,31 @@ FLOWS: dict[Kind, Callable[..., Any]] = {
 @flow(name="flywheel", flow_run_name="{turns} turns")
 def wheel_flow(home: Path, turns: PositiveInt = 1, budget: BudgetConfig | None = None, patience_seconds: NonNegativeFloat = 0.0) -> None:
     """Turns of the wheel, from the first; those that are done pass by. `budget` is each turn's, the home's own without it."""
-    with opened(home, patience_seconds) as shop:
-        shop.turns = turns
+    with open_home(home, patience_seconds) as context:
+        context.turns = turns
         if budget is not None:
-            shop.config = shop.config.model_copy(update={"budget": budget})
-        done = {run.id for run in shop.lake.runs("state = 'completed'")}
+            context.config = context.config.model_copy(update={"budget": budget})
+        done = {run.id for run in context.lake.runs("state = 'completed'")}
         for turn in (number for number in range(1, turns + 1) if gate_id(number) not in done):
-            _turn(shop, turn)
+            _turn(context, turn)
 
 
-def _turn(shop: Workshop, turn: int) -> None:
+def _turn(context: RunContext, turn: int) -> None:
     """One turn; where its budget is spent, the stages that had not begun are left out, and the gate has its say."""
-    *stages, gate = turn_steps(shop.config, turn)
+    *stages, gate = turn_steps(context.config, turn)
     try:
         for step in stages:
-            _take(shop, turn, step)
+            _take(context, turn, step)
     except BudgetSpent as spent:
         log.warning("turn %d ends early: %s", turn, spent)
-    _take(shop, turn, gate)
+    _take(context, turn, gate)
 
 
-def _take(shop: Workshop, turn: int, step: Step) -> None:
+def _take(context: RunContext, turn: int, step: Step) -> None:
     """One step of a turn, by its flow."""
     wait_until_up()
     with tags("flywheel", f"turn-{turn}", step.kind.value):
-        FLOWS[step.kind](home=shop.home.root, **step.arguments)
+        FLOWS[step.kind](home=context.home.root, **step.arguments)
 
 
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:

@@ -150,6 +150,16 @@ class Turn:
     calls: tuple[Call, ...] = ()
     images: tuple[Image, ...] = ()
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the action could be read as calls or an answer."""
+        return bool(self.calls)
+
+    @property
+    def tool_calls(self) -> tuple[Call, ...]:
+        """The calls of tools that were run; an answer is none."""
+        return tuple(call for call in self.calls if call.tool != ANSWER and call.outcome != NOT_RUN)
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:

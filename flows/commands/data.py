@@ -71,8 +71,8 @@ def decontaminate(
 
     Example: flywheel decontaminate --home runs/demo --against gsm8k=test.jsonl
     """
+    from flows.context import open_context
     from flows.decontamination import decontaminate as work
-    from flows.workshop import workshop
     from warehouse.errors import RequestError
 
     sets: dict[str, Path] = {}
@@ -81,7 +81,7 @@ def decontaminate(
         if not (name and separator and path):
             raise RequestError(f"--against {text!r} is not of the form NAME=FILE; write for example --against gsm8k=test.jsonl.")
         sets[name] = Path(path)
-    with workshop(home) as shop:
+    with open_context(home) as shop:
         rows = work(shop.lake, shop.config, sets)
     if json_:
         print_json(rows)

@@ -64,23 +64,23 @@ def evaluate(
 
 
 def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
+    from flows.context import open_context
     from flows.suites.retrying import forget_invalid
-    from flows.workshop import workshop
 
-    with workshop(home) as shop:
+    with open_context(home) as shop:
         return forget_invalid(shop.lake, policy, suite.name)
 
 
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
-    from flows.stage_flows import evaluation_flow, run_stage
+    from flows.stage_flows import evaluation_flow, run_flow
     from flows.suites.loading import is_own
 
     if is_own(suite):
-        run_stage(home, evaluation_flow, policy=policy, suite=suite.name)
+        run_flow(home, evaluation_flow, policy=policy, suite=suite.name)
     else:
         from flows.suites.running import suite_flow
 
-        run_stage(home, suite_flow, policy=policy, suite=suite)
+        run_flow(home, suite_flow, policy=policy, suite=suite)
 
 
 def _report_suite(home: Path, suite: SuiteConfig, policy: str, against: str | None, as_json: bool) -> None:

@@ -60,9 +60,9 @@ def synth(
 
     place = Home(home)
     place.claim(choose_config(place, profile, set_ or [], new=profile is not None))
-    from flows.stage_flows import run_stage, synthesis_flow
+    from flows.stage_flows import run_flow, synthesis_flow
 
-    run_stage(home, synthesis_flow, turn=turn, kind=kind.value)
+    run_flow(home, synthesis_flow, turn=turn, kind=kind.value)
 
 
 def train(
@@ -75,13 +75,13 @@ def train(
 
     Example: flywheel train rl --home runs/demo --turn 1 --variant fixed_first
     """
-    from flows.plan import check_variant
+    from flows.variants import check_variant
 
     if variant is not None:
         check_variant(stage.value, variant.value)
-    from flows.stage_flows import run_stage, training_flow
+    from flows.stage_flows import run_flow, training_flow
 
-    run_stage(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
+    run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
 
 
 def rollout(
@@ -103,10 +103,10 @@ def rollout(
     if (suite is None) == (tasks is None):
         raise RequestError("give either --suite NAME or --tasks SQL.")
     condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
-    from flows.stage_flows import run_stage, sampling_flow
+    from flows.stage_flows import run_flow, sampling_flow
 
     _show(
-        run_stage(home, sampling_flow, policy=policy, condition=condition, samples=samples, temperature=temperature, horizon=horizon), json_
+        run_flow(home, sampling_flow, policy=policy, condition=condition, samples=samples, temperature=temperature, horizon=horizon), json_
     )
 
 

@@ -28,8 +28,8 @@ from flows.locking import HomeBusy
 from flows.operations.config import BudgetConfig, Happening
 from flows.operations.events import Event, tell
 from flows.plan import completed, next_turn
+from flows.run_stage import open_home
 from flows.stage_flows import evaluation_flow, synthesis_flow
-from flows.stage_work import opened
 from flows.wheel import wheel_flow
 from warehouse.errors import RequestError
 
@@ -99,7 +99,7 @@ def synthesis(home: Path, allowance: BudgetConfig | None = None) -> str:
 @flow(name="flywheel-evaluation", description="The promoted policy on every suite once more.", **HOOKS)
 def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
     """Evaluate the champion on every suite under the name of the week, and compare with the first time; returns its id, or why not."""
-    with unattended(), opened(home, patience_hours * HOURS) as shop:
+    with unattended(), open_home(home, patience_hours * HOURS) as shop:
         champion = shop.champion()
         if champion is None:
             log.info("nothing to do: no policy is promoted yet")

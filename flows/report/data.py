@@ -16,7 +16,7 @@ from flows.report.rows import parsed, rows
 from flows.report.tools import ToolUse, read_tools
 from flows.report.turns import TurnFacts, read_turns
 from flows.verdicts import Solved, read_verdicts
-from rl.learning.config import SignLimit
+from rl.training.config import MetricLimit
 from warehouse import Lake
 
 STAGES = ("init", "cpt", "sft", "rl")
@@ -65,7 +65,7 @@ class RunFacts:
     variant: str | None
     rounds: tuple[int, ...]
     policy: str | None
-    limits: tuple[SignLimit, ...] = ()
+    limits: tuple[MetricLimit, ...] = ()
     """How far the signs of health may go, as the run was configured."""
 
 
@@ -231,7 +231,7 @@ def _run(row: dict[str, Any]) -> RunFacts:
         variant=None if variant is None else str(variant),
         rounds=_rounds_of(variant, _rounds(config)),
         policy=policy if isinstance(policy, str) else None,
-        limits=tuple(SignLimit.model_validate(limit) for limit in config.get("rl", {}).get("health", {}).get("limits", ())),
+        limits=tuple(MetricLimit.model_validate(limit) for limit in config.get("rl", {}).get("health", {}).get("limits", ())),
     )
 
 

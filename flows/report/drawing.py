@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from flows.report.data import Breach, Curve
-from rl.learning.config import SignLimit
+from rl.training.config import MetricLimit
 
 COLOURS = ("#4c82d9", "#d9772e", "#2b9a78", "#a065c9", "#c2517c", "#8c8a3c")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -81,7 +81,7 @@ def named_panels(curves: Sequence[Curve], titles: dict[str, tuple[str, str]], en
 
 
 def lines_panel(
-    title: str, note: str, curves: Sequence[Curve], entry_of: EntryOf, limit: SignLimit | None = None, breaches: Sequence[Breach] = ()
+    title: str, note: str, curves: Sequence[Curve], entry_of: EntryOf, limit: MetricLimit | None = None, breaches: Sequence[Breach] = ()
 ) -> Panel | None:
     """Curves over steps; None without any. With the `limit` of a sign its bound is drawn where it lies near, its breaches are marked."""
     if not curves:
@@ -181,7 +181,7 @@ def _running_mean(values: Sequence[float]) -> list[float]:
     return [float(np.mean(values[max(0, i - reach) : i + reach + 1])) for i in range(len(values))]
 
 
-def _near_bounds(limit: SignLimit | None, curves: Sequence[Curve]) -> list[float]:
+def _near_bounds(limit: MetricLimit | None, curves: Sequence[Curve]) -> list[float]:
     """The limit's bounds that can be drawn without flattening the curves: those within the curves' own span of them, or of a share."""
     values = [value for curve in curves for value in curve.values]
     low, high = (0.0, 1.0) if curves[0].name in _SHARES else (min(values), max(values))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flows.report.data import COMPARED, Breach, Curve, ReportData, RunFacts
-from rl.learning.config import SignLimit
+from rl.training.config import MetricLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Sign:
     """One limit of one run: the last value of its sign, the one that came nearest to breaking it, and the breaches."""
 
     run: RunFacts
-    limit: SignLimit
+    limit: MetricLimit
     last: float
     worst: float
     breaches: tuple[Breach, ...]
@@ -33,19 +33,19 @@ def read_signs(data: ReportData) -> tuple[Sign, ...]:
     )
 
 
-def limit_words(limit: SignLimit) -> str:
+def limit_words(limit: MetricLimit) -> str:
     """What a limit demands, and what comes of breaking it for how many steps in a row, as one short sentence."""
     bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
     told = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
     return f"Limit: {told}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}."
 
 
-def _sign(run: RunFacts, limit: SignLimit, curve: Curve, breaches: Sequence[Breach]) -> Sign:
+def _sign(run: RunFacts, limit: MetricLimit, curve: Curve, breaches: Sequence[Breach]) -> Sign:
     own = tuple(breach for breach in breaches if (breach.run, breach.sign) == (run.id, limit.sign))
     return Sign(run, limit, curve.values[-1], _worst(limit, curve.values), own)
 
 
-def _worst(limit: SignLimit, values: Sequence[float]) -> float:
+def _worst(limit: MetricLimit, values: Sequence[float]) -> float:
     """The lowest value where the limit is a floor or a fall, else the one that is furthest from zero."""
     if limit.below is not None or limit.falls is not None:
         return min(values)

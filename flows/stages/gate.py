@@ -12,30 +12,30 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from flows.config import EvaluationConfig
+from flows.context import RunContext
 from flows.plan import policy_id
 from flows.verdicts import Solved, paired, read_verdicts
-from flows.workshop import Workshop
 from warehouse import Failure, Policy
 
 ALL = "all suites"
 
 
-def promote(shop: Workshop, turn: int) -> dict[str, Any]:
+def promote(context: RunContext, turn: int) -> dict[str, Any]:
     """Compare the turn's policy with the champion and promote it or not; returns the comparison, the decision and its reason."""
     wanted = policy_id(turn, "rl")
-    candidate = next(iter(shop.lake.policies("id = ?", [wanted])), None)
-    champion = shop.champion(before=turn)
-    comparison = compare_on_suites(shop, champion, candidate) if champion and candidate else {}
+    candidate = next(iter(context.lake.policies("id = ?", [wanted])), None)
+    champion = context.champion(before=turn)
+    comparison = compare_on_suites(context, champion, candidate) if champion and candidate else {}
     refusal = "it was not made" if candidate is None else ""
     if champion and candidate:
-        refusal = objection(comparison, shop.config.evaluation)
+        refusal = objection(comparison, context.config.evaluation)
     if refusal:
         kept = champion.id if champion else "no policy yet"
-        shop.lake.add(
+        context.lake.add(
             [Failure("gate", "not_promoted", f"{wanted}: {refusal}; the champion is {kept}", {"candidate": wanted, **comparison})]
         )
     elif candidate is not None:
-        shop.lake.replace([replace(candidate, promoted=True)])
+        context.lake.replace([replace(candidate, promoted=True)])
     reason = f"{wanted} is not promoted: {refusal}" if refusal else f"{wanted} is promoted: {_praise(comparison)}"
     decision = {"candidate": wanted, "champion": champion.id if champion else None, "promoted": not refusal, "reason": reason}
     return decision | comparison
@@ -58,11 +58,12 @@ def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationCon
     return ""
 
 
-def compare_on_suites(shop: Workshop, champion: Policy, candidate: Policy) -> dict[str, Any]:
+def compare_on_suites(context: RunContext, champion: Policy, candidate: Policy) -> dict[str, Any]:
     """The comparison of the two on every suite, and on the tasks of all of them together."""
-    verdicts = read_verdicts(shop.lake)
+    verdicts = read_verdicts(context.lake)
     pairs = {
-        suite: (verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {})) for suite in shop.config.evaluation.suites
+        suite: (verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {}))
+        for suite in context.config.evaluation.suites
     }
     together = tuple({(suite, key): solved for suite, pair in pairs.items() for key, solved in pair[side].items()} for side in (0, 1))
     return {suite: compare(*pair) for suite, pair in pairs.items()} | {ALL: compare(*together)}

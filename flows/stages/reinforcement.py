@@ -1,47 +1,67 @@
-"""Reinforcement learning of a turn: the curriculum of its run, the trajectories of each step, and the learner that takes them."""
+"""Reinforcement learning of one iteration, in an open home: its tasks, what it rewards, where it is kept. The steps are `rl/loop`'s."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS, policy_id
-from flows.runs import StageRun
-from flows.stages.continuous import Continuous
-from flows.stages.making import Making
-from flows.stages.policies import finish
-from flows.stages.steps import Sampling, grounds_of
-from flows.workshop import Workshop
-from rl.learning.curriculum import Curriculum, CurriculumConfig
-from rl.learning.reinforce import train_reinforce
-from rl.learning.replay import ReplayBuffer
-from warehouse import Task
+from flows.stage_run import StageRun
+from flows.stages.training import finish
+from flows.variants import Variant
+from rl.loop.asynchronous import AsyncRolloutSource
+from rl.loop.protocols import TrainingHooks
+from rl.loop.replay import ReplayBuffer
+from rl.loop.step import STAGE, ReinforceRun, SyncRolloutSource
+from rl.loop.training import train_reinforce
+from rl.rewards.config import RewardConfig
+from rl.rewards.reward import RewardContext, find_functions, weights_of
+from rl.training.curriculum import Curriculum
+from rl.training.monitor import Alert
+from warehouse import Batch, Failure, Lake, Record, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     from rl.engines.transfer import Begun, HandOver, Shapes
+    from rl.rollouts.agent_loop import RolloutRequest
+
+log = logging.getLogger("flywheel")
 
 
-def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
+def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
     """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent.
 
     Tasks and pass rates are those of the snapshot that the run began with, also where it is resumed.
     """
-    config, began = shop.config.for_turn(turn).rl, run.run.snapshot_before
-    seed = seed_from(shop.config.seed, "rl", turn)
-    tasks = shop.lake.tasks(split="train", at=began)
-    curriculum = Curriculum(fix_horizon(config.horizon, variant), tasks, seed, pass_rates(shop, turn, began))
-    policy = policy_id(turn, "rl", variant)
-    grounds = grounds_of(shop.lake, config.rewards, tasks)
-    making = Making(shop, run, policy, config, grounds, {task.key: task.environment for task in tasks})
-    start, folder = shop.folder(shop.policy(parent)), shop.home.policies / policy
+    config, began = context.config.for_turn(turn).rl, run.run.snapshot_before
+    seed = seed_from(context.config.seed, "rl", turn)
+    tasks = context.lake.tasks(split="train", at=began)
+    rounds = Variant(variant).horizons(config.horizon.rounds) if variant else config.horizon.rounds
+    curriculum = Curriculum(config.horizon.model_copy(update={"rounds": rounds}), tasks, seed, pass_rates(context, turn, began))
+    policy, store = policy_id(turn, "rl", variant), LakeStore(run)
+    rewards = reward_context(context.lake, config.rewards, tasks)
+    start, folder = context.folder(context.policy(parent)), context.home.policies / policy
     run.total_steps = config.steps
-    shop.rollouts(start)
-    source = source_of(making, curriculum, tasks, seed)
+    reinforced = ReinforceRun(
+        id=run.id,
+        policy=policy,
+        iteration=turn,
+        seed=context.config.seed,
+        config=config,
+        verifier=config.rewards.verifier or context.config.evaluation.verifier,
+        rewards=rewards,
+        environments={task.key: task.environment for task in tasks},
+        rollouts=context.rollouts(start),
+        store=store,
+    )
+    source = source_of(reinforced, curriculum, tasks, seed)
 
     def before_update() -> None:
         source.before_update()
@@ -49,57 +69,35 @@ def reinforce(shop: Workshop, run: StageRun, turn: int, parent: str, variant: st
 
     def publish(path: Path, version: int) -> None:
         before_update()
-        shop.running.load_weights(path, version)
+        context.running.load_weights(path, version)
 
-    parts = {"curriculum": curriculum, "source": source, "lake": LakeMark(run)}
+    hooks = TrainingHooks(
+        collect=source.collect,
+        publish=publish,
+        record_metrics=store.metrics,
+        record_alert=store.alert,
+        record_drops=reinforced.record_drops,
+        weight_sync=weight_sync(context, before_update),
+        state={"curriculum": curriculum, "source": source, "lake": store},
+    )
     with closing(source):
-        result = train_reinforce(
-            start,
-            folder,
-            config,
-            source.collect,
-            publish,
-            LakeClock(run).metric,
-            seed,
-            parts,
-            on_breach=making.record_breach,
-            on_drops=making.record_drops,
-            ray=shop.config.rollout.ray,
-            hand_over=hand_over_of(shop, before_update),
-        )
-    return finish(shop, run, turn, "rl", parent, result, variant)
+        result = train_reinforce(start, folder, config, hooks, seed, context.config.rollout.ray)
+    return finish(context, run, turn, "rl", parent, result, variant)
 
 
-@dataclass(slots=True)
-class LakeClock:
-    """Tells with the figures of each step how long it waited for the lake: `lake_seconds`."""
-
-    run: StageRun
-    _until: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._until = self.run.lake_seconds
-
-    def metric(self, step: int, figures: Mapping[str, float]) -> bool:
-        """As `StageRun.metric`."""
-        before, self._until = self._until, self.run.lake_seconds
-        return self.run.metric(step, {**figures, "lake_seconds": self._until - before})
-
-
-def source_of(making: Making, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> Sampling | Continuous:
+def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> SyncRolloutSource | AsyncRolloutSource:
     """What gives the steps their trajectories, by `rl.mode`."""
-    config = making.config
-    buffer = ReplayBuffer(config.replay, config.tasks_per_step, seed, making.read)
-    if config.mode == "asynchronous":
-        return Continuous(making, curriculum, buffer, {task.key: task for task in tasks})
-    return Sampling(making, curriculum, buffer, ahead=config.mode == "one_step_off")
+    buffer = ReplayBuffer(run.config.replay, run.config.tasks_per_step, seed, run.store.read)
+    if run.config.mode == "asynchronous":
+        return AsyncRolloutSource(run, curriculum, buffer, {task.key: task for task in tasks})
+    return SyncRolloutSource(run, curriculum, buffer, ahead=run.config.mode == "one_step_off")
 
 
-def hand_over_of(shop: Workshop, before_update: Callable[[], None]) -> HandOver | None:
+def weight_sync(context: RunContext, before_update: Callable[[], None]) -> HandOver | None:
     """What the learner sends its weights by; None where the engines load them from their folder alone."""
-    if shop.config.rollout.engine.transfer == "files":
+    if context.config.rollout.engine.transfer == "files":
         return None
-    engines = shop.running.hand_over
+    engines = context.running.hand_over
 
     def begin(shapes: Shapes, path: Path, version: int) -> Begun:
         before_update()
@@ -108,11 +106,60 @@ def hand_over_of(shop: Workshop, before_update: Callable[[], None]) -> HandOver 
     return replace(engines, begin=begin)
 
 
-@dataclass(frozen=True, slots=True)
-class LakeMark:
-    """The snapshot of the lake that a checkpoint belongs to; a run does not go on over a lake that lacks what it has stored."""
+@dataclass(slots=True)
+class LakeStore:
+    """The store of a run in the home's lake, and the mark in its checkpoints of the snapshot that they belong to."""
 
     run: StageRun
+    _waited: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waited = self.run.lake_seconds
+
+    def find(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
+        """The requested trajectories that the lake has, by id."""
+        if not requests:
+            return {}
+        wanted = {request.trajectory_id for request in requests}
+        steps = [request.step or 0 for request in requests]
+        condition = "stage = 'rl' AND step BETWEEN ? AND ? AND policy = ?"  # which files' statistics can answer
+        found = self.run.lake.trajectories(condition, [min(steps), max(steps), requests[0].policy])
+        return {trajectory.id: trajectory for trajectory in found if trajectory.id in wanted}
+
+    def read(self, ids: Sequence[str]) -> list[Trajectory]:
+        """The trajectories with `ids`, in that order. Raises KeyError where the lake has one of them no longer."""
+        self.run.settle()
+        found = self.run.lake.trajectories("list_contains(?, id)", [list(ids)]) if ids else []
+        by_id = {trajectory.id: trajectory for trajectory in found}
+        return [by_id[each] for each in ids]
+
+    def batch(self, step: int) -> Batch | None:
+        """What `step` was given to learn from."""
+        return next(iter(self.run.lake.read(Batch, "run_id = ? AND step = ?", [self.run.id, step])), None)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Begin to commit records."""
+        self.run.store(records)
+
+    def keep(self, records: Iterable[Record]) -> None:
+        """Commit records some seconds later, with others."""
+        self.run.keep(records)
+
+    def settle(self) -> None:
+        """Wait until all that was added is in the lake."""
+        self.run.settle()
+
+    def metrics(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Store the figures of a step, with how long it waited for the lake (`lake_seconds`); returns whether the run is to stop here."""
+        before, self._waited = self._waited, self.run.lake_seconds
+        return self.run.metric(step, {**figures, "lake_seconds": self._waited - before})
+
+    def alert(self, alert: Alert) -> None:
+        """Log and store that a metric went beyond its limit."""
+        log.warning("%s  %s: %s", self.run.id, alert.limit.then, alert)
+        limit = alert.limit.model_dump(mode="json", exclude_none=True)
+        item = {"run": self.run.id, "step": alert.step, "since": alert.since, "value": repr(alert.value), "limit": limit}
+        self.run.lake.add([Failure(STAGE, f"sign_{alert.limit.then}", str(alert), item)])
 
     def state_dict(self) -> dict[str, Any]:
         """The snapshot now, with all that the steps until here recorded: a run that goes on does not make them again."""
@@ -120,7 +167,7 @@ class LakeMark:
         return {"snapshot": self.run.lake.snapshot()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises RequestError where the lake is an older one."""
+        """Raises RequestError where the lake is older than the checkpoint: a run does not go on over a lake that lacks what it stored."""
         lake = self.run.lake
         now = lake.snapshot()
         if now < state["snapshot"]:
@@ -130,15 +177,9 @@ class LakeMark:
             )
 
 
-def fix_horizon(curriculum: CurriculumConfig, variant: str) -> CurriculumConfig:
-    """The curriculum with its horizon fixed at the first or the last value, or as it is where the variant is none of these."""
-    fixed = {"fixed_first": curriculum.rounds[:1], "fixed_last": curriculum.rounds[-1:]}
-    return curriculum.model_copy(update={"rounds": fixed.get(variant, curriculum.rounds)})
-
-
-def pass_rates(shop: Workshop, turn: int, at: int | None) -> dict[str, float]:
-    """Success of the turn before on each training task that it tried, as snapshot `at` has it."""
-    rows = shop.lake.query(
+def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, float]:
+    """Success of the iteration before on each training task that it tried, as snapshot `at` has it."""
+    rows = context.lake.query(
         f"""
         SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM trajectories
         WHERE {WHEEL_ROLLOUTS} AND wheel_turn = ? AND outcome <> 'invalid' GROUP BY task_key
@@ -147,3 +188,35 @@ def pass_rates(shop: Workshop, turn: int, at: int | None) -> dict[str, float]:
         at=at,
     ).to_pylist()
     return {row["task_key"]: row["rate"] for row in rows}
+
+
+def reward_context(lake: Lake, config: RewardConfig, tasks: Sequence[Task]) -> RewardContext:
+    """What the reward functions look at.
+
+    Raises:
+        RequestError: where a function does not exist, or asks for documents that a task does not name.
+    """
+    find_functions(config)
+    return RewardContext(config, evidence_of(lake, tasks) if "evidence" in weights_of(config) else {})
+
+
+def evidence_of(lake: Lake, tasks: Sequence[Task]) -> dict[str, frozenset[str]]:
+    """The titles of the documents that state the facts along each task's path.
+
+    Raises:
+        RequestError: where a task has no path, or no document states its facts.
+    """
+    titles = {document.id: document.title for document in lake.documents()}
+    stating: dict[frozenset[str], list[str]] = {}
+    for fact in lake.facts():
+        stating.setdefault(frozenset((fact.subject, fact.object)), []).extend(fact.documents)
+    return {task.key: _evidence(task, stating, titles) for task in tasks}
+
+
+def _evidence(task: Task, stating: dict[frozenset[str], list[str]], titles: dict[str, str]) -> frozenset[str]:
+    path = [str(entity) for entity in task.provenance.get("path", ())]
+    documents = [document for pair in pairwise(path) for document in stating.get(frozenset(pair), ())]
+    found = frozenset(titles[document] for document in documents if document in titles)
+    if not found:
+        raise RequestError(f"rl.rewards.parts.evidence needs the documents that prove a task, and task {task.key} names none: take it out.")
+    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eval.suite_tasks import enter
 from flows.config import FlywheelConfig
-from flows.stages.synthesis.bench import HELD_OUT_SHARE
+from flows.stages.synthesis.context import HELD_OUT_SHARE
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig
 from flows.suites.loading import check_data, is_own
 from rl.environment import ENVIRONMENTS

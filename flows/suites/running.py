@@ -12,14 +12,14 @@ from typing import Any
 from prefect import flow
 
 from eval.suite_tasks import SUITE
+from flows.context import RunContext
 from flows.plan import evaluation_id
-from flows.runs import StageRun
-from flows.stage_work import opened, work_stage
+from flows.run_stage import open_home, run_stage
+from flows.stage_run import StageRun
 from flows.suites.config import SuiteConfig
 from flows.suites.definitions import check_same
 from flows.suites.drawing import Drawn, digest_of, draw
 from flows.suites.reading import policies_on
-from flows.workshop import Workshop
 from rl.config import Limits, RolloutConfig
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
@@ -34,7 +34,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
     Raises:
         RequestError: there is no such policy, the suite's data is absent, or the home has run another suite under this name.
     """
-    with opened(home) as shop:
+    with open_home(home) as shop:
         record = shop.policy(policy)
         check_same(shop.lake, suite)
         drawn = draw(suite, shop.config, shop.lake)
@@ -43,10 +43,10 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
             return run_suite(shop, record, suite, drawn, run)
 
         settings = {SUITE: suite.model_dump(mode="json")}
-        return work_stage(shop, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)
+        return run_stage(shop, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)
 
 
-def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, drawn: Drawn, run: StageRun) -> dict[str, Any]:
+def run_suite(shop: RunContext, policy: Policy, suite: SuiteConfig, drawn: Drawn, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
     from rl.rollouts.rollout import RolloutRequest  # Ray and transformers: not before engines are wanted
 
@@ -70,7 +70,7 @@ def run_suite(shop: Workshop, policy: Policy, suite: SuiteConfig, drawn: Drawn, 
     stored = shop.lake.existing(Trajectory, [request.trajectory_id for request in requests])
     missing = [request for request in requests if request.trajectory_id not in stored]
     if missing:
-        from flows.stages.evaluation import roll_out
+        from flows.stages.rollouts import roll_out
 
         documents = shop.lake.documents() if drawn.documents is None else drawn.documents
         with shop.other_rollouts(rollout_config(suite, shop.config.rollout), shop.folder(policy), documents) as rollouts:

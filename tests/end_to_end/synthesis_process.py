@@ -9,14 +9,14 @@ import os
 import sys
 from pathlib import Path
 
-from flows.runs import execute
-from flows.stages.synthesis.work import synthesise
-from flows.workshop import workshop
+from flows.context import open_context
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
 
 
 def work(home: Path) -> None:
-    with workshop(home) as shop:
-        execute(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
+    with open_context(home) as shop:
+        run_attempt(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
 
 
 print("ready", flush=True)

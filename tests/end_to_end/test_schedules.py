@@ -29,11 +29,11 @@ from prefect.states import Cancelling
 from prefect.workers.process import ProcessWorker
 
 from flows.config import load_config
+from flows.context import open_context
 from flows.home import Home
-from flows.runs import execute
-from flows.stages.synthesis.work import synthesise
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
 from flows.stages.training import initialise
-from flows.workshop import workshop
 from warehouse import Lake
 
 pytestmark = pytest.mark.end_to_end
@@ -93,9 +93,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, heard: Path) -> Path:
     """A home with tasks, and a first policy that is said to be the champion."""
     root = tmp_path_factory.mktemp("homes") / "demo"
     Home(root).claim(load_config(str(SMALL), settings_for(heard)))
-    with workshop(root) as shop:
-        execute(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
-        execute(shop.lake, "t0-init", "init", 0, {}, lambda run: initialise(shop, run))
+    with open_context(root) as shop:
+        run_attempt(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
+        run_attempt(shop.lake, "t0-init", "init", 0, {}, lambda run: initialise(shop, run))
         shop.lake.replace([replace(shop.policy("t0-init"), promoted=True)])
     return root
 

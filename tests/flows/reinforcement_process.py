@@ -20,9 +20,9 @@ from typing import Any, cast
 
 import torch
 
-from flows.runs import execute
+from flows.context import open_context
+from flows.run_stage import run_attempt
 from flows.stages.reinforcement import reinforce
-from flows.workshop import workshop
 from rl.engines.figures import PoolFigures
 from rl.hosting.figures import HostingFigures
 from rl.policies.policy import load_policy
@@ -98,10 +98,10 @@ class ToyRollouts:
 
 def work(home: Path, kill: int) -> None:
     torch.set_num_threads(1)
-    with workshop(home) as shop:
+    with open_context(home) as shop:
         shop._rollouts = cast(Rollouts, ToyRollouts(kill))
         settings: dict[str, Any] = {}
-        execute(shop.lake, "t1-rl", "rl", 1, settings, lambda run: reinforce(shop, run, 1, "t1-sft"))
+        run_attempt(shop.lake, "t1-rl", "rl", 1, settings, lambda run: reinforce(shop, run, 1, "t1-sft"))
 
 
 if __name__ == "__main__":

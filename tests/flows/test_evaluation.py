@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from flows.reverification import reverify
-from flows.stages.evaluation import score
 from rl.config import Limits
 from rl.dialects.chat import ChatDialect
 from rl.dialects.templates import ChatTemplate
@@ -20,6 +19,7 @@ from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environment import Resources
 from rl.environments import game
 from rl.environments.tool_world import environment as tool_world
+from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from synth.tool_worlds.generate import ToolWorldConfig, generate_tasks
 from tests.rl.dialects.templates_of_trl import tokenizer_for
@@ -95,7 +95,7 @@ FROM trajectories t JOIN scores s ON s.trajectory_id = t.id JOIN outcomes o ON o
 def test_worlds_and_games_are_judged_by_what_was_done_in_them(tmp_path: Path) -> None:
     tasks = [task for task, _ in ATTEMPTS.values()]
     trajectories = [rolled_out(name, task, *messages) for name, (task, messages) in ATTEMPTS.items()]
-    judged, scores = score(tasks, trajectories, "qa_em")
+    judged, scores, _ = reward_trajectories(tasks, trajectories, "qa_em")
     with Lake(tmp_path) as lake:
         lake.add([CHANGE, QUESTION, GAME, *judged, *scores])
         rows = {row["id"]: row for row in lake.query(STORED).to_pylist()}
@@ -119,7 +119,7 @@ def test_stored_trajectories_are_judged_as_they_were_when_they_ended(tmp_path: P
 
 def test_a_task_without_an_answer_that_names_no_verifier_cannot_be_judged() -> None:
     unnamed = Task("t", "game", "Reach the goal.", ())
-    judged, (one,) = score([unnamed], [rolled_out("x", GAME, "I give up.")], "qa_em")
+    judged, (one,), _ = reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], "qa_em")
     assert (judged[0].reward, one.verdict.value) == (None, "invalid")
     assert one.error == "the task accepts no answer"
-    assert score([unnamed], [rolled_out("x", GAME, "I give up.")], "environment")[1][0].verdict.value == "failure"
+    assert reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], "environment")[1][0].verdict.value == "failure"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
+from flows.context import RunContext
 from flows.home import Home
-from flows.runs import execute
-from flows.stages.synthesis.work import synthesise
-from flows.workshop import Workshop
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
 from synth.open_corpora.expander import SYSTEM
 from tests.flows.test_synthesis_kinds import SMALL, films
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -48,9 +48,9 @@ def test_questions_are_expanded_into_the_lake_and_paid_for_once(tmp_path: Path) 
             "synth.teacher.model=m",
             f"synth.teacher.base_url={server.url}",
         ]
-        shop = Workshop(Home(tmp_path / "home"), load_config(str(SMALL), options), lake)
+        shop = RunContext(Home(tmp_path / "home"), load_config(str(SMALL), options), lake)
         for run_id in ("t1-first", "t1-again"):
-            execute(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
+            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
             asked = len(server.bodies)
         tasks = {task.key: task for task in lake.tasks(split="train")}
         runs = lake.trajectories("stage = 'expander'")

@@ -11,7 +11,7 @@ import pytest
 
 from flows.config import SynthConfig, load_config
 from flows.extraction import extract
-from flows.stages.sources import read_files
+from flows.stages.synthesis.context import read_files
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
 from warehouse.errors import RequestError

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flows.config import EvaluationConfig, load_config
+from flows.context import RunContext
 from flows.home import Home
 from flows.stages.gate import ALL, compare, objection, promote
-from flows.workshop import Workshop
 from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
 
 pytestmark = pytest.mark.slow
@@ -21,13 +21,13 @@ SETTINGS = ['evaluation.suites={"held_out":{}}']
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
+def shop(tmp_path: Path) -> Iterator[RunContext]:
     with Lake(tmp_path) as lake:
         lake.add([Task(f"k{i}", "search", "q", ("a",), split="held_out") for i in range(50)])
-        yield Workshop(Home(tmp_path), load_config("quickstart", SETTINGS), lake)
+        yield RunContext(Home(tmp_path), load_config("quickstart", SETTINGS), lake)
 
 
-def evaluated(shop: Workshop, turn: int, solved: int, invalid: int = 0) -> None:
+def evaluated(shop: RunContext, turn: int, solved: int, invalid: int = 0) -> None:
     policy = f"t{turn}-rl"
     outcomes = [Outcome.SUCCESS if i < solved else Outcome.FAILURE for i in range(50 - invalid)] + [Outcome.INVALID] * invalid
     trajectories = [
@@ -40,7 +40,7 @@ def evaluated(shop: Workshop, turn: int, solved: int, invalid: int = 0) -> None:
     shop.lake.add([Policy(policy, None, "rl", "policies/x", "d", None, turn), *trajectories])
 
 
-def test_the_first_is_promoted_and_a_better_one_after_it(shop: Workshop) -> None:
+def test_the_first_is_promoted_and_a_better_one_after_it(shop: RunContext) -> None:
     evaluated(shop, 1, 20)
     assert promote(shop, 1)["promoted"] is True
     evaluated(shop, 2, 40, invalid=5)
@@ -52,7 +52,7 @@ def test_the_first_is_promoted_and_a_better_one_after_it(shop: Workshop) -> None
     assert {policy.id for policy in shop.lake.policies("promoted")} == {"t1-rl", "t2-rl"}
 
 
-def test_one_that_falls_is_kept_out_with_the_reason(shop: Workshop) -> None:
+def test_one_that_falls_is_kept_out_with_the_reason(shop: RunContext) -> None:
     evaluated(shop, 1, 40)
     promote(shop, 1)
     evaluated(shop, 2, 20)
@@ -61,7 +61,7 @@ def test_one_that_falls_is_kept_out_with_the_reason(shop: Workshop) -> None:
     assert [policy.id for policy in shop.lake.policies("promoted")] == ["t1-rl"]
 
 
-def test_a_turn_that_made_no_policy_keeps_the_champion(shop: Workshop) -> None:
+def test_a_turn_that_made_no_policy_keeps_the_champion(shop: RunContext) -> None:
     evaluated(shop, 1, 20)
     promote(shop, 1)
     decision = promote(shop, 2)

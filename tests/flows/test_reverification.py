@@ -13,8 +13,8 @@ from eval.kinds import KINDS
 from eval.outcome import AnswerVerifier, ExactMatch
 from eval.unsupervised import Agreement
 from flows.reverification import reverify, reverify_home
-from flows.stages.evaluation import score
 from flows.verifiers import open_verifier
+from rl.rewards.reward import reward_trajectories
 from synth.teachers.config import TeacherConfig
 from tests.eval.test_judges import grading, strict
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -65,7 +65,7 @@ def test_each_task_is_judged_by_its_own_verifier(lake: Lake) -> None:
 
 
 def test_a_stage_scores_by_the_same_rule() -> None:
-    judged, scores = score([TASKS[1], TASKS[2]], [ATTEMPTS[2], ATTEMPTS[4]], "qa_em")
+    judged, scores, _ = reward_trajectories([TASKS[1], TASKS[2]], [ATTEMPTS[2], ATTEMPTS[4]], "qa_em")
     assert [(one.outcome, one.reward) for one in judged] == [(Outcome.SUCCESS, 1.0)] * 2
     assert [one.verifier for one in scores] == ["qa_em", "gsm8k"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
+from flows.context import RunContext
 from flows.home import Home
-from flows.runs import execute
-from flows.stages.synthesis.work import synthesise
-from flows.workshop import Workshop
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
 from synth.questions.rewording import Defect
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
@@ -35,9 +35,9 @@ def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) 
             f"synth.teacher.base_url={server.url}",
             "synth.rewording.relations=words",
         ]
-        shop = Workshop(Home(tmp_path), load_config(str(SMALL), options), lake)
+        shop = RunContext(Home(tmp_path), load_config(str(SMALL), options), lake)
         for run_id in ("t1-first", "t1-again"):
-            execute(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
+            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
         tasks = {task.key: task for task in lake.tasks(split="train")}
         dropped = [failure for failure in lake.failures("rewording") if failure.kind == Defect.UNCHANGED]
         asked = len(server.bodies)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flows.runs import StageRun, execute
-from flows.stages.reinforcement import LakeMark
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from flows.stages.reinforcement import LakeStore
 from warehouse import Lake, Metric
 
 
@@ -20,8 +21,8 @@ def work(run: StageRun) -> dict[str, Any]:
 
 def test_a_stage_is_done_once_and_says_what_it_found(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
-        assert execute(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)[0] is True
-        again, figures = execute(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)
+        assert run_attempt(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)[0] is True
+        again, figures = run_attempt(lake, "t1-cpt", "cpt", 1, {"a": 1}, work)
         assert again is False
         assert figures["policy"] == "t1-cpt"
         curve = lake.query("SELECT step, value FROM learning_curve WHERE metric = 'loss' ORDER BY step").to_pylist()
@@ -36,10 +37,10 @@ def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
 
     with Lake(tmp_path) as lake:
         with pytest.raises(OSError, match="full"):
-            execute(lake, "t1-cpt", "cpt", 1, {}, fail)
+            run_attempt(lake, "t1-cpt", "cpt", 1, {}, fail)
         assert [run.state for run in lake.runs()] == ["failed"]
         assert [figure.value for figure in lake.metrics("t1-cpt")] == [3.0]
-        assert execute(lake, "t1-cpt", "cpt", 1, {}, work)[0] is True
+        assert run_attempt(lake, "t1-cpt", "cpt", 1, {}, work)[0] is True
         assert [run.state for run in lake.runs()] == ["completed"]
 
 
@@ -56,25 +57,25 @@ def test_a_stage_leaves_its_records_in_few_files(tmp_path: Path) -> None:
         return int(lake.query(sql).to_pylist()[0]["n"])
 
     with Lake(tmp_path) as lake:
-        execute(lake, "t1-rl", "rl", 1, {}, commit_often)
+        run_attempt(lake, "t1-rl", "rl", 1, {}, commit_often)
         assert files(lake) == 1 and len(lake.metrics("t1-rl")) == 1000
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_rl_has_the_figures_of_its_steps_in_the_lake(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
-        execute(lake, "t1-rl", "rl", 1, {}, work)
+        run_attempt(lake, "t1-rl", "rl", 1, {}, work)
         run = StageRun(lake, lake.runs("id = 't1-rl'")[0])
         run.metric(3, {"loss": 0.5})
-        assert LakeMark(run).state_dict() == {"snapshot": lake.snapshot()}
+        assert LakeStore(run).state_dict() == {"snapshot": lake.snapshot()}
         assert 0.5 in [figure.value for figure in lake.metrics("t1-rl")]
 
 
 @pytest.mark.slow
 def test_metrics_told_twice_after_a_resume_are_stored_once(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
-        execute(lake, "t1-rl", "rl", 1, {}, work)
-        execute(lake, "t1-rl-again", "rl", 1, {}, work)
+        run_attempt(lake, "t1-rl", "rl", 1, {}, work)
+        run_attempt(lake, "t1-rl-again", "rl", 1, {}, work)
         run = StageRun(lake, lake.runs("id = 't1-rl'")[0])
         run.metric(2, {"loss": 1.0})
         run.flush()

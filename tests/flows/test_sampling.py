@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from flows.config import FlywheelConfig
+from flows.context import RunContext
 from flows.home import Home
-from flows.runs import StageRun
-from flows.stages.sampling import Wanted, sample
-from flows.workshop import Workshop
+from flows.stage_run import StageRun
+from flows.stages.rollouts import SamplingPlan, sample
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.tool_worlds.generate import generate_tasks
@@ -26,7 +26,7 @@ SIZES = PolicyConfig(
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
     root = tmp_path_factory.mktemp("home")
     limits = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tokens": 200}
     kinds = {"lake": {"factory": "game", "options": {"arguments": {"is_slippery": False}}}}
@@ -34,7 +34,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
         {"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}, "environments": {"kinds": kinds}}}
     )
     create_policy(SIZES, ["Where is Amber Stone?"], ["Amber", "Stone"], root / POLICY.path, seed=0)
-    shop = Workshop(Home(root), config, Lake(root))
+    shop = RunContext(Home(root), config, Lake(root))
     tasks = [Task(f"k{hops}", "search", f"Where is Amber Stone, {hops}?", ("Here",), hops=hops) for hops in (1, 2, 3)]
     world = replace(next(generate_tasks(1, seed=7)), hops=8)
     named = {"g0": {}, "g1": {"game": {"map_name": "no such map"}}}
@@ -44,19 +44,19 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     shop.close()
 
 
-def run_of(shop: Workshop, name: str) -> StageRun:
+def run_of(shop: RunContext, name: str) -> StageRun:
     return StageRun(shop.lake, Run(name, "rollout", 1, {}, "", 0, None, "running", datetime.now(UTC)))
 
 
 @pytest.mark.engine
-def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: Workshop) -> None:
+def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: RunContext) -> None:
     run = run_of(shop, "r")
-    figures = sample(shop, POLICY, Wanted("hops <= 2", 3, 1.0, 2), run)
+    figures = sample(shop, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run)
     run.flush()
     assert figures["trajectories"] == figures["success"] + figures["failure"] + figures["invalid"] == 6
     assert figures["tokens_per_second"] > 0
-    assert "tokens_per_second" not in sample(shop, POLICY, Wanted("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
-    more = sample(shop, POLICY, Wanted("hops <= 2", 4, 1.0, 2), run)
+    assert "tokens_per_second" not in sample(shop, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
+    more = sample(shop, POLICY, SamplingPlan("hops <= 2", 4, 1.0, 2), run)
     assert more["trajectories"] == 8
     trajectories: list[Trajectory] = shop.lake.trajectories()
     assert {trajectory.stage for trajectory in trajectories} == {"rollout"}
@@ -67,9 +67,9 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: W
 
 
 @pytest.mark.engine
-def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(shop: Workshop) -> None:
+def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(shop: RunContext) -> None:
     run = run_of(shop, "worlds")
-    figures = sample(shop, POLICY, Wanted("hops = 8", 2, 1.0, 3), run)
+    figures = sample(shop, POLICY, SamplingPlan("hops = 8", 2, 1.0, 3), run)
     assert (figures["trajectories"], figures["failure"], figures["invalid"]) == (6, 4, 2)
     rows = shop.lake.query(
         "SELECT task_key, verifier, verdict, any_value(s.error) AS error FROM scores s JOIN trajectories t ON t.id = s.trajectory_id "
@@ -81,8 +81,8 @@ def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are
 
 
 @pytest.mark.slow
-def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(shop: Workshop) -> None:
+def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(shop: RunContext) -> None:
     with pytest.raises(RequestError, match="no condition on the table tasks"):
-        sample(shop, POLICY, Wanted("hopz = 1", 1, 1.0, 2), run_of(shop, "x"))
+        sample(shop, POLICY, SamplingPlan("hopz = 1", 1, 1.0, 2), run_of(shop, "x"))
     with pytest.raises(RequestError, match="has no task with hops = 9"):
-        sample(shop, POLICY, Wanted("hops = 9", 1, 1.0, 2), run_of(shop, "x"))
+        sample(shop, POLICY, SamplingPlan("hops = 9", 1, 1.0, 2), run_of(shop, "x"))

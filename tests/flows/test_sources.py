@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import CorpusConfig
-from flows.stages.sources import read_sources
+from flows.stages.synthesis.context import read_sources
 from warehouse.errors import RequestError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.stages.steps import evidence_of, grounds_of
-from rl.learning.config import RewardConfig
+from flows.stages.reinforcement import evidence_of, reward_context
+from rl.rewards.config import RewardConfig
 from warehouse import Document, Fact, Lake, Task
 from warehouse.errors import RequestError
 
@@ -27,8 +27,8 @@ def test_the_evidence_of_a_task_are_the_documents_that_state_the_facts_along_its
 def test_a_reward_by_evidence_is_refused_at_once_where_a_task_names_none(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         lake.add([*FACTS, *DOCUMENTS])
-        assert grounds_of(lake, RewardConfig(), [BARE]).evidence == {}
+        assert reward_context(lake, RewardConfig(), [BARE]).evidence == {}
         with pytest.raises(RequestError, match="task bare names none"):
-            grounds_of(lake, RewardConfig(parts={"evidence": 0.1}), [TASK, BARE])
+            reward_context(lake, RewardConfig(parts={"evidence": 0.1}), [TASK, BARE])
         with pytest.raises(RequestError, match="no part of the reward 'nothing'"):
-            grounds_of(lake, RewardConfig(parts={"nothing": 0.1}), [TASK])
+            reward_context(lake, RewardConfig(parts={"nothing": 0.1}), [TASK])

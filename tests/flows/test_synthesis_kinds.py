@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from flows.config import load_config
+from flows.context import RunContext
 from flows.home import Home
 from flows.plan import SynthesisKind
-from flows.runs import execute
-from flows.stages.synthesis.work import synthesise
-from flows.workshop import Workshop
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 
@@ -27,13 +27,13 @@ SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 
 
 @contextmanager
-def shop_at(home: Path, *overrides: str) -> Iterator[Workshop]:
+def shop_at(home: Path, *overrides: str) -> Iterator[RunContext]:
     with Lake(home) as lake:
-        yield Workshop(Home(home), load_config(str(SMALL), overrides), lake)
+        yield RunContext(Home(home), load_config(str(SMALL), overrides), lake)
 
 
-def make(shop: Workshop, kind: SynthesisKind) -> dict[str, Any]:
-    return execute(shop.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(shop, run, 1, kind))[1]
+def make(shop: RunContext, kind: SynthesisKind) -> dict[str, Any]:
+    return run_attempt(shop.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(shop, run, 1, kind))[1]
 
 
 @pytest.mark.slow

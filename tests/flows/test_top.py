@@ -21,7 +21,7 @@ from rich.console import Console
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.progress import Progress, ProgressWriter, StageProgress, read_progress
-from flows.runs import StageRun
+from flows.stage_run import StageRun
 from flows.top.state import State, Watcher
 from flows.top.time_left import Remaining, stage_left, stage_steps, wheel_left
 from flows.top.view import frame, words

@@ -11,8 +11,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rl.learning.config import DEFAULT_LIMITS, SignLimit
-from rl.learning.signs import Breach
+from rl.training.config import DEFAULT_LIMITS, MetricLimit
+from rl.training.monitor import Alert
 from warehouse import Lake
 from warehouse.records import (
     Call,
@@ -223,8 +223,8 @@ def _failures() -> Iterator[Failure]:
     for place in range(12):
         yield Failure("synth", "ambiguous_answer", f"the graph proves {place + 2} answers, more than the 8 accepted")
     yield Failure("rollout", "tool_timeout", HOSTILE)
-    limit = SignLimit(sign="zero_variance", above=0.55, steps=3)
-    breach = Breach(limit, 0.58, 54, 56)
+    limit = MetricLimit(sign="zero_variance", above=0.55, steps=3)
+    breach = Alert(limit, 0.58, 54, 56)
     item = {"run": "t2-rl", "step": 56, "since": 54, "value": "0.58", "limit": limit.model_dump(mode="json", exclude_none=True)}
     yield Failure("rl", "sign_warn", str(breach), item)
 

@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from rl.config import PolicyConfig
-from rl.learning.filters import Collected
 from rl.policies.policy import create_policy, load_policy
+from rl.training.filters import Collected
 from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)

@@ -1,1 +1,1 @@
-"""Synthesis of a turn: each module gives the batches of one kind of work, and `work` does them in order."""
+"""Synthesis of an iteration: `questions` and `examples` give the batches of each kind of work, and `stage` does them in order."""

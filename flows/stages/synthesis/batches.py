@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from flows.runs import StageRun
+from flows.stage_run import StageRun
 from warehouse import Failure, Metric, Record
 
 log = logging.getLogger("flywheel")

@@ -1,65 +1,104 @@
-"""Questions of a turn: the suites' held-out tasks, the tasks that RL draws from, their rewordings and their expansions by a teacher."""
+"""Questions of an iteration: the suites' held-out tasks, the tasks that RL draws from, their rewordings and expansions by a teacher.
+
+Where there are more than a batch may hold, they are made in several with a seed of their own each. Every batch has its share of each depth;
+a later one leaves out what the lake has already, and all leave out what may not be kept. How what the graph is short of is made up for is
+the business of `synth.questions.building.build_questions` alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from flows.stages.synthesis.batches import Batch, Made
-from flows.stages.synthesis.bench import Bench
-from flows.stages.synthesis.question_batches import question_batches
+from flows.stages.synthesis.context import QuestionSource, SynthesisContext
 from synth.open_corpora.config import ExpanderConfig
 from synth.open_corpora.expander import expand
+from synth.questions.building import QuestionConfig, build_questions
 from synth.questions.rewording import RewordingConfig, reword
-from warehouse import Task
+from warehouse import Failure, Task
+from warehouse.digests import seed_from
+
+Refuse = Callable[[Task], Failure | None]
+"""Why a task may not be kept; None where it may."""
 
 
-def suites(bench: Bench) -> Iterator[Batch]:
+def question_batches(
+    part: str,
+    source: QuestionSource,
+    config: QuestionConfig,
+    seed: int,
+    largest: int,
+    stored: Callable[[], set[str]],
+    refuse: Refuse | None = None,
+) -> Iterator[Batch]:
+    """The batches, of at most `largest` questions each, that make what `config` asks for; `stored` gives the keys that are there."""
+    for number, counts in enumerate(_shared_out(config.wanted(), largest)):
+        own = config.model_copy(update={"counts": counts, "count": None if config.count is None else sum(counts.values())})
+        own_seed = seed_from(seed, number) if number else seed
+        yield Batch(part, number, partial(_make, source, own, own_seed, stored if number else set, refuse))
+
+
+def _shared_out(wanted: Mapping[int, int], largest: int) -> Iterator[dict[int, int]]:
+    """`wanted` in parts of `largest` questions and a rest, each with its share of every depth."""
+    order = sorted(((place + 0.5) / count, hops) for hops, count in wanted.items() for place in range(count))
+    for start in range(0, len(order), largest):
+        yield dict(sorted(Counter(hops for _, hops in order[start : start + largest]).items()))
+
+
+def _make(source: QuestionSource, config: QuestionConfig, seed: int, stored: Callable[[], set[str]], refuse: Refuse | None) -> Made:
+    return build_questions(source.graph, config, seed, source.retrieve, source.allowed, known=stored(), refuse=refuse)
+
+
+def suites(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The held-out tasks of every suite."""
-    for name, wanted in bench.shop.config.evaluation.suites.items():
+    for name, wanted in synthesis.context.config.evaluation.suites.items():
         config, part = wanted.model_copy(update={"split": name}), f"suite {name}"
-        yield from question_batches(part, bench.held_out, config, bench.seed(part), bench.settings.batch, bench.keys)
+        yield from question_batches(part, synthesis.held_out, config, synthesis.seed(part), synthesis.settings.batch, synthesis.keys)
 
 
-def questions(bench: Bench) -> Iterator[Batch]:
+def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The tasks that RL trains on."""
-    config = bench.settings.webshaper.model_copy(update={"split": "train"})
-    seed, refuse = bench.seed("questions"), bench.evaluation.objection
-    yield from question_batches("questions", bench.train, config, seed, bench.settings.batch, bench.keys, refuse)
+    config = synthesis.settings.webshaper.model_copy(update={"split": "train"})
+    seed, refuse = synthesis.seed("questions"), synthesis.evaluation.objection
+    yield from question_batches("questions", synthesis.train, config, seed, synthesis.settings.batch, synthesis.keys, refuse)
 
 
-def rewordings(bench: Bench) -> Iterator[Batch]:
+def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The questions that RL trains on in a teacher's words."""
-    config = bench.settings.rewording
+    config = synthesis.settings.rewording
     if config is None:
         return
-    for number, tasks in bench.in_batches(_written(bench)):
-        yield Batch("rewordings", number, partial(_reword, bench, tasks, config))
+    for number, tasks in synthesis.in_batches(_written(synthesis)):
+        yield Batch("rewordings", number, partial(_reword, synthesis, tasks, config))
 
 
-def expansions(bench: Bench) -> Iterator[Batch]:
+def expansions(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The first questions that RL trains on, by key, made deeper by a teacher that searches the documents."""
-    config = bench.settings.expander
+    config = synthesis.settings.expander
     if config is None:
         return
-    chosen = sorted(_written(bench), key=lambda task: task.key)[: config.count]
+    chosen = sorted(_written(synthesis), key=lambda task: task.key)[: config.count]
     for number, start in enumerate(range(0, len(chosen), config.concurrency)):
-        yield Batch("expansions", number, partial(_expand, bench, chosen[start : start + config.concurrency], config))
+        yield Batch("expansions", number, partial(_expand, synthesis, chosen[start : start + config.concurrency], config))
 
 
-def _written(bench: Bench) -> list[Task]:
+def _written(synthesis: SynthesisContext) -> list[Task]:
     """The training questions that were built, and not made from others."""
-    tasks = bench.shop.lake.tasks(split="train")
+    tasks = synthesis.context.lake.tasks(split="train")
     return [task for task in tasks if task.formula and not {"reworded_from", "expanded_from"} & set(task.provenance)]
 
 
-def _expand(bench: Bench, tasks: Sequence[Task], config: ExpanderConfig) -> Made:
-    made = expand(tasks, bench.asked("expander"), bench.train_index, config, bench.seed("expander"), bench.turn)
-    kept, removed = bench.evaluation.clear_tasks(made.tasks)
+def _expand(synthesis: SynthesisContext, tasks: Sequence[Task], config: ExpanderConfig) -> Made:
+    made = expand(tasks, synthesis.asked("expander"), synthesis.train_index, config, synthesis.seed("expander"), synthesis.turn)
+    kept, removed = synthesis.evaluation.clear_tasks(made.tasks)
     return [*kept, *made.trajectories], [*made.failures, *removed]
 
 
-def _reword(bench: Bench, tasks: Sequence[Task], config: RewordingConfig) -> Made:
-    made, failures = reword(tasks, bench.asked("rewording"), config, bench.seed("rewording"), bench.train.graph, bench.train.retrieve)
-    kept, removed = bench.evaluation.clear_tasks(made)
+def _reword(synthesis: SynthesisContext, tasks: Sequence[Task], config: RewordingConfig) -> Made:
+    made, failures = reword(
+        tasks, synthesis.asked("rewording"), config, synthesis.seed("rewording"), synthesis.train.graph, synthesis.train.retrieve
+    )
+    kept, removed = synthesis.evaluation.clear_tasks(made)
     return kept, [*failures, *removed]

@@ -10,7 +10,8 @@ import pytest
 
 from flows.operations.budgets import GIB, BudgetSpent, Meter, Spending, overspent, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
-from flows.runs import StageRun, execute
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
 from flows.stages.synthesis.batches import Batch, work_off
 from warehouse import Completion, Document, Lake, Outcome, Run, StopReason, Trajectory, Turn
 
@@ -68,15 +69,15 @@ def test_a_stage_stops_with_what_it_has_and_a_sentence_and_one_that_had_not_begu
     with Lake(tmp_path) as lake:
         meter = turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=25))
         meter.look_seconds = 0.0
-        worked, figures = execute(lake, "t1-cpt", "cpt", 1, {}, work, meter)
+        worked, figures = run_attempt(lake, "t1-cpt", "cpt", 1, {}, work, meter)
         assert worked and steps == [1, 2, 3]
         assert figures["stopped"] == "t1-cpt stops: 30 tokens of 25 are spent"
         assert [(f.stage, f.kind, f.item) for f in lake.failures()] == [("cpt", "budget_tokens", {"run": "t1-cpt", "turn": 1})]
-        assert execute(lake, "t1-cpt", "cpt", 1, {}, work, meter)[0] is False, "it is done"
+        assert run_attempt(lake, "t1-cpt", "cpt", 1, {}, work, meter)[0] is False, "it is done"
         with pytest.raises(BudgetSpent, match=r"t1-sft is left out.*raise budget\.tokens"):
-            execute(lake, "t1-sft", "sft", 1, {}, work, turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=25)))
+            run_attempt(lake, "t1-sft", "sft", 1, {}, work, turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=25)))
         assert [run.id for run in lake.runs()] == ["t1-cpt"]
-        assert execute(lake, "t2-cpt", "cpt", 2, {}, work, turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=25)))[0] is True
+        assert run_attempt(lake, "t2-cpt", "cpt", 2, {}, work, turn_meter(lake, tmp_path, 2, BudgetConfig(tokens=25)))[0] is True
 
 
 def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Pat
         while not states or states[-1] != "completed":
             meter = slice_meter(lake, tmp_path, 1, BudgetConfig(tokens=20))
             meter.look_seconds = 0.0
-            execute(lake, "t1-synth", "synth", 1, {}, work, meter)
+            run_attempt(lake, "t1-synth", "synth", 1, {}, work, meter)
             states.append(lake.runs()[0].state)
         assert states == ["paused", "paused", "completed"]
         assert len(lake.documents()) == 5

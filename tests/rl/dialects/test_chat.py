@@ -24,9 +24,9 @@ from rl.dialects.proof import prove
 from rl.dialects.templates import ChatTemplate
 from rl.environment import Observation, Step, ToolOutcome
 from rl.environments.search import SearchEnvironment
-from rl.learning.batches import rows_of
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.training.batches import rows_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.dialects.random_policy import RandomPolicy
 from tests.rl.dialects.templates_of_trl import names, tokenizer_for

@@ -22,9 +22,9 @@ from rl.dialects.templates import ChatTemplate
 from rl.engine import Generation, Sampling
 from rl.environment import Observation, Step, ToolOutcome
 from rl.images import ImageFault, decode_image
-from rl.learning.batches import Row, check_images, rows_of, without_placeholders
 from rl.policies.vision import Vision, load_vision
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.training.batches import Row, check_images, rows_of, without_placeholders
 from tests.rl.hostile_images import png
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy

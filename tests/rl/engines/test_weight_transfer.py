@@ -22,10 +22,11 @@ from transformers import PreTrainedModel
 from rl.config import LearnerConfig, RolloutConfig
 from rl.engine import Generation
 from rl.engines.transfer import HandOver, check_device, check_fit, shapes_in
-from rl.learning.config import ReinforceConfig
-from rl.learning.reinforce import train_reinforce
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
 from rl.policies.policy import as_saved, load_policy, save_policy
 from rl.rollouts.rollout import Rollouts
+from rl.training.config import ReinforceConfig
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from tests.rl.toy import Sampler
@@ -263,7 +264,9 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
         engines.load_weights(path, version)
 
     config = REINFORCE.model_copy(update={"learner": learner})
-    result = train_reinforce(policy, folder, config, sampler.collect, publish, lambda step, figures: None, 1, hand_over=engines.hand_over)
+    result = train_reinforce(
+        policy, folder, config, TrainingHooks(sampler.collect, publish, lambda step, figures: None, weight_sync=engines.hand_over), 1
+    )
     assert sampler.versions == [0, 1, 2]
     assert engines.figures().transfers - before.transfers == 3
     sent = said(engines)

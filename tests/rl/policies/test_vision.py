@@ -13,10 +13,10 @@ import torch
 
 from rl.config import PolicyConfig, RolloutConfig, SftConfig
 from rl.images import ImageFault, decode_image
-from rl.learning.sft import train_sft
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, load_vision, sees
 from rl.rollouts.rollout import Rollouts
+from rl.training.supervised import train_sft
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
 from warehouse.digests import digest_bytes

@@ -19,14 +19,15 @@ from rl.dialect import Cut, Result
 from rl.dialects.chat import ChatDialect
 from rl.dialects.opening import open_dialect
 from rl.engine import EngineFault, Generation, Sampling
-from rl.learning.config import ReinforceConfig
-from rl.learning.filters import Collected
-from rl.learning.reinforce import train_reinforce
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
 from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.vision import load_vision
 from rl.rollouts.rollout import RolloutRequest, Rollouts
 from rl.tools.file import load_tools
+from rl.training.config import ReinforceConfig
+from rl.training.filters import Collected
 from tests.rl.seeing import make_seeing_policy, teach, template
 from tests.rl.seeing_tools import cover
 from warehouse import Image, Lake, Outcome, Task, Trajectory
@@ -199,7 +200,9 @@ def test_the_policy_learns_from_what_it_saw_and_the_engine_follows(rollouts: Rol
     eyes = "model.vision_model.embeddings.patch_embedding.weight"
     before, _ = load_policy(seeing_policy)
     try:
-        train_reinforce(seeing_policy, tmp_path / "rl", config, collect, rollouts.load_weights, lambda _, found: told.update(found), seed=1)
+        train_reinforce(
+            seeing_policy, tmp_path / "rl", config, TrainingHooks(collect, rollouts.load_weights, lambda _, found: told.update(found)), 1
+        )
         assert told["logprob_difference"] < TOLERANCE
         model, _ = load_policy(tmp_path / "rl")
         assert (model.state_dict()[eyes] - before.state_dict()[eyes]).abs().max() > 1e-3, "what sees has learnt too"

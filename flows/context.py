@@ -1,0 +1,146 @@
+"""An open home, as the stages share it: its configuration, its lake, its engines. Opened once, used by every flow inside.
+
+Engines start when the first stage needs them and stay for the rest: a stage that follows loads its weights into them. While a home is
+open, its context reports what is at work in it (`flows/progress.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.config import FlywheelConfig
+from flows.home import Home
+from flows.lakes import champion_of, policy_of
+from flows.locking import exclusive
+from flows.progress import Progress, ProgressWriter
+from warehouse import Document, Lake, Policy
+from warehouse.storage import LOCAL
+
+if TYPE_CHECKING:
+    from flows.stage_run import StageRun
+    from rl.config import RolloutConfig
+    from rl.engines.figures import PoolFigures
+    from rl.rollouts.rollout import Rollouts
+
+
+@dataclass(slots=True)
+class RunContext:
+    """What every stage of an open home is given."""
+
+    home: Home
+    config: FlywheelConfig
+    lake: Lake
+    _rollouts: Rollouts | None = field(default=None)
+    turns: int | None = None
+    """How many turns the wheel is to make, where a wheel it is."""
+    _at_work: StageRun | None = field(default=None)
+    _last_figures: PoolFigures | None = field(default=None)
+
+    def watch(self, run: StageRun) -> StageRun:
+        """Report this stage's progress from now on; returns it."""
+        self._at_work = run
+        return run
+
+    def progress(self) -> Progress:
+        """What is at work at this moment."""
+        stage, rollouts = self._at_work, self._rollouts
+        now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None)
+        if rollouts is None:
+            return now
+        engines, before = rollouts.figures(), self._last_figures
+        self._last_figures = engines
+        return replace(now, engines=engines, tokens_per_second=engines.tokens_per_second(before), hosting=rollouts.hosting())
+
+    def rollouts(self, policy_path: Path) -> Rollouts:
+        """The engines and environments, with the policy in `policy_path` loaded."""
+        if self._rollouts is not None:
+            self._rollouts.load_weights(policy_path, 0)
+            return self._rollouts
+        documents: list[Document] = self.lake.documents()
+        return self._start(self.config.rollout, policy_path, documents)
+
+    @contextmanager
+    def other_rollouts(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Iterator[Rollouts]:
+        """Engines and environments of other settings than the home's, for this block; the home's own make room for them."""
+        self.stop_engines()
+        try:
+            yield self._start(config, policy_path, documents)
+        finally:
+            self.stop_engines()
+
+    def _start(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Rollouts:
+        from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
+
+        self._rollouts = rollouts = Rollouts.start(config, policy_path, documents)
+        self._last_figures = None
+        return rollouts
+
+    @property
+    def running(self) -> Rollouts:
+        """The engines and environments, with whatever weights they have."""
+        if self._rollouts is None:
+            raise RuntimeError("engines are started by `rollouts`")
+        return self._rollouts
+
+    def folder(self, policy: Policy) -> Path:
+        """Where a policy's weights lie; the lake stores it relative to the home, so that a home can be moved."""
+        return self.home.root / policy.path
+
+    def policy(self, policy_id: str) -> Policy:
+        """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
+        return policy_of(self.lake, policy_id)
+
+    def champion(self, before: int | None = None) -> Policy | None:
+        """The policy that was promoted last, or last before a turn; None where there is none yet."""
+        return champion_of(self.lake, before)
+
+    def stop_engines(self) -> None:
+        """Stop engines and environments; the next stage that needs them starts new ones."""
+        if self._rollouts is not None:
+            rollouts, self._rollouts = self._rollouts, None
+            rollouts.close()
+
+    def close(self) -> None:
+        """Stop engines and environments, close the lake."""
+        self.stop_engines()
+        self.lake.close()
+
+
+_open: dict[Path, RunContext] = {}
+
+
+def is_open(root: Path) -> bool:
+    """Whether this process has the home at `root` open."""
+    return root.resolve() in _open
+
+
+@contextmanager
+def open_context(root: Path, patience_seconds: float = 0.0) -> Iterator[RunContext]:
+    """The home at `root`, opened: by the outermost flow for all the flows inside it. One process at a time may hold it.
+
+    Raises:
+        RequestError: there is no home.
+        HomeBusy: another process is at work in it, and was for `patience_seconds`.
+    """
+    root = root.resolve()
+    if root in _open:
+        yield _open[root]
+        return
+    home = Home(root)
+    config = home.load()
+    with exclusive(root / "lock", patience_seconds):
+        context = RunContext(home, config, Lake(root, storage=None if config.lake == LOCAL else config.lake))
+        _open[root] = context
+        writer = ProgressWriter(home.progress, context.progress)
+        try:
+            yield context
+        finally:
+            writer.close()
+            del _open[root]
+            context.close()

@@ -1,0 +1,168 @@
+"""Rollouts of one policy that are kept: on a held-out suite (evaluation), or on tasks that somebody wants to see or learn from (sampling).
+
+Trajectories are judged by the configured verifier and stored soon after they end. Their ids follow from the policy or the run, the task and
+the sample, so that work which was interrupted does only what is missing. What is sampled bears the stage `rollout`, which takes no part in
+training or in evaluation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from flows.context import RunContext
+from flows.plan import suite_label
+from flows.stage_run import StageRun
+from flows.verdicts import paired, read_verdicts
+from rl.engines.figures import PoolFigures
+from rl.rewards.reward import reward_trajectories
+from rl.rollouts.rollout import RolloutRequest, Rollouts
+from warehouse import Policy, Task, Trajectory
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+
+STAGE = "rollout"
+"""The stage of trajectories that are sampled for themselves."""
+COMMIT_SECONDS = 3.0
+"""How long an ended trajectory may wait before it is in the lake: one commit for many."""
+
+
+def request(
+    context: RunContext,
+    policy: Policy,
+    task: Task,
+    trajectory_id: str,
+    stage: str,
+    horizon: int,
+    temperature: float = 0.0,
+    suite: str | None = None,
+    sample: int = 0,
+    seed: int | None = None,
+) -> RolloutRequest:
+    """The request for a trajectory of `policy`; where no seed is given it follows from the home's and the trajectory's id."""
+    return RolloutRequest(
+        trajectory_id=trajectory_id,
+        task=task,
+        policy=policy.id,
+        horizon=horizon,
+        seed=seed_from(context.config.seed, trajectory_id) if seed is None else seed,
+        temperature=temperature,
+        stage=stage,
+        wheel_turn=policy.wheel_turn,
+        suite=suite,
+        sample=sample,
+    )
+
+
+def roll_out(context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, float]:
+    """Run the requests, judge and store what comes of them as it ends; the engines' figures of this time alone."""
+    run.total_steps = len(requests)
+    tasks = {request.trajectory_id: request.task for request in requests}
+    before, waiting, committed = rollouts.figures(), list[Trajectory](), time.monotonic()
+    stream = rollouts.submit(requests)
+    try:
+        for done, trajectory in enumerate(stream, 1):
+            waiting.append(trajectory)
+            run.advance(done, len(requests))
+            if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
+                rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, context.config.evaluation.verifier)
+                context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.take_losses()])
+                run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
+                waiting, committed = [], time.monotonic()
+    finally:
+        stream.cancel()
+    return _speed(rollouts.figures(), before)
+
+
+def evaluate(context: RunContext, policy: Policy, suite: str, run: StageRun, occasion: str = "") -> dict[str, Any]:
+    """Roll out `policy` on every task of `suite` that it has no trajectory for yet, and return its figures.
+
+    On an `occasion` the tasks are done once more, under a label of their own, and compared with the first time.
+    """
+    label = suite_label(suite, occasion)
+    ids = {f"{policy.id}-{label}-{task.key}": task for task in context.lake.tasks(split=suite)}
+    stored = context.lake.existing(Trajectory, list(ids))
+    missing = {trajectory_id: task for trajectory_id, task in ids.items() if trajectory_id not in stored}
+    if missing:
+        horizon = context.config.evaluation.horizon
+        requests = [request(context, policy, task, each, "eval", horizon, suite=label) for each, task in missing.items()]
+        roll_out(context, context.rollouts(context.folder(policy)), requests, run)
+    return figures(context, policy, label) | (_against_first(context, policy, suite, label) if occasion else {})
+
+
+def _against_first(context: RunContext, policy: Policy, suite: str, label: str) -> dict[str, Any]:
+    """The paired comparison with the suite's first evaluation; nothing where there was none."""
+    verdicts = read_verdicts(context.lake)
+    test = paired(verdicts.get((policy.id, suite), {}), verdicts.get((policy.id, label), {}))
+    return {f"{suite}.since_first": {"difference": test.difference, "p_value": test.p_value}} if test else {}
+
+
+def figures(context: RunContext, policy: Policy, suite: str) -> dict[str, Any]:
+    """Success of `policy` on `suite` with its interval, overall and by hops, from the view."""
+    rows = context.lake.query(
+        "SELECT hops, tasks, invalid, success, low, high FROM evaluations WHERE policy = ? AND suite = ? ORDER BY hops NULLS FIRST",
+        [policy.id, suite],
+    ).to_pylist()
+    return {f"{suite}.{'all' if row['hops'] is None else row['hops']}": {k: v for k, v in row.items() if k != "hops"} for row in rows}
+
+
+def _speed(figures: PoolFigures, before: PoolFigures) -> dict[str, float]:
+    return {
+        "tokens_per_second": figures.tokens_per_second(before),
+        "retaken": float(figures.retaken - before.retaken),
+        "replacements": float(figures.replacements - before.replacements),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """What is to be sampled: a SQL condition on `tasks`, trajectories a task, and how they are sampled."""
+
+    condition: str
+    samples: int
+    temperature: float
+    horizon: int
+
+
+def sample(context: RunContext, policy: Policy, wanted: SamplingPlan, run: StageRun) -> dict[str, Any]:
+    """Sample what is wanted and not stored yet; returns the figures of all of it.
+
+    Raises:
+        RequestError: no task meets the condition, or it is no SQL.
+    """
+    requests = [
+        request(context, policy, task, f"{run.id}-{task.key}-{number}", STAGE, wanted.horizon, wanted.temperature, sample=number)
+        for task in _tasks(context, wanted)
+        for number in range(wanted.samples)
+    ]
+    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
+    missing = [request for request in requests if request.trajectory_id not in stored]
+    speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
+    return {**_figures(context, run), **speed}
+
+
+def _tasks(context: RunContext, wanted: SamplingPlan) -> list[Task]:
+    try:
+        tasks = context.lake.read(Task, wanted.condition)
+    except duckdb.Error as error:
+        raise RequestError(f"--tasks is no condition on the table tasks: {str(error).splitlines()[0]}") from error
+    if not tasks:
+        raise RequestError(f"{context.home.root} has no task with {wanted.condition}.")
+    return tasks
+
+
+def _figures(context: RunContext, run: StageRun) -> dict[str, Any]:
+    """What the trajectories of a run came to."""
+    (row,) = context.lake.query(
+        """
+        SELECT count(*) AS trajectories, count(*) FILTER (outcome = 'success') AS success, count(*) FILTER (outcome = 'failure') AS failure,
+               count(*) FILTER (outcome = 'invalid') AS invalid, avg(n_turns) AS turns
+        FROM trajectories WHERE stage = 'rollout' AND starts_with(id, ?)
+        """,
+        [f"{run.id}-"],
+    ).to_pylist()
+    return row

@@ -1,0 +1,175 @@
+"""What the parts of one iteration's synthesis share: the home's corpora, graphs, searches, suites and teacher.
+
+The corpora are a generated world for training and another for the suites, or one real graph split by entity. What no part needs is not
+built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flows.config import CorpusConfig, SynthConfig
+from flows.context import RunContext
+from flows.plan import WHEEL_ROLLOUTS
+from flows.stages.synthesis.batches import Made
+from rl.retrieval.search import SearchIndex
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.decontamination import EvaluationIndex
+from synth.questions.paths import Retrieve, first_hit
+from synth.questions.splits import split_of
+from synth.teachers.teacher import Teacher
+from synth.worlds.world import generate_world, world_words
+from warehouse import Example, Failure, Policy
+from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.countries import read_countries
+from warehouse.corpora.films import read_films
+from warehouse.corpora.pages import read_pages
+from warehouse.corpora.stating import with_documents
+from warehouse.corpora.tabular import read_documents, read_facts
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The corpus that is trained on, the one that suites are drawn from, and the words that must be single tokens.
+
+    Where `shared`, both are one real graph, and entities are split instead of worlds.
+    """
+
+    train: Corpus
+    held_out: Corpus
+    words: Sequence[str]
+
+    @property
+    def shared(self) -> bool:
+        """Whether training and held-out tasks come from one graph."""
+        return self.train is self.held_out
+
+
+def read_sources(config: CorpusConfig, seed: int) -> Sources:
+    """Generate or read the corpora that `config` names; the same configuration and seed give the same corpora."""
+    if config.kind == "generated":
+        train = generate_world(config.train, "train", seed_from(seed, "train"))
+        held_out = generate_world(config.held_out, "heldout", seed_from(seed, "held out"))
+        return Sources(train, held_out, world_words())
+    assert config.path is not None, "checked by the configuration"
+    if config.kind == "films":
+        corpus = read_films(config.path, config.longest_document)
+    else:
+        corpus = read_countries(config.path) if config.kind == "countries" else read_files(config.path)
+    return Sources(corpus, corpus, ())
+
+
+def read_files(folder: Path) -> Corpus:
+    """One's own graph and corpus: the one file `facts.*` in `folder`, and the one file `documents.*` or else pages of Markdown and text.
+
+    A fact that names no document is stated by the pages about the one end that name the other.
+
+    Raises:
+        RequestError: one of them is missing, there are several, or it cannot be read.
+    """
+    facts = read_facts(_only(folder, "facts"))
+    documents = read_documents(_only(folder, "documents")) if any(folder.glob("documents.*")) else read_pages(folder)
+    return with_documents(facts.joined(documents))
+
+
+def _only(folder: Path, stem: str) -> Path:
+    found = sorted(folder.glob(f"{stem}.*"))
+    if len(found) != 1:
+        raise RequestError(f"{folder} must hold one file named {stem}.csv, .tsv, .jsonl or .parquet; it holds {len(found)}.")
+    return found[0]
+
+
+EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
+"""Condition on trajectories: the wheel's own of the turns before this one."""
+
+HELD_OUT_SHARE = 0.2
+"""Share of a real graph's entities that only suites may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSource:
+    """A graph, the first hit of the search over its documents, and the entities that questions may touch (None: all)."""
+
+    graph: KnowledgeGraph
+    retrieve: Retrieve
+    allowed: Callable[[str], bool] | None
+
+
+class SynthesisContext:
+    """What the parts of one turn's synthesis share."""
+
+    def __init__(self, context: RunContext, turn: int, teacher: Teacher | None = None) -> None:
+        self.context, self.turn, self.teacher = context, turn, teacher
+        self.settings: SynthConfig = context.config.for_turn(turn).synth
+        self.sources: Sources = read_sources(context.config.corpus, context.config.seed)
+
+    @cached_property
+    def train(self) -> QuestionSource:
+        """What training may see."""
+        return self._source(self.sources.train, self.train_index, "train")
+
+    @cached_property
+    def held_out(self) -> QuestionSource:
+        """What suites are drawn from."""
+        if not self.sources.shared:
+            return self._source(self.sources.held_out, SearchIndex(self.sources.held_out.documents), "heldout")
+        return QuestionSource(self.train.graph, self.train.retrieve, self._allowed("heldout"))
+
+    @cached_property
+    def evaluation(self) -> EvaluationIndex:
+        """The suites as the lake has them, to keep training clear of."""
+        suites = {name: self.context.lake.tasks(split=name) for name in self.context.config.evaluation.suites}
+        return EvaluationIndex.of(suites, self.settings.decontamination)
+
+    @cached_property
+    def train_index(self) -> SearchIndex:
+        """The search over the documents that training may see."""
+        return SearchIndex(self.sources.train.documents)
+
+    def asked(self, part: str) -> Teacher:
+        """The teacher that `part` asks. Raises RequestError where there is none."""
+        if self.teacher is None:
+            raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
+        return self.teacher
+
+    def champion(self) -> Policy:
+        """The policy that the turns before have promoted last. Raises RequestError where there is none."""
+        champion = self.context.champion(before=self.turn)
+        if champion is None:
+            raise RequestError(
+                f"{self.context.home.root} has no promoted policy of a turn before {self.turn} that could propose alternatives."
+            )
+        return champion
+
+    def seed(self, part: str) -> int:
+        """The seed of one part of this turn's work."""
+        return seed_from(self.context.config.seed, self.turn, part)
+
+    def keys(self) -> set[str]:
+        """The keys of the tasks that are stored."""
+        return set(self.context.lake.query("SELECT key FROM tasks").column("key").to_pylist())
+
+    def clear(self, examples: Sequence[Example], failures: Sequence[Failure]) -> Made:
+        """The examples that meet no suite, and the failures with those of the others."""
+        kept, removed = self.evaluation.clear_examples(examples)
+        return kept, [*failures, *removed]
+
+    def in_batches(self, items: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
+        """`items` in pieces of a batch, numbered from 0."""
+        largest = self.settings.batch
+        return enumerate(items[start : start + largest] for start in range(0, len(items), largest))
+
+    def _source(self, corpus: Corpus, index: SearchIndex, split: str) -> QuestionSource:
+        return QuestionSource(KnowledgeGraph.of(corpus), first_hit(index), self._allowed(split))
+
+    def _allowed(self, split: str) -> Callable[[str], bool] | None:
+        """Which entities the questions of a split may touch; worlds of their own need no such rule."""
+        if not self.sources.shared:
+            return None
+        return lambda entity: split_of(entity, HELD_OUT_SHARE) == split

@@ -1,0 +1,183 @@
+"""Training examples of an iteration: documents, first-order and higher-order actions, and the cold start.
+
+Each function gives the batches of one kind: the corpora, with a sample of their documents to read; plans and reasoning (FAS); decision
+records from stored trajectories, the wheel's own and imported ones (HAS); the oracle's demonstrations, and the policy's own successes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from flows.stages.synthesis.batches import Batch, Made, sizes
+from flows.stages.synthesis.context import EARLIER, HELD_OUT_SHARE, SynthesisContext
+from flows.stages.synthesis.questions import question_batches
+from rl.engine import Sampling
+from rl.retrieval.search import passage
+from synth.fas.jury import Jury
+from synth.fas.plans import build_plans
+from synth.fas.reasoning import FasConfig, build_fas
+from synth.has.model_proposers import PolicyProposer, TeacherProposer
+from synth.has.proposers import OthersProposer, Proposer
+from synth.has.records import HasConfig, build_has
+from synth.questions.splits import split_of
+from synth.questions.wording import Phrasing
+from synth.trajectories.demonstrations import build_demonstrations
+from synth.trajectories.rejection import choose_successes, without_images
+from synth.trajectories.transcripts import observation
+from warehouse import Document, Example, Task, Trajectory
+from warehouse.corpora.corpus import Corpus
+from warehouse.digests import digest, seed_from
+
+
+def corpora(synthesis: SynthesisContext, everything: bool) -> Iterator[Batch]:
+    """Facts and documents, and what their reader quarantined; of the training corpus alone, or of `everything`."""
+    sources = synthesis.sources
+    chosen = [sources.train, sources.held_out] if everything and not sources.shared else [sources.train]
+    for number, corpus in enumerate(chosen):
+        yield Batch("corpus", number, partial(_records_of, corpus))
+
+
+def documents(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """A sample of the training corpus as plain text."""
+    sources = synthesis.sources
+    seen = [d for d in sources.train.documents if not sources.shared or split_of(d.title, HELD_OUT_SHARE) == "train"]
+    chosen = random.Random(synthesis.seed("documents")).sample(seen, min(len(seen), synthesis.settings.documents))
+    for number, part in synthesis.in_batches(chosen):
+        yield Batch("documents", number, partial(_read_as_text, synthesis, part))
+
+
+def _records_of(corpus: Corpus) -> Made:
+    return [*corpus.facts, *corpus.documents, *corpus.failures], []
+
+
+def _read_as_text(synthesis: SynthesisContext, documents: Sequence[Document]) -> Made:
+    return synthesis.clear([_example(document, synthesis.turn) for document in documents], [])
+
+
+def _example(document: Document, turn: int) -> Example:
+    return Example(digest(["document", document.id, turn]), "document", ((observation(passage(document)), True),), (document.id,), turn)
+
+
+def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """Plans, then reasoning of each number of hops."""
+    config, largest = synthesis.settings.fas, synthesis.settings.batch
+    for number, slices in enumerate(sizes(config.plan_slices, largest)):
+        part = config.model_copy(update={"plan_slices": slices})
+        yield Batch("plans", number, partial(_plans, synthesis, part, number))
+    for hops, count in sorted(config.counts().items()):
+        for number, size in enumerate(sizes(count, largest)):
+            part = config.model_copy(update={"plan_slices": 0, "reasoning": {hops: size}, "lookup_share": 0.0})
+            yield Batch(f"reasoning of {hops} hops", number, partial(_reasoning, synthesis, part, number))
+
+
+def _plans(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
+    source, phrasing = synthesis.train, Phrasing.of(synthesis.train.graph)
+    jury = Jury(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
+    wishes, seed = config.plan_wishes(), _seed(synthesis, number)
+    plans = build_plans(source.graph, wishes, seed, source.retrieve, phrasing, synthesis.turn, source.allowed, jury)
+    kept, failures = synthesis.clear(*plans)
+    return (kept, failures) if jury is None else ([*kept, *jury.checks], [*failures, *jury.failures])
+
+
+def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
+    source, seed = synthesis.train, _seed(synthesis, number)
+    made = build_fas(
+        source.graph, config, seed, source.retrieve, wheel_turn=synthesis.turn, allowed=source.allowed, teacher=synthesis.teacher
+    )
+    return synthesis.clear(*made)
+
+
+def _seed(synthesis: SynthesisContext, number: int) -> int:
+    return seed_from(synthesis.seed("fas"), number) if number else synthesis.seed("fas")
+
+
+IMPORTED = "stage = 'import'"
+"""Condition on trajectories: brought in from elsewhere."""
+
+
+def own_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """Decision records from a sample of the trajectories of earlier turns, successes and failures."""
+    yield from _decisions(synthesis, "decisions", EARLIER, [synthesis.turn], synthesis.settings.has, by_graph=True)
+
+
+def foreign_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """Decision records from imported runs, which have no graph of their own: the alternatives are what others of them did."""
+    config = synthesis.settings.has
+    if "oracle" in config.mixture:
+        config = config.model_copy(update={"mixture": {"others": 1.0}})
+    yield from _decisions(synthesis, "decisions of imported runs", IMPORTED, [], config, by_graph=False)
+
+
+def _decisions(
+    synthesis: SynthesisContext, part: str, where: str, parameters: list[Any], config: HasConfig, by_graph: bool
+) -> Iterator[Batch]:
+    found = synthesis.context.lake.trajectories(where, parameters)
+    chosen = random.Random(synthesis.seed("has")).sample(found, min(len(found), synthesis.settings.has_count))
+    tasks = {task.key: task for task in synthesis.context.lake.tasks()} if chosen else {}
+    others: dict[str, Proposer] = {"others": OthersProposer(found, tasks)} if chosen and "others" in config.mixture else {}
+    for number, runs in synthesis.in_batches(chosen):
+        yield Batch(part, number, partial(_decide, synthesis, runs, tasks, config, by_graph, others))
+
+
+def _decide(
+    synthesis: SynthesisContext,
+    runs: Sequence[Trajectory],
+    tasks: dict[str, Task],
+    config: HasConfig,
+    by_graph: bool,
+    others: dict[str, Proposer],
+) -> Made:
+    graph, retrieve = (synthesis.train.graph, synthesis.train.retrieve) if by_graph else (None, None)
+    return build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, others | _models(synthesis, config))
+
+
+def _models(synthesis: SynthesisContext, config: HasConfig) -> dict[str, Proposer]:
+    """The proposers of the mixture that are models; the policy's engines start here."""
+    found: dict[str, Proposer] = {}
+    if synthesis.teacher is not None:
+        found["teacher"] = TeacherProposer(synthesis.teacher, seed=synthesis.seed("has"))
+    if "policy" in config.mixture:
+        rollouts = synthesis.context.rollouts(synthesis.context.folder(synthesis.champion()))
+        sampling = Sampling(temperature=config.policy_temperature, max_tokens=rollouts.config.limits.max_action_tokens)
+        found["policy"] = PolicyProposer(rollouts.pool, rollouts, rollouts.dialect, sampling, synthesis.seed("has policy"))
+    return found
+
+
+def demonstrations(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """The oracle's trajectories, as good or as mixed as the configuration says."""
+    config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
+    seed, refuse = synthesis.seed("demonstrations"), synthesis.evaluation.objection
+    shown = partial(_shown, synthesis)
+    for batch in question_batches("demonstrations", synthesis.train, config, seed, synthesis.settings.batch, shown, refuse):
+        yield Batch(batch.part, batch.number, partial(_demonstrate, synthesis, batch))
+
+
+def rejection_sampled(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """The policy's own successes in earlier turns, as sampled."""
+    yield Batch("rejection sampling", 0, partial(_choose, synthesis))
+
+
+def _shown(synthesis: SynthesisContext) -> set[str]:
+    """The keys of the tasks that this turn's demonstrations show."""
+    sql = "SELECT DISTINCT sources[1] AS key FROM examples WHERE kind = 'trajectory' AND wheel_turn = ?"
+    return set(synthesis.context.lake.query(sql, [synthesis.turn]).column("key").to_pylist())
+
+
+def _demonstrate(synthesis: SynthesisContext, questions: Batch) -> Made:
+    tasks, dropped = questions.make()
+    config, seed = synthesis.settings.demonstrations, synthesis.seed("demonstrations")
+    shown = [task for task in tasks if isinstance(task, Task)]
+    examples, failures = build_demonstrations(
+        synthesis.train.graph, shown, config, seed, synthesis.train.retrieve, wheel_turn=synthesis.turn
+    )
+    return examples, [*dropped, *failures]
+
+
+def _choose(synthesis: SynthesisContext) -> Made:
+    earlier = synthesis.context.lake.trajectories(f"{EARLIER} AND outcome = 'success'", [synthesis.turn])
+    hops = {task.key: task.hops for task in synthesis.context.lake.tasks(split="train")}
+    usable, left_out = without_images(earlier)
+    return choose_successes(usable, hops, synthesis.settings.rejection_samples, synthesis.seed("rejection"), synthesis.turn), left_out

@@ -1,0 +1,89 @@
+"""The stage: all parts of a turn's synthesis in their order, or those of one kind, and what there is afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from flows.context import RunContext
+from flows.plan import SynthesisKind
+from flows.stage_run import StageRun
+from flows.stages.synthesis.batches import Batch, dropped_by, work_off
+from flows.stages.synthesis.context import EARLIER, SynthesisContext
+from flows.stages.synthesis.examples import (
+    IMPORTED,
+    corpora,
+    demonstrations,
+    documents,
+    first_order,
+    foreign_decisions,
+    own_decisions,
+    rejection_sampled,
+)
+from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
+from synth.teachers.opening import open_teacher
+from warehouse.errors import RequestError
+
+
+def ground(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
+    """What all turns stand on, and no budget cuts: the corpora and the suites."""
+    if kind != "has" and (synthesis.turn == 1 or kind != "all"):
+        yield from corpora(synthesis, everything=kind == "all")
+    if kind == "all" and synthesis.turn == 1:
+        yield from suites(synthesis)
+
+
+def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
+    """All other batches of one kind of work, in their order."""
+    if kind in ("all", "webshaper"):
+        yield from questions(synthesis)
+        yield from rewordings(synthesis)
+        yield from expansions(synthesis)
+    if kind in ("all", "fas"):
+        yield from first_order(synthesis)
+    if kind in ("all", "has"):
+        yield from own_decisions(synthesis)
+    if kind == "has":
+        yield from foreign_decisions(synthesis)
+    if kind == "all":
+        for part in (demonstrations, rejection_sampled, documents):
+            yield from part(synthesis)
+
+
+def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:
+    """Do the synthesis of a turn, or one kind of it alone, and return how much there is of each thing."""
+    settings = context.config.for_turn(turn).synth
+    if kind == "has":
+        _check_trajectories(context, turn, settings.has_count)
+    wanted = settings.teacher is not None and (kind != "webshaper" or bool(settings.rewording or settings.expander))
+    with open_teacher(settings.teacher, context.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
+        synthesis = SynthesisContext(context, turn, teacher)
+        work_off(run, ground(synthesis, kind), needed=True)
+        work_off(run, parts(synthesis, kind))
+    splits = {"all": ("train", *context.config.evaluation.suites), "webshaper": ("train",)}.get(kind, ())
+    figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
+    empty = [name.removeprefix("tasks.") for name, count in figures.items() if not count]
+    if empty and not run.stopped:
+        raise RequestError(
+            f"the graph gives no task for {', '.join(empty)}; the reasons are in the lake: "
+            f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {context.home.root}'
+        )
+    return {**figures, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
+
+
+def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
+    """That decisions alone, if they are asked for, can be made of something."""
+    if not wanted:
+        raise RequestError("synth.has_count is 0, so no trajectory would become decision records; set it to how many should.")
+    if not _count(context, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
+        raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
+
+
+def _count(context: RunContext, table: str, where: str, parameters: Sequence[Any]) -> int:
+    return int(context.lake.query(f"SELECT count(*) AS n FROM {table} WHERE {where}", parameters).column("n")[0].as_py())
+
+
+def _examples_by_kind(context: RunContext, turn: int) -> dict[str, int]:
+    rows = context.lake.query("SELECT kind, count(*) AS n FROM examples WHERE wheel_turn = ? GROUP BY kind ORDER BY kind", [turn])
+    return {f"examples.{row['kind']}": row["n"] for row in rows.to_pylist()}

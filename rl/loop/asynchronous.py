@@ -1,0 +1,177 @@
+"""Rollouts that never stop: groups are begun as places become free, and the learner takes what has ended and is not too old.
+
+New weights reach the engines while trajectories are under way. What a step learns from is stored before the weights that it makes
+reach an engine, so it is made again on the same trajectories after an interruption; those that were under way are asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl.loop.replay import ReplayBuffer
+from rl.loop.step import ReinforceRun, groups_of
+from rl.rollouts.rollout import RolloutRequest
+from rl.rollouts.stream import TrajectoryStream
+from rl.training.curriculum import Curriculum
+from rl.training.filters import Collected, Drop, filtered
+from warehouse import Task, Trajectory
+
+
+@dataclass(slots=True)
+class _GroupUnderWay:
+    """The group of one task: what was requested, and what of it has ended."""
+
+    task: Task
+    step: int
+    horizon: int
+    requests: Sequence[RolloutRequest]
+    ended: dict[str, Trajectory]
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that it was begun under."""
+        return self.step - 1
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Those of a complete group, in the order in which they were asked for."""
+        return [self.ended[request.trajectory_id] for request in self.requests]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it has ended."""
+        return len(self.ended) == len(self.requests)
+
+
+_StepGroups = tuple[list[Trajectory], list[Trajectory], list[Drop]]
+"""What a step learns from for the first time, what it learns from once more, and what was too old for it."""
+
+
+@dataclass(slots=True)
+class AsyncRolloutSource:
+    """Samples one RL run without a pause."""
+
+    run: ReinforceRun
+    curriculum: Curriculum
+    buffer: ReplayBuffer
+    tasks: Mapping[str, Task]
+    _under_way: list[_GroupUnderWay] = field(default_factory=list)
+    _stream: TrajectoryStream | None = None
+    _drawn: tuple[int, int] = (0, 0)
+    """The step that tasks were last drawn for, and how many."""
+    _resumed: list[tuple[Task, int, int]] = field(default_factory=list)
+    """Groups that were under way at the checkpoint: begun again when the engines have its weights."""
+
+    def collect(self, step: int) -> Collected:
+        """What `step` learns from: what it learnt from before it was interrupted, or the oldest groups that have ended."""
+        self._begin(self._resumed)
+        self._resumed = []
+        while self._stream is not None and self._stream.ready:
+            self._receive(next(self._stream))
+        self._store()
+        fresh, reused, stale = self._recorded(step) or self._chosen(step)
+        drops = filtered(fresh, self.run.config.filters)
+        self.run.record_drops(step, [*stale, *drops])
+        self.curriculum.observe(step, fresh)
+        figures = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._under_way))}
+        return Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]), 1, tuple(reused), figures)
+
+    def before_update(self) -> None:
+        """Nothing waits: what is under way goes on under the new weights."""
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The buffer, and what is under way."""
+        under_way = [[group.task.key, group.step, group.horizon] for group in self._under_way]
+        return {"replay": self.buffer.state_dict(), "under_way": under_way}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint: what was under way is read from the store, as far as it is there, or begun again."""
+        self.buffer.load_state_dict(state["replay"])
+        self._resumed = [(self.tasks[key], step, horizon) for key, step, horizon in state["under_way"]]
+
+    def _recorded(self, step: int) -> _StepGroups | None:
+        """What the store has as what `step` learnt from, or None where it has nothing."""
+        batch = self.run.store.batch(step)
+        if batch is None:
+            return None
+        trajectories, again = self.run.store.read(batch.trajectories), len(batch.reused)
+        fresh, reused = trajectories[: len(trajectories) - again], trajectories[len(trajectories) - again :]
+        stale = self.buffer.expire(step - 1)
+        self._fill(step)
+        learnt = {trajectory.id for trajectory in fresh}
+        self._under_way = [group for group in self._under_way if group.requests[0].trajectory_id not in learnt]
+        self.buffer.discard(learnt)
+        self.buffer.keep(groups_of(fresh))
+        return fresh, reused, stale
+
+    def _chosen(self, step: int) -> _StepGroups:
+        """The oldest groups that have ended and are not too old, stored as what `step` learns from."""
+        stale = self.buffer.expire(step - 1)
+        past = self.buffer.past(step)
+        wanted = self.run.config.tasks_per_step - len(past)
+        self._fill(step)
+        while self._stream is not None and self._is_waited_for(step, wanted):
+            self._receive(next(self._stream))
+            if not self._is_waited_for(step, wanted):
+                self._store()
+                stale += self.buffer.expire(step - 1)
+                self._fill(step)
+        fresh, reused = ([t for group in groups for t in group.trajectories] for groups in (self.buffer.take(wanted), past))
+        self.run.record_batch(step, fresh, reused)
+        return fresh, reused, stale
+
+    def _is_waited_for(self, step: int, wanted: int) -> bool:
+        """Whether more must end before `step` can go on: there are too few groups, or one would be too old for the step after it."""
+        replay, running = self.run.config.replay, [group for group in self._under_way if not group.complete]
+        late = replay.stale == "wait" and any(step - 1 - group.version >= replay.max_staleness for group in running)
+        return bool(running) and (late or len(self.buffer) + len(self._under_way) - len(running) < wanted)
+
+    def _fill(self, step: int) -> None:
+        """Begin groups at the places that are free, but no more than the run still needs."""
+        config = self.run.config
+        there = len(self._under_way) + len(self.buffer)
+        needed = (config.steps - step + 1) * config.tasks_per_step - there
+        count = min(config.replay.groups(config.tasks_per_step) - there, needed)
+        if count <= 0:
+            return
+        before = self._drawn[1] if self._drawn[0] == step else 0
+        tasks, horizon = self.curriculum.draw(step, before + count), self.curriculum.horizon(step)  # fewer would be the first of them
+        self._drawn = (step, len(tasks))
+        self._begin([(task, step, horizon) for task in tasks[before:]])
+
+    def _begin(self, wanted: Sequence[tuple[Task, int, int]]) -> None:
+        """Begin groups of a task, a step and a horizon each; what the store has of them has ended."""
+        under_way = [_GroupUnderWay(*each, self.run.requests(*each), {}) for each in wanted]
+        requests = [request for group in under_way for request in group.requests]
+        stored = self.run.store.find(requests)
+        for group in under_way:
+            group.ended = {each.trajectory_id: stored[each.trajectory_id] for each in group.requests if each.trajectory_id in stored}
+        self.buffer.add(groups_of([trajectory for group in under_way if group.complete for trajectory in group.trajectories]))
+        self._under_way += [group for group in under_way if not group.complete]
+        missing = [request for request in requests if request.trajectory_id not in stored]
+        if self._stream is None:
+            self._stream = self.run.rollouts.submit(missing)
+        else:
+            self.run.rollouts.extend(self._stream, missing)
+
+    def _receive(self, trajectory: Trajectory) -> None:
+        """Put a trajectory that has ended to its group, unless that has been learnt from as the store has it."""
+        for group in self._under_way:
+            if any(request.trajectory_id == trajectory.id for request in group.requests):
+                group.ended[trajectory.id] = trajectory
+
+    def _store(self) -> None:
+        """Store the groups that have become complete, in one commit: now they wait to be learnt from."""
+        complete = [group for group in self._under_way if group.complete]
+        if complete:
+            self._under_way = [group for group in self._under_way if not group.complete]
+            requests = [request for group in complete for request in group.requests]
+            made = self.run.reward(requests, [trajectory for group in complete for trajectory in group.trajectories])
+            self.buffer.add(groups_of(made))

@@ -1,0 +1,117 @@
+"""The reward functions that come with the project: of the verdict, of single turns, and of what needs no accepted answer.
+
+A reward function that falls on single turns is a process reward: its value is the sum of the turns' values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eval.unsupervised import Agreement, Confidence
+from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue
+from warehouse.records import Outcome, Score, Turn
+
+OK = "ok"
+"""The outcome of a call whose tool gave what was asked for."""
+
+
+def outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """The verifier's value; with exact match as the verifier this is Search-R1's reward (arXiv 2503.09516, §3.4)."""
+    return [_of_score(attempt.score, "no verifier has spoken") for attempt in attempts]
+
+
+def signed_outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """+1 for a success, else -1. ReTool, arXiv 2504.11536, §2.2; ToRL has the same."""
+    return [RewardValue(1.0 if attempt.score.verdict is Outcome.SUCCESS else -1.0) for attempt in attempts]
+
+
+def well_formed(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """1 where every action could be read and the last gave an answer, else 0."""
+    return [RewardValue(float(_is_well_formed(attempt))) for attempt in attempts]
+
+
+def format_ladder(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """Right and well formed 1, right 0.8, wrong and well formed 0.2, wrong 0.1, no answer 0. Search-R1, `qa_em_format.py`.
+
+    There, «well formed» is that think, search, information and answer follow one another; here, that every action could be read.
+    """
+    return [RewardValue(_rung(attempt)) for attempt in attempts]
+
+
+def environment(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """What the environment itself gave for each turn, by its calls."""
+    return [RewardValue.of_turns([sum(call.reward or 0.0 for call in turn.calls) for turn in each.trajectory.turns]) for each in attempts]
+
+
+def evidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """For each turn, the share of the required documents that its calls found and no earlier turn had; 1 in all where all were found.
+
+    Required are the documents that state the facts along the task's path. A retrieval reward, as in arXiv 2505.15117.
+    """
+    return [_documents_found(attempt, context.evidence.get(attempt.task.key, frozenset())) for attempt in attempts]
+
+
+def tool_success(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """For each turn, the share of its tool calls that succeeded, divided by the number of turns; so a call more earns nothing by itself."""
+    return [RewardValue.of_turns([_share_ok(turn) / len(each.trajectory.turns) for turn in each.trajectory.turns]) for each in attempts]
+
+
+def void_turns(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """A penalty on each turn whose action could not be read: -1 divided by the number of turns."""
+    by_turn = ([0.0 if turn.is_readable else -1 / len(each.trajectory.turns) for turn in each.trajectory.turns] for each in attempts)
+    return [RewardValue.of_turns(turns) for turns in by_turn]
+
+
+def length(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """A penalty on action tokens: minus their share of `rewards.length_tokens`, and -1 at most."""
+    tokens = [sum(len(turn.action_ids) for turn in attempt.trajectory.turns) for attempt in attempts]
+    return [RewardValue(-min(1.0, count / context.config.length_tokens)) for count in tokens]
+
+
+def agreement(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """The share of the group that gave the same answer; 0 without one. TTRL, arXiv 2504.16084."""
+    return [_of_score(score) for score in Agreement().verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
+
+
+def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """The geometric mean of the probabilities of the tokens of the answer's action; 0 without an answer. RLSC, arXiv 2506.06395."""
+    return [_of_score(score) for score in Confidence().verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
+
+
+def _of_score(score: Score, otherwise: str = "it could not be judged") -> RewardValue:
+    return RewardValue.unknown(score.error or otherwise) if score.value is None else RewardValue(score.value)
+
+
+def _is_well_formed(attempt: GradedAttempt) -> bool:
+    return attempt.trajectory.answer is not None and all(turn.is_readable for turn in attempt.trajectory.turns)
+
+
+def _rung(attempt: GradedAttempt) -> float:
+    if attempt.trajectory.answer is None:
+        return 0.0
+    right = attempt.score.verdict is Outcome.SUCCESS
+    if _is_well_formed(attempt):
+        return 1.0 if right else 0.2
+    return 0.8 if right else 0.1
+
+
+def _documents_found(attempt: GradedAttempt, required: frozenset[str]) -> RewardValue:
+    if not required:
+        return RewardValue.unknown(f"no document is known that proves task {attempt.task.key}")
+    missing = set(required)
+    turns = []
+    for turn in attempt.trajectory.turns:
+        found = {title for title in missing if any(_has_title(call.observation, title) for call in turn.tool_calls)}
+        missing -= found
+        turns.append(len(found) / len(required))
+    return RewardValue.of_turns(turns)
+
+
+def _has_title(observation: str, title: str) -> bool:
+    """Whether a document of that title is among the passages of an observation: each begins with its title, on a line of its own."""
+    lines = (line for line in observation.splitlines() if line.startswith(title))
+    return any(not line[len(title) : len(title) + 1].isalnum() for line in lines)
+
+
+def _share_ok(turn: Turn) -> float:
+    return sum(call.outcome == OK for call in turn.tool_calls) / len(turn.tool_calls) if turn.tool_calls else 0.0

@@ -1,0 +1,291 @@
+"""What all training stages share: TRL's trainers, their arguments, checkpoints that survive a kill, figures, LoRA, the written policy.
+
+Checkpoints hold weights, optimiser, schedule, random state and step, so a stage that was stopped goes on where it was and ends
+with the weights that it would have had. Trackers, progress bars and telemetry are off: progress is reported through `on_metric`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import datasets
+import huggingface_hub.constants
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from rl.config import LoraConfig, OptimizerConfig
+from rl.policies.policy import save_policy
+
+# TRL imports vLLM for a generation of its own that is not used here: half of the time that a learner takes to start.
+with patch("trl.import_utils.is_vllm_available", return_value=False):
+    from trl.trainer.grpo_config import GRPOConfig as GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer as GRPOTrainer
+    from trl.trainer.sft_config import SFTConfig as SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer as SFTTrainer
+
+
+huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each trainer it makes unless told not to
+datasets.disable_progress_bars()
+
+OnMetric = Callable[[int, dict[str, float]], bool | None]
+"""Told a step and its figures; where it returns True, training ends there, with the weights as they are.
+
+After a resume it is told again of the steps since the last checkpoint.
+"""
+
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """The folder of the trained policy and what training measured."""
+
+    path: Path
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def trainer_arguments(config: OptimizerConfig, output: Path, seed: int, steps: int) -> dict[str, Any]:
+    """Arguments that `SFTConfig` and `GRPOConfig` take alike, for `steps` optimiser steps with checkpoints below `output`.
+
+    When to save and to log is the stage's to add, for it knows what a step is.
+    """
+    return {
+        "output_dir": str(output / CHECKPOINTS),
+        "max_steps": steps,
+        "seed": seed,
+        "learning_rate": config.learning_rate,
+        **_schedule(config, steps),
+        "adam_beta1": config.beta1,
+        "adam_beta2": config.beta2,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "bf16": _in_bfloat16(config.precision),
+        **_distribution(config),
+        "save_strategy": "steps",
+        "save_total_limit": 2,  # a kill while one is written leaves the one before
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "remove_unused_columns": False,
+    }
+
+
+def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+    """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
+    with trainer.accelerator.main_process_first():  # which deletes what is not whole
+        checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
+    if checkpoint is not None and checkpoint_step(checkpoint) >= trainer.args.max_steps:
+        _load_finished(trainer, checkpoint)  # the trainer would make one step too many
+    else:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+def write_policy(
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, lora: LoraConfig | None, without: tuple[str, ...] = ()
+) -> None:
+    """Write the policy that `trainer` has made so far.
+
+    All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
+    """
+    policy, weights = gather_policy(trainer, lora, without)
+    if trainer.accelerator.is_main_process:
+        save_policy(policy, tokenizer, folder, weights)
+    trainer.accelerator.wait_for_everyone()
+
+
+def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str, ...] = ()) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """The model that `trainer` trains and the weights of its policy, which the main worker has: shards gathered, adapters merged."""
+    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    policy = model.get_base_model() if lora is not None else model
+    return policy, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without}
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The optimiser step that a checkpoint was written after."""
+    return int(checkpoint.name.split("-")[-1])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in `folder`; those that a kill left unfinished are deleted."""
+    found = sorted(folder.glob("checkpoint-*"), key=checkpoint_step, reverse=True)
+    for path in found:
+        if _is_whole(path):
+            return path
+        shutil.rmtree(path)
+    return None
+
+
+class FiguresCallback(TrainerCallback, ABC):
+    """Is told a trainer's figures of each step, without those about the run as a whole that it logs at the end."""
+
+    def __init__(self, steps_per_figure: int) -> None:
+        """`steps_per_figure`: optimiser steps that make one step of what is reported."""
+        self._steps_per_figure = steps_per_figure
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Called by the trainer whenever it logs, before it saves; all workers go by the main one's figures, so that none ends alone."""
+        if logs and "train_runtime" not in logs:
+            self.take(state.global_step // self._steps_per_figure, broadcast_object_list([dict(logs)])[0], control)
+
+    @abstractmethod
+    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
+        """Take what the trainer logged of a step; `control` tells the trainer what to do next."""
+
+
+class MetricsCallback(FiguresCallback):
+    """Passes the figures on, and ends the training where it is told to."""
+
+    def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+        super().__init__(steps_per_figure)
+        self._on_metric = on_metric
+
+    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
+        """Report the finite ones."""
+        if broadcast_object_list([self._on_metric(step, finite_figures(logs))])[0]:
+            control.should_training_stop = True
+
+
+def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
+    """The entries of `logs` that are finite numbers, without TRL's count of tokens, which is wrong for packed rows."""
+    numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float) and name != "num_tokens"}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
+    trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
+
+
+def last_figures(trainer: Trainer) -> dict[str, float]:
+    """The figures that `trainer` logged last, without those about the run as a whole."""
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return finite_figures(logs[-1]) if logs else {}
+
+
+def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
+    warmup = min(config.warmup_steps, steps // 2)
+    decay = min(round(config.decay_share * steps), steps - warmup)
+    return {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "warmup_steps": warmup,
+        "lr_scheduler_kwargs": {"num_decay_steps": decay, "decay_type": "linear"},
+    }
+
+
+def _distribution(config: OptimizerConfig) -> dict[str, Any]:
+    """On which devices, and how the workers share the model, where there are several."""
+    on_cpus = not torch.cuda.is_available() or (config.learner.workers > 1 and not config.learner.gpus)
+    shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
+    if not config.learner.sharded:
+        return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
+    fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}
+    return {**shared, "fsdp": True, "fsdp_config": fsdp, "gradient_checkpointing": False}
+
+
+def _in_bfloat16(precision: str) -> bool:
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return precision == "bfloat16" or (precision == "auto" and on_gpu)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the trainer's state is there, which is written last."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+STATE_FILE = "flywheel_state.json"
+
+
+class Stateful(Protocol):
+    """Whatever a resumed run must find as it was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered, as JSON can hold it."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint holds."""
+        ...
+
+
+def save_state(folder: Path, state: Mapping[str, Stateful]) -> None:
+    """Write the states of `state` into the checkpoint in `folder`, which is made where it is not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / STATE_FILE).write_text(json.dumps({name: part.state_dict() for name, part in state.items()}))
+
+
+def load_state(folder: Path, state: Mapping[str, Stateful]) -> None:
+    """Give `state` the state that the checkpoint in `folder` holds of each."""
+    states = json.loads((folder / STATE_FILE).read_text())
+    for name, part in state.items():
+        part.load_state_dict(states[name])
+
+
+WRAPPER = "base_model.model."
+"""What peft puts before the name of each weight."""
+
+
+def adapter_arguments(lora: LoraConfig | None, seed: int) -> dict[str, Any]:
+    """What TRL's trainers take to train adapters; nothing where there are none.
+
+    Torch is seeded, for a trainer draws its adapters before it seeds anything itself.
+    """
+    if lora is None:
+        return {}
+    import peft
+
+    torch.manual_seed(seed)
+    layers = list(lora.layers) or "all-linear"
+    return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0)}
+
+
+def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None) -> dict[str, Tensor]:
+    """The weights W + alpha / rank · B A by the names of the bare model, of those of a model with adapters; § 4.1 of the paper.
+
+    Each adapted layer has W (out, in), B (out, rank) and A (rank, in). Without adapters the weights come back as they are.
+    """
+    if lora is None:
+        return dict(weights)
+    merged = {}
+    for name, weight in weights.items():
+        if name.endswith(".base_layer.weight"):
+            layer = name.removesuffix(".base_layer.weight")
+            low, high = (weights[f"{layer}.lora_{part}.default.weight"] for part in "AB")
+            weight = weight + lora.alpha / lora.rank * (high @ low).to(weight.dtype)
+        if ".lora_" not in name:
+            merged[name.removeprefix(WRAPPER).replace(".base_layer.", ".")] = weight
+    return merged

@@ -1,0 +1,265 @@
+"""Batches of reinforcement learning: trajectories as sampled become rows of token ids, masks, log-probabilities and advantages.
+
+Token ids are taken as they were sampled. Observations stand among the actions and are masked. Invalid trajectories take part in
+nothing. All functions are pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from rl.advantages import Estimator, Groups
+from warehouse.errors import RequestError
+from warehouse.records import Image, Outcome, Trajectory, Turn
+
+Number = TypeVar("Number", int, float)
+
+UNKNOWN = -1
+"""Stands where a token has no version of the weights: on observations and padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One trajectory to learn from; all but `prompt_ids`, `turn_rewards` and `images` have the same length, one value a token.
+
+    `action_mask` is 1 where the policy sampled the token and 0 on observations, where `logprobs` and `advantages` are 0. `logprobs` are
+    those of the policy that the loss takes its ratio against: what sampled the tokens, unless a correction made it the learner; then
+    `sampled_logprobs` are those of what sampled them. `versions` are those of the weights that sampled each token, `UNKNOWN` elsewhere.
+    `turn_ends` is 1 on the last token of each turn's action; `turn_rewards` has one value for each of them, and sums up to the trajectory's
+    reward. `returns` and `values` are the critic's targets and what it logprob when the step was collected; empty where there is no critic.
+    `images` are those whose placeholders stand among the tokens, in their order.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    action_mask: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    turn_ends: tuple[int, ...]
+    turn_rewards: tuple[float, ...]
+    returns: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    sampled_logprobs: tuple[float, ...] = ()
+    trajectory_id: str = ""
+    task_key: str = ""
+    images: tuple[Image, ...] = ()
+
+    @property
+    def action_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(self.action_mask)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any token has an advantage."""
+        return any(self.advantages)
+
+
+def is_valid(trajectory: Trajectory) -> bool:
+    """Whether a trajectory may take part in rewards, means and losses: it has a reward, no fault, and at least one action token."""
+    has_actions = any(turn.action_ids for turn in trajectory.turns)
+    return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
+
+
+def token_versions(turn: Turn) -> tuple[int, ...]:
+    """The version of the weights that sampled each token of an action."""
+    return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)
+
+
+def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, environments: Mapping[str, str] | None = None) -> list[Row]:
+    """The rows of the valid ones of `trajectories`, with advantages within the group of each task.
+
+    Args:
+        estimator: None leaves all advantages 0: a critic gives them later.
+        environments: the environment of each task, for estimators that tell environments apart; by default all are of one.
+    """
+    kept = [trajectory for trajectory in trajectories if is_valid(trajectory)]
+    if estimator is None:
+        return [_row(trajectory, [0.0] * len(_acting(trajectory))) for trajectory in kept]
+    places, groups = group(kept, environments or {})
+    advantages = estimator(groups)
+    by_turn = advantages if advantages.dim() == 3 else advantages.unsqueeze(2).expand_as(groups.turn_rewards)
+    return [_row(trajectory, by_turn[place][: len(_acting(trajectory))].tolist()) for trajectory, place in zip(kept, places, strict=True)]
+
+
+def with_observations(row: Row, logprobs: Sequence[float]) -> Row:
+    """`row` as if the policy had sampled its observations: they are masked no more, and share the advantage of the action before them.
+
+    Args:
+        logprobs: the policy's own log-probability of each token of the completion, which no engine has sampled.
+    """
+    advantages = list(accumulate(zip(row.action_mask, row.advantages, strict=True), lambda before, now: now if now[0] else (0, before[1])))
+    return replace(
+        row,
+        action_mask=(1,) * len(row.action_mask),
+        logprobs=tuple(own if acted else logprob for acted, own, logprob in zip(row.action_mask, row.logprobs, logprobs, strict=True)),
+        advantages=tuple(advantage for _, advantage in advantages),
+    )
+
+
+def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> None:
+    """See that a policy, which `sees` or does not, can learn from what `rows` show.
+
+    Raises:
+        RequestError: where they hold images and the policy takes none, or would learn to write what stands for them.
+    """
+    pictured = next((row for row in rows if row.images), None)
+    if pictured is None or (sees and mask_observations):
+        return
+    why = "rl.mask_observations = false would train on what stands for them" if sees else "the policy in training takes none"
+    raise RequestError(f"the trajectory {pictured.trajectory_id} holds images, and {why}; leave trajectories with images out.")
+
+
+def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
+    """`row` where the policy did not write the token that stands for an image: the model would take it for one, with no pixels behind it.
+
+    The token is written over by `stand_in`. From it on nothing is learnt; in rollouts nothing follows it.
+    """
+    written = [acted and token == placeholder_id for token, acted in zip(row.completion_ids, row.action_mask, strict=True)]
+    if not any(written):
+        return row
+    first = written.index(True)
+    ends = list(row.turn_ends)
+    if ends[first] and first and row.action_mask[first - 1]:
+        ends[first - 1 : first + 1] = [1, 0]
+    return replace(
+        row,
+        completion_ids=tuple(stand_in if found else token for token, found in zip(row.completion_ids, written, strict=True)),
+        action_mask=row.action_mask[:first] + (0,) * (len(written) - first),
+        advantages=row.advantages[:first] + (0.0,) * (len(written) - first),
+        turn_ends=tuple(ends),
+    )
+
+
+def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """`rows` in `parts` lists of about equal number and similar length within each, so that little is padded; some may be empty."""
+    ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.completion_ids))
+    bounds = [len(ordered) * part // parts for part in range(parts + 1)]
+    return [ordered[start:end] for start, end in pairwise(bounds)]
+
+
+def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
+    """The tensors that TRL's GRPO loss takes: prompts padded on the left (B, P), completions on the right (B, C).
+
+    `completion_mask` is 0 on padding alone and `tool_mask` 0 on observations and padding; `advantages` has the shape (B, C). `returns` and
+    `old_values` of the same shape are the critic's, 0 where there is none; `sampled_logps` and `versions` tell of what sampled each token.
+    """
+    prompt_width = max(len(row.prompt_ids) for row in rows)
+    width = max(len(row.completion_ids) for row in rows)
+    return {
+        "prompt_ids": torch.tensor([_pad_left(row.prompt_ids, prompt_width, pad_token_id) for row in rows]),
+        "prompt_mask": torch.tensor([_pad_left([1] * len(row.prompt_ids), prompt_width, 0) for row in rows]),
+        "completion_ids": torch.tensor([_pad_right(row.completion_ids, width, pad_token_id) for row in rows]),
+        "completion_mask": torch.tensor([_pad_right([1] * len(row.completion_ids), width, 0) for row in rows]),
+        "tool_mask": torch.tensor([_pad_right(row.action_mask, width, 0) for row in rows]),
+        "old_per_token_logps": torch.tensor([_pad_right(row.logprobs, width, 0.0) for row in rows]),
+        "sampled_logps": torch.tensor([_pad_right(row.sampled_logprobs or row.logprobs, width, 0.0) for row in rows]),
+        "versions": torch.tensor([_pad_right(row.versions, width, UNKNOWN) for row in rows]),
+        "advantages": torch.tensor([_pad_right(row.advantages, width, 0.0) for row in rows]),
+        "returns": torch.tensor([_pad_right(row.returns, width, 0.0) for row in rows]),
+        "old_values": torch.tensor([_pad_right(row.values, width, 0.0) for row in rows]),
+    }
+
+
+def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -> tuple[list[tuple[int, int]], Groups]:
+    """The place (group, sample) of each of `trajectories`, all of them valid, and the groups that they make."""
+    places = _places(trajectories)
+    tasks = list(dict.fromkeys(trajectory.task_key for trajectory in trajectories))
+    shape = len(tasks), max((sample + 1 for _, sample in places), default=1)
+    turns = max((len(_acting(trajectory)) for trajectory in trajectories), default=1)
+    rewards, tokens = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    turn_rewards = torch.full((*shape, turns), math.nan, dtype=torch.float64)
+    for trajectory, place in zip(trajectories, places, strict=True):
+        earned = _turn_rewards(trajectory)
+        rewards[place] = trajectory.reward or 0.0
+        tokens[place] = sum(len(turn.action_ids) for turn in trajectory.turns)
+        turn_rewards[place][: len(earned)] = torch.tensor(earned, dtype=torch.float64)
+    there = ~turn_rewards.isnan()
+    names = sorted(set(environments.values()))
+    numbers = torch.tensor([names.index(environments[task]) if task in environments else -1 for task in tasks])
+    return places, Groups(rewards, there.any(dim=2), tokens, numbers, turn_rewards.nan_to_num(0.0), there)
+
+
+def _places(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
+    """The number of each one's task, in the order in which tasks come, and its own number among those of its task."""
+    tasks: dict[str, int] = {}
+    samples: Counter[str] = Counter()
+    places = []
+    for trajectory in trajectories:
+        places.append((tasks.setdefault(trajectory.task_key, len(tasks)), samples[trajectory.task_key]))
+        samples[trajectory.task_key] += 1
+    return places
+
+
+def _acting(trajectory: Trajectory) -> list[Turn]:
+    """The turns in which the policy wrote anything."""
+    return [turn for turn in trajectory.turns if turn.action_ids]
+
+
+def _turn_rewards(trajectory: Trajectory) -> list[float]:
+    """What each turn with an action earned: its own reward, and with the last one all that the trajectory earned beyond those."""
+    earned = [turn.reward or 0.0 for turn in _acting(trajectory)]
+    earned[-1] += (trajectory.reward or 0.0) - sum(earned)
+    return earned
+
+
+def _row(trajectory: Trajectory, advantages: Sequence[float]) -> Row:
+    """One trajectory with actions and observations in turn; what follows the last action is of no use to the loss and left out.
+
+    `advantages` holds one for each turn with an action.
+    """
+    by_turn = iter(advantages)
+    pieces = [piece for turn in trajectory.turns for piece in _pieces(turn, by_turn)]
+    while not pieces[-1].is_action:
+        pieces.pop()
+    return Row(
+        prompt_ids=trajectory.prompt_ids,
+        completion_ids=tuple(chain.from_iterable(piece.ids for piece in pieces)),
+        action_mask=tuple(chain.from_iterable([int(piece.is_action)] * len(piece.ids) for piece in pieces)),
+        logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
+        advantages=tuple(chain.from_iterable([piece.advantage] * len(piece.ids) for piece in pieces)),
+        turn_ends=tuple(chain.from_iterable([*[0] * (len(piece.ids) - 1), int(piece.is_action)] for piece in pieces)),
+        turn_rewards=tuple(_turn_rewards(trajectory)),
+        versions=tuple(chain.from_iterable(piece.versions for piece in pieces)),
+        trajectory_id=trajectory.id,
+        task_key=trajectory.task_key,
+        images=tuple(chain.from_iterable(piece.images for piece in pieces)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    is_action: bool
+    advantage: float = 0.0
+    images: tuple[Image, ...] = ()
+
+
+def _pieces(turn: Turn, advantages: Iterator[float]) -> list[_Piece]:
+    """The action and the observation of a turn, without empty ones; an action takes the next of `advantages`."""
+    if len(turn.action_ids) != len(turn.action_logprobs):
+        raise ValueError(f"turn {turn.index} has {len(turn.action_ids)} action ids but {len(turn.action_logprobs)} log-probabilities")
+    action, size = [], len(turn.observation_ids)
+    if turn.action_ids:
+        action = [_Piece(turn.action_ids, turn.action_logprobs, token_versions(turn), is_action=True, advantage=next(advantages))]
+    seen = [_Piece(turn.observation_ids, (0.0,) * size, (UNKNOWN,) * size, is_action=False, images=turn.images)] if size else []
+    return action + seen
+
+
+def _pad_left(values: Sequence[Number], width: int, padding: Number) -> list[Number]:
+    return [padding] * (width - len(values)) + list(values)
+
+
+def _pad_right(values: Sequence[Number], width: int, padding: Number) -> list[Number]:
+    return list(values) + [padding] * (width - len(values))

@@ -1,0 +1,224 @@
+"""The configuration of reinforcement learning: estimator, loss, filters, critic, replay and the metric monitor."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from rl.config import OptimizerConfig
+from rl.rewards.config import RewardConfig
+from warehouse.settings import Section
+
+EstimatorName = Literal[
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "task_normalized",
+    "environment_deviation",
+    "process",
+    "gae",
+    "bilevel_gae",
+    "vtrace",
+]
+CRITICS = frozenset({"gae", "bilevel_gae", "vtrace"})
+"""Estimators that need a critic."""
+
+
+class FilterConfig(Section):
+    """What is sampled and not trained on. It stays in the lake, and each drop is a row of `failures`."""
+
+    overlong: bool = False
+    """Leave out trajectories that a limit of tokens, turns or time ended before they answered. DAPO, arXiv 2503.14476, §3.4."""
+    void_turns: bool = False
+    """Leave out trajectories with a turn that holds neither a call nor an answer. SimpleTIR, arXiv 2509.02479."""
+    variance: bool = False
+    """Leave out groups whose rewards are all equal: they have no gradient, and now no part in the means of the loss either."""
+    uncertain_share: float = Field(default=1.0, gt=0, le=1)
+    """Share of the tasks, those with the largest deviation of rewards, that is trained on. StarPO-S (RAGEN, arXiv 2504.20073, §4)."""
+    refills: NonNegativeInt = 0
+    """How many times at most further tasks are sampled until a step has all its groups with variance. DAPO's dynamic sampling, §3.2."""
+
+
+class CriticConfig(Section):
+    """The critic, where `rl.estimator` is `gae`, `bilevel_gae` or `vtrace`: PPO."""
+
+    learning_rate: PositiveFloat = 1e-3
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """γ, from one token of the policy to its next."""
+    decay: float = Field(default=1.0, ge=0, le=1)
+    """λ of generalised advantage estimation."""
+    turn_discount: float = Field(default=0.95, gt=0, le=1)
+    """Γ of `bilevel_gae`, from turn to turn."""
+    trust: PositiveFloat = 1.0
+    """ρ̄ of `vtrace`: the highest ratio to what sampled a token that its reward and value are weighed by."""
+    trace: PositiveFloat = 1.0
+    """c̄ of `vtrace`: the highest ratio that a difference is carried back over a token by."""
+    clip: PositiveFloat = 0.2
+    """How far a value may move from what it was when the step was collected before its gradient stops."""
+    warmup_steps: NonNegativeInt = 5
+    """Steps at the start in which the critic learns and the policy does not."""
+
+
+class CorrectionConfig(Section):
+    """What is done about tokens that an older policy sampled, by the ratio π / μ of the learner before the step to what sampled them."""
+
+    weights: Literal["truncated", "masked"] | None = None
+    """Weigh advantages by min(ratio, `above`), or by the ratio within [`below`, `above`] and 0 outside. The loss's own ratio and clip are
+    then against the learner before the step; without weights they are against what sampled."""
+    level: Literal["token", "sequence", "mean"] = "token"
+    """The ratio of each token, of its whole trajectory, or the geometric mean of that over the trajectory's tokens."""
+    below: float = Field(default=0.5, ge=0)
+    above: PositiveFloat = 2.0
+    reject: Literal["token", "sequence", "mean"] | None = None
+    """Take tokens, or whole trajectories, whose ratio lies outside the bounds below out of the loss and of its means."""
+    reject_below: float = Field(default=0.5, ge=0)
+    reject_above: PositiveFloat = 2.0
+
+    @property
+    def needed(self) -> bool:
+        """Whether the learner's own log-probabilities must be had before the step: a forward pass more."""
+        return self.weights is not None or self.reject is not None
+
+
+class ReplayConfig(Section):
+    """The buffer of trajectories between rollouts and learner. Its groups are the trajectories of one task, taken as a whole."""
+
+    max_staleness: NonNegativeInt = 2
+    """How many versions of the weights a group may be behind when it is trained on, by the version that it was begun under."""
+    stale: Literal["drop", "wait"] = "drop"
+    """With `asynchronous`. `drop`: groups are taken as they end, and those that have become too old are dropped and sampled anew.
+    `wait`: the learner waits for those that would become too old; none is dropped."""
+    capacity: PositiveInt | None = None
+    """Groups under way or waiting; None: as many as can be trained on before they are too old. Of those that were trained on, so many
+    are kept for `reuse`."""
+    reuse: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a step's groups that were trained on before, so that as many fewer are sampled. Give it an `rl.correction`."""
+
+    def groups(self, per_step: int) -> int:
+        """How many groups may be under way or waiting: what can be trained on in time, or `capacity`."""
+        most = (self.max_staleness + 1) * (per_step - int(self.reuse * per_step))
+        return min(most, self.capacity) if self.capacity and self.stale == "wait" else self.capacity or most
+
+
+class MetricLimit(Section):
+    """How far a metric of a step may go. Without a bound it must only be a finite number, as every one must."""
+
+    sign: str
+    """Name of a figure of the step, such as `grad_norm` or `clip_ratio/region_mean`."""
+    below: float | None = None
+    above: float | None = None
+    falls: PositiveFloat | None = None
+    """It may not fall by more than this below the highest value that it has had."""
+    steps: PositiveInt = 1
+    """Steps in a row that it must be so."""
+    then: Literal["warn", "pause", "stop"] = "warn"
+    """`pause` ends the run behind a checkpoint from which the same command goes on; `stop` ends it as failed."""
+
+
+DEFAULT_LIMITS = (
+    MetricLimit(sign="loss", then="stop"),
+    MetricLimit(sign="grad_norm", above=1e4, steps=3, then="stop"),
+    MetricLimit(sign="valid", below=0.5, steps=3, then="pause"),
+    MetricLimit(sign="logprob_difference", above=0.5, steps=3),
+    MetricLimit(sign="effective_samples", below=0.3, steps=3),
+    MetricLimit(sign="correct_logprob", falls=1.0, steps=3),
+    MetricLimit(sign="sampled_entropy", below=0.01, steps=5),
+    MetricLimit(sign="zero_variance", above=0.95, steps=5),
+    MetricLimit(sign="format", below=0.5, steps=5),
+    MetricLimit(sign="tool_success", below=0.05, steps=5),
+    MetricLimit(sign="prompt_information", below=0.05, steps=5),
+    MetricLimit(sign="staleness", above=8),
+)
+
+
+class MonitorConfig(Section):
+    """The metrics that are watched while a policy learns."""
+
+    limits: tuple[MetricLimit, ...] = DEFAULT_LIMITS
+    information_tasks: NonNegativeInt = 4
+    """Tasks of a step whose first actions are scored under each other's prompts, the square of it in forward passes; 0 is none."""
+
+
+class ReinforceConfig(OptimizerConfig):
+    """Policy optimisation on groups of trajectories."""
+
+    steps: PositiveInt = 100
+    tasks_per_step: PositiveInt = 12
+    samples_per_task: int = Field(default=8, ge=2)
+    """Trajectories of one task: the group that advantages are taken within."""
+    learning_rate: PositiveFloat = 3e-4
+    warmup_steps: NonNegativeInt = 0
+    """With any, the rate of the first step is 0 and its trajectories are wasted."""
+    decay_share: float = Field(default=0.0, ge=0, le=1)
+    save_every: PositiveInt = 10
+    estimator: EstimatorName = "grpo"
+    """How rewards become advantages: docs/learning.md has the table."""
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"] = "dapo"
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """`sequence` with the loss `grpo` is GSPO."""
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.28
+    """How far a probability may rise against that of the sampler before its gradient stops; in `cispo` the highest ratio itself."""
+    beta: NonNegativeFloat = 0.0
+    """Weight of the KL divergence from the policy that training began with."""
+    entropy_bonus: NonNegativeFloat = 0.0
+    """Weight of the mean entropy over the step's action tokens, in nats, which is taken from the loss."""
+    mode: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"
+    """Rollouts and learner take turns; or the rollouts of a step run while the learner updates on the step before; or rollouts never stop,
+    new weights reach them on their way, and the learner takes what is there and not too old."""
+    older_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the actions that an older policy samples, of `rollout.engine.older`: AgentRL's cross-policy sampling, arXiv 2510.04206."""
+    replay: ReplayConfig = ReplayConfig()
+    correction: CorrectionConfig = CorrectionConfig()
+    epochs: PositiveInt = 1
+    """Optimiser steps on the trajectories of one step."""
+    mask_observations: bool = True
+    """Leave the tokens of observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
+    temperature: PositiveFloat = 1.0
+    """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
+    trajectories_per_pass: PositiveInt = 16
+    """Trajectories that go through the model at once."""
+    max_completion_tokens: PositiveInt = 512
+    """What `dr_grpo` divides by in the place of a trajectory's length; nothing is cut at it."""
+    filters: FilterConfig = FilterConfig()
+    rewards: RewardConfig = RewardConfig()
+    critic: CriticConfig = CriticConfig()
+    health: MonitorConfig = MonitorConfig()
+
+    @model_validator(mode="after")
+    def _check_clip(self) -> ReinforceConfig:
+        if self.loss_type == "cispo" and self.clip_high < 1:
+            raise ValueError("rl.loss_type = cispo takes rl.clip_high as the highest ratio itself: give at least 1, such as 5")
+        return self
+
+    @model_validator(mode="after")
+    def _check_observations(self) -> ReinforceConfig:
+        if not self.mask_observations and self.estimator in CRITICS:
+            raise ValueError(f"rl.mask_observations = false goes with no critic, and rl.estimator = {self.estimator} has one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> ReinforceConfig:
+        if self.mode == "asynchronous" and self.filters.refills:
+            raise ValueError(
+                "rl.filters.refills samples a step's tasks anew, and with rl.mode = asynchronous no step has its own: leave it 0"
+            )
+        if self.mode == "asynchronous" and self.replay.capacity is not None and self.replay.capacity < self.tasks_per_step:
+            raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
+        return self
+
+    @model_validator(mode="after")
+    def _check_critic(self) -> ReinforceConfig:
+        if self.estimator in CRITICS and (self.lora is not None or self.learner.sharded):
+            raise ValueError(f"rl.estimator = {self.estimator} has a critic, which goes with neither rl.lora nor rl.learner.sharded")
+        return self
+
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes of an optimiser step, of each of the learner's workers."""
+        at_once = self.trajectories_per_pass * self.learner.workers
+        return math.ceil(self.tasks_per_step * self.samples_per_task / at_once)

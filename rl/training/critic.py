@@ -1,0 +1,103 @@
+"""The critic of PPO: a value head on the policy's own hidden states, its targets, and its loss. PPO, arXiv 1707.06347.
+
+The head reads the last hidden states and sends no gradient into them, so that the policy's gradient is that of its own loss alone. It is
+trained with the policy, begins anew with each run, and stands in checkpoints, but never in a policy that is written for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rl.advantages import bilevel_gae, gae, vtrace, whiten
+from rl.training.batches import Row
+from rl.training.config import CriticConfig
+
+NAME = "value_head"
+"""The attribute of the model that holds the head."""
+
+
+class ValueHead(nn.Module):
+    """Two layers from a hidden state to the value of the state; it begins at 0 everywhere."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, width)
+        self.value = nn.Linear(width, 1)
+        nn.init.zeros_(self.value.weight)
+        nn.init.zeros_(self.value.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Values (...) of hidden states (..., width)."""
+        return self.value(torch.tanh(self.hidden(states))).squeeze(-1)
+
+
+class Critic:
+    """A value head on a model, and the hidden states of the model's last forward pass."""
+
+    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+        """Put a head on `model`, seeded."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.head = ValueHead(model.config.get_text_config().hidden_size)
+        setattr(model, NAME, self.head)
+        model.base_model.register_forward_hook(self._keep)
+        self._states: Tensor
+
+    def values(self, tokens: int) -> Tensor:
+        """Values (rows, tokens) of the states that the last `tokens` tokens of the last forward pass were written in."""
+        return self.head(self._states[:, -tokens - 1 : -1].to(self.head.value.weight.dtype))
+
+    def _keep(self, module: nn.Module, arguments: object, output: object) -> None:
+        self._states = output.last_hidden_state.detach()  # type: ignore[attr-defined]
+
+
+def estimate(
+    rows: Sequence[Row], values: Sequence[Sequence[float]], logprobs: Sequence[Sequence[float]], estimator: str, config: CriticConfig
+) -> list[Row]:
+    """The rows with advantages, whitened over the step, returns, and the values that these are against.
+
+    Args:
+        values: for each row, one for each token of its completion.
+        logprobs: the learner's of each token, in the same way; read by `vtrace` alone.
+        estimator: `gae`, `bilevel_gae` or `vtrace`.
+    """
+    if not rows:
+        return []
+    mask, ends = (_padded([getattr(row, name) for row in rows]).bool() for name in ("action_mask", "turn_ends"))
+    padded, rewards = _padded(values), torch.zeros(mask.shape, dtype=torch.float64)
+    rewards[ends] = torch.tensor([reward for row in rows for reward in row.turn_rewards], dtype=torch.float64)
+    if estimator == "gae":
+        advantages, returns = gae(rewards, padded, mask, config.discount, config.decay)
+    elif estimator == "vtrace":
+        log_ratios = _padded(logprobs) - _padded([row.logprobs for row in rows])
+        advantages, returns = vtrace(rewards, padded, log_ratios, mask, config.discount, config.decay, config.trust, config.trace)
+    else:
+        advantages, returns = bilevel_gae(rewards, padded, mask, ends, config.discount, config.decay, config.turn_discount)
+    whitened = whiten(advantages, mask).tolist()
+    return [
+        replace(
+            row, advantages=tuple(whitened[n][:size]), returns=tuple(returns[n, :size].tolist()), values=tuple(padded[n, :size].tolist())
+        )
+        for n, row in enumerate(rows)
+        if (size := len(row.completion_ids))
+    ]
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float) -> Tensor:
+    """½ Σ max((V - R)², (V_old + clip(V - V_old, ± `clip`) - R)²) over the policy's tokens; all tensors (rows, tokens).
+
+    The clipped form is that of PPO's own code (Huang et al. 2022, «The 37 implementation details of PPO», detail 9).
+    """
+    near = old_values + (values - old_values).clamp(-clip, clip)
+    errors = torch.maximum((values - returns) ** 2, (near - returns) ** 2)
+    return 0.5 * torch.where(mask, errors, 0).sum()
+
+
+def _padded(sequences: Sequence[Sequence[float]]) -> Tensor:
+    width = max(map(len, sequences))
+    return torch.tensor([[*sequence, *[0.0] * (width - len(sequence))] for sequence in sequences], dtype=torch.float64)

@@ -1,0 +1,312 @@
+"""TRL's `GRPOTrainer` over rows of trajectories that rollouts made elsewhere: micro-batches, the loss over them, the critic, figures.
+
+Losses, clipping, KL, optimiser, checkpoints and logging are TRL's; what a batch holds, the critic, the entropy bonus and further figures
+are ours. Which rows a step has is `next_batch`'s to say, in `rl/loop/step.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rl.policies.vision import Vision
+from rl.training.base import GRPOConfig, GRPOTrainer, Stateful, adapter_arguments, load_state, save_state, trainer_arguments, write_policy
+from rl.training.batches import Row, collate_rows, split_rows
+from rl.training.config import CRITICS, ReinforceConfig
+from rl.training.critic import NAME, Critic, value_loss
+from rl.training.figures import crossed, prompt_information, ratio_figures
+from rl.training.monitor import MetricMonitor
+from warehouse.records import Trajectory
+
+ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+"""Losses that TRL averages over the rows of a pass; `bnpo` is one over its tokens, the others over the whole step's tokens."""
+
+
+MicroBatch = dict[str, Any]
+"""The tensors of one forward and backward pass, as TRL's loss takes them; empty where there is nothing to learn."""
+
+
+class RowTrainer(GRPOTrainer):
+    """TRL's trainer with another source of batches.
+
+    `GRPOTrainer` wants prompts and reward functions of its own. It gets placeholders, sized so that a pass over the prompts is one step of
+    ours; nothing reads them, for `_prepare_inputs` never generates and never scores.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: ReinforceConfig,
+        output: Path,
+        seed: int,
+        state: Mapping[str, Stateful],
+        vision: Vision | None,
+    ) -> None:
+        """Prepare training `model` by `config`; `state` stands in the checkpoints below `output`, beside the trainer's own."""
+        self._vision = vision
+        self._critic = Critic(model, seed) if config.estimator in CRITICS else None
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=_arguments(config, output, seed, vision is not None),
+            train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
+            processing_class=tokenizer,
+            **adapter_arguments(config.lora, seed),
+        )
+        self._workers = self.accelerator.num_processes
+        self._config = config
+        self._output = output
+        self.monitor = MetricMonitor(config.health.limits)
+        self._state: dict[str, Stateful] = {"monitor": self.monitor, **state}
+        self._step_inputs: list[MicroBatch] = []
+        self._differences: list[float] = []
+        self._log_ratios: list[Tensor] = []
+        self._value_errors: list[float] = []
+
+    @abstractmethod
+    def next_batch(self, step: int) -> list[MicroBatch]:
+        """The micro-batches of `step` (from 1); a subclass makes them."""
+
+    def write(self, folder: Path) -> None:
+        """Write the policy as it is now into `folder`."""
+        write_policy(self, self._tokenizer, folder, self._config.lora, without=(NAME,))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios.
+
+        The difference is over tokens that the engines sampled with the weights that the learner has: older ones are to differ.
+        """
+        differences, log_ratios, value_errors = map(gather_object, (self._differences, self._log_ratios, self._value_errors))
+        if differences:
+            logs["logprob_difference"] = max(differences)
+        if log_ratios:
+            logs.update(ratio_figures(torch.cat(log_ratios)))
+        if value_errors:
+            logs["value_loss"] = sum(value_errors) / self._config.epochs
+        for collected in (self._differences, self._log_ratios, self._value_errors):
+            collected.clear()
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.monitor.fatal is not None:
+            self.monitor.acknowledge()
+        if self.accelerator.is_main_process:
+            save_state(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self._state)
+        super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_state(Path(resume_from_checkpoint), self._state)
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """The next micro-batch of the step; a new step begins where all of the one before are done.
+
+        TRL would pad all of a step to one width and split it by chance; micro-batches of similar length save most of that padding.
+        """
+        passes = self._config.passes
+        if self._step % (passes * self._config.epochs) == 0:
+            self._step_inputs = self.next_batch(self.state.global_step // self._config.epochs + 1)
+        return self._step_inputs[self._step % passes]
+
+    @torch.no_grad()
+    def score(self, rows: Sequence[Row]) -> tuple[list[list[float]], list[list[float]]]:
+        """For each row, the policy's log-probability of each token of its completion, and the critic's value of the state before it.
+
+        Each worker scores rows of its own, in as many micro-batches as the others, for sharded weights are gathered by all at once.
+        """
+        if not rows:
+            return [], []
+        passes = min(self._config.passes, math.ceil(len(rows) / self._workers))
+        numbers = {id(row): number for number, row in enumerate(rows)}
+        scored: list[tuple[int, list[float], list[float]]] = []
+        for part in (part or rows[:1] for part in self._own(split_rows(rows, passes * self._workers))):
+            tensors = self._tensors(part)
+            logprobs = super()._get_per_token_logps_and_entropies(self.model, *_sequences(tensors), **self._pixels(tensors))[0]
+            values = self._critic.values(logprobs.size(1)) if self._critic else logprobs[:, :0]
+            for row, *both in zip(part, logprobs.tolist(), values.tolist(), strict=True):
+                scored.append((numbers[id(row)], *(each[: len(row.completion_ids)] for each in both)))
+        found = {number: (logprobs, values) for number, logprobs, values in gather_object(scored)}
+        return [found[number][0] for number in range(len(rows))], [found[number][1] for number in range(len(rows))]
+
+    @torch.no_grad()
+    def prompt_information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """How much the first actions of the step say of their prompts; nothing where there are fewer than two tasks."""
+        rows = crossed(trajectories, self._config.health.information_tasks)
+        if not rows:
+            return {}
+        tensors = self._tensors(rows)
+        scores = (super()._get_per_token_logps_and_entropies(self.model, *_sequences(tensors))[0] * tensors["tool_mask"]).sum(dim=1)
+        return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
+
+    def micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        """The micro-batches of a step's rows, this worker's share of them.
+
+        Rows without an advantage have no gradient unless the loss holds another term, so they are left out here, but not of the means.
+        """
+        useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
+        tokens = sum(row.action_tokens for row in rows)
+        parts = split_rows(useful, self._micro_batches_of_a_step)
+        padding = [_without_loss(row) for row in useful[:1]]
+        for start in range(0, len(parts), self._workers):
+            together = parts[start : start + self._workers]
+            most = max(map(len, together))  # workers exchange figures in each pass, and these must be of equal number
+            parts[start : start + self._workers] = [[*part, *padding * (most - len(part))] for part in together]
+        return [self._micro_batch(part, len(rows), tokens) if part else {} for part in self._own(parts)]
+
+    @property
+    def _micro_batches_of_a_step(self) -> int:
+        """Those of all workers together."""
+        return self._config.passes * self._workers
+
+    def _own(self, parts: Sequence[list[Row]]) -> list[list[Row]]:
+        """This worker's share of the parts of a step; what the workers have in hand at a time is of similar length."""
+        return list(parts[self.accelerator.process_index :: self._workers])
+
+    def _micro_batch(self, part: Sequence[Row], rows: int, tokens: int) -> MicroBatch:
+        inputs: MicroBatch = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
+        inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
+        if self.beta:
+            inputs["ref_per_token_logps"] = self._reference_logprobs(inputs)
+        return inputs
+
+    def _tensors(self, rows: Sequence[Row]) -> dict[str, Any]:
+        tensors = {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
+        return {**tensors, "images": [row.images for row in rows]}
+
+    def _pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What TRL hands to the model of the images of a pass. It is made when the pass is due: pixels take far more room than files."""
+        images = [image for own in inputs["images"] for image in own]
+        if self._vision is None or not images:
+            return {}
+        pixels = {name: value.to(self.accelerator.device) for name, value in self._vision.inputs(images).items()}
+        return {**pixels, "num_images": [len(own) for own in inputs["images"]]}
+
+    def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
+        """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
+        if self.loss_type in ROW_MEANS:
+            return len(part) * self._micro_batches_of_a_step / rows
+        if self.loss_type == "bnpo":
+            return sum(row.action_tokens for row in part) * self._micro_batches_of_a_step / tokens
+        return 1.0
+
+    @torch.no_grad()
+    def _reference_logprobs(self, inputs: dict[str, Any]) -> Tensor:
+        """Those of the policy that training began with: a model of its own, or this one without its adapters."""
+        bare = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
+        with bare:
+            model, pixels = self.ref_model or self.model, self._pixels(inputs)
+            logprobs: Tensor = super()._get_per_token_logps_and_entropies(model, *_sequences(inputs), **pixels)[0]
+        return logprobs
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._logprobs, self._entropies = result[0].detach(), result[1]
+        return result
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """TRL's loss of one pass; where there is nothing to learn, a zero that leaves the gradients unset.
+
+        Without gradients AdamW leaves the weights alone, whereas gradients of zero would go on along the momentum.
+        """
+        if not inputs:
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        loss: Tensor = super()._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
+        mask = inputs["tool_mask"].bool()
+        log_ratios = self._logprobs - inputs["sampled_logps"]
+        self._log_ratios.append(log_ratios[mask].cpu())
+        done, updates = divmod(self.state.global_step, self._config.epochs)
+        of_these_weights = mask & (inputs["versions"] == done)
+        if updates == 0 and of_these_weights.any():
+            self._differences.append(log_ratios[of_these_weights].abs().max().item())
+        if self._config.entropy_bonus:
+            loss = loss - self._config.entropy_bonus * self._workers * self._entropies[mask].sum() / inputs["num_items_in_batch"]
+        return self._with_critic(self._critic, loss, inputs) if self._critic else loss
+
+    def _with_critic(self, critic: Critic, loss: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """The policy's loss and the critic's, or the critic's alone while it warms up: the policy then has no gradient at all."""
+        mask = inputs["tool_mask"].bool()
+        values = critic.values(mask.size(1))
+        errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
+        self._value_errors.append(errors.item())
+        errors = errors * self._workers  # for accelerate takes the mean of theirs
+        if not self._warming_up:
+            return loss + errors
+        return errors if self._workers == 1 else errors + 0 * loss  # among workers each weight must have a gradient
+
+    @property
+    def _warming_up(self) -> bool:
+        """Whether the critic still learns alone."""
+        return self._critic is not None and self.state.global_step < self._config.critic.warmup_steps * self._config.epochs
+
+    def _hold_policy(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Before a step of the optimiser: while the critic warms up, the policy has no gradient at all."""
+        if self._warming_up:
+            for parameter in (each for group in optimizer.param_groups[:-1] for each in group["params"]):
+                parameter.grad = None
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's, where the critic's head has a rate of its own and no decay."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self._critic is not None:
+            own = list(self._critic.head.parameters())
+            ids = {id(parameter) for parameter in own}
+            for group in optimizer.param_groups:
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+            optimizer.add_param_group({**optimizer.defaults, "params": own, "lr": self._config.critic.learning_rate, "weight_decay": 0.0})
+            optimizer.register_step_pre_hook(self._hold_policy)
+        return optimizer
+
+
+def _without_loss(row: Row) -> Row:
+    """The row without actions and advantages: it adds 0 to any loss."""
+    zeros = (0,) * len(row.completion_ids)
+    return replace(row, action_mask=zeros, advantages=tuple(map(float, zeros)))
+
+
+def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
+    """Prompts and completions as one, their mask, and how many of the last tokens are the completions'."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    return ids, mask, inputs["completion_ids"].size(1)
+
+
+def _arguments(config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
+    """TRL's arguments; the two prompts a pass and two generations a prompt are the placeholders' and stand for no number of ours.
+
+    A pass without images leaves the weights that see without gradients, which several workers must be told of.
+    """
+    return GRPOConfig(
+        **{**trainer_arguments(config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
+        save_steps=config.save_every * config.epochs,
+        logging_steps=config.epochs,
+        per_device_train_batch_size=2,
+        num_generations=2,
+        gradient_accumulation_steps=config.passes,
+        num_iterations=config.epochs,
+        shuffle_dataset=False,
+        loss_type=config.loss_type,
+        importance_sampling_level=config.importance_sampling_level,
+        epsilon=config.clip_low,
+        epsilon_high=config.clip_high,
+        beta=config.beta,
+        temperature=config.temperature,
+        max_completion_length=config.max_completion_tokens,
+        logging_nan_inf_filter=False,  # a loss that is no number must be seen
+    )
+
+
+def _no_reward(prompts: Sequence[str], **kwargs: Any) -> list[float | None]:
+    """Stands where TRL wants a reward function; rewards come with the trajectories."""
+    raise AssertionError("rewards come with the trajectories")

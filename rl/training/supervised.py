@@ -1,0 +1,205 @@
+"""Next-token training on packed examples with TRL's `SFTTrainer`: cold-start SFT, and the common part of SFT and CPT."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from torch import Tensor
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
+
+from rl.config import RayConfig, SftConfig, SupervisedConfig
+from rl.policies.examples import EncodedExample, encode_examples
+from rl.policies.policy import load_policy
+from rl.training.base import (
+    OnMetric,
+    SFTConfig,
+    SFTTrainer,
+    TrainResult,
+    adapter_arguments,
+    last_figures,
+    run_trainer,
+    trainer_arguments,
+    write_policy,
+)
+from rl.training.optimizers import optimizer_factory
+from rl.training.packing import PackingCollator, pack_examples, packed_share
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+from warehouse.records import Example
+
+LOGITS_BUILT = 2**27
+"""Logits of a pass, rows times tokens times vocabulary, up to which they are built whole: half a GiB in float32."""
+
+
+class PackedTrainer(SFTTrainer):
+    """TRL's trainer, but where the logits of a pass are few they are built whole, by the model's own loss.
+
+    TRL builds them in tiles, for the loss and again for its gradient, with entropy and accuracy of each token on the way. A large
+    vocabulary needs that; a small policy pays for it with much of its time.
+    """
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
+    ) -> Any:
+        """The mean over the labels of the step, times the workers, of whose gradients the mean is taken."""
+        bare: Any = self.model
+        if inputs["input_ids"].numel() * bare.config.get_text_config().vocab_size > LOGITS_BUILT:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[no-untyped-call]
+        outputs = model(**inputs, use_cache=False, num_items_in_batch=num_items_in_batch)
+        loss = outputs.loss if num_items_in_batch is None else outputs.loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+
+def train_on_examples(
+    policy_path: Path,
+    examples: Iterable[Example],
+    output: Path,
+    config: SupervisedConfig,
+    seed: int,
+    on_metric: OnMetric,
+    masked: bool,
+    ray: RayConfig | None = None,
+) -> TrainResult:
+    """Train the policy in `policy_path` on `examples` and write the result into `output`, from the last checkpoint if there is one.
+
+    Args:
+        masked: whether tokens that are not trained on leave the loss; otherwise the loss is over all tokens.
+        ray: where the learner's workers run, where there are several.
+
+    Raises:
+        RequestError: where no example is left, or the workers' passes do not divide `rows_per_step`.
+    """
+    passes_of(config)  # what it refuses is refused before anything starts
+    if config.learner.workers == 1:
+        return _train(policy_path, examples, output, config, seed, on_metric, masked)
+    from rl.training.workers import Starter, learn_on_workers  # Ray: not where one process is enough
+
+    paths, given = (policy_path.resolve(), output.resolve()), list(examples)
+
+    def work(starter: Starter) -> TrainResult:
+        return _train(paths[0], given, paths[1], config, seed, starter.function("on_metric"), masked)
+
+    return learn_on_workers(config.learner, ray, output, work, {"on_metric": on_metric})
+
+
+def _train(
+    policy_path: Path, examples: Iterable[Example], output: Path, config: SupervisedConfig, seed: int, on_metric: OnMetric, masked: bool
+) -> TrainResult:
+    model, tokenizer = load_policy(policy_path)
+    encoded = encode_examples(examples, tokenizer)
+    kept = [example for example in encoded if 0 < len(example.token_ids) <= config.max_example_tokens]
+    trained, held_out = split_examples(kept, config.held_out_share)
+    rows = _rows(trained, config, masked)
+    steps = optimizer_steps(len(rows), config)
+    trainer = PackedTrainer(
+        model=model,
+        args=_arguments(config, output, seed, steps, bool(held_out)),
+        callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
+        train_dataset=rows,
+        eval_dataset=_rows(held_out, config, masked) if held_out else None,
+        data_collator=PackingCollator(_pad_token_id(tokenizer)),
+        processing_class=tokenizer,
+        optimizer_cls_and_kwargs=optimizer_factory(config),
+        **adapter_arguments(config.lora, seed),
+    )
+    started = time.monotonic()
+    run_trainer(trainer, on_metric)
+    seconds = time.monotonic() - started
+    write_policy(trainer, tokenizer, output, config.lora)
+    figures = _data_figures(trained, len(encoded) - len(held_out), rows, config.row_tokens, masked)
+    if held_out:
+        figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
+    return TrainResult(
+        output, {**figures, "steps": min(steps, trainer.state.global_step), "seconds": seconds, "loss": last_figures(trainer).get("loss")}
+    )
+
+
+def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[list[EncodedExample], list[EncodedExample]]:
+    """What is trained on and what is held out, about `share` of all; the same text is always on the same side."""
+    held_out = {example.token_ids for example in examples if seed_from("held out", example.token_ids) < share * 2**31}
+    trained = [example for example in examples if example.token_ids not in held_out]
+    return trained, [example for example in examples if example.token_ids in held_out]
+
+
+def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
+    """Steps that `rows` packed rows are good for: all epochs, or up to `max_tokens`; at least one."""
+    steps = math.ceil(rows * config.epochs / config.rows_per_step)
+    if config.max_tokens is not None:
+        steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
+    return max(steps, 1)
+
+
+def passes_of(config: SupervisedConfig) -> int:
+    """Passes that each worker makes in a step; raises RequestError where the workers' passes do not divide `rows_per_step`."""
+    at_once = config.rows_per_pass * config.learner.workers
+    if config.rows_per_step % at_once:
+        workers = f" times learner.workers = {config.learner.workers}" if config.learner.workers > 1 else ""
+        raise RequestError(f"rows_per_pass = {config.rows_per_pass}{workers} does not divide rows_per_step = {config.rows_per_step}.")
+    return config.rows_per_step // at_once
+
+
+def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool) -> Dataset:
+    if not kept:
+        raise RequestError(f"There is nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
+    return pack_examples(kept, config.row_tokens, masked)
+
+
+def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
+    return SFTConfig(
+        **(_evaluation(config) if evaluated else {}),
+        **trainer_arguments(config, output, seed, steps),
+        save_steps=config.save_every,
+        logging_steps=min(config.log_every, steps),
+        per_device_train_batch_size=config.rows_per_pass,
+        per_device_eval_batch_size=config.rows_per_pass,
+        gradient_accumulation_steps=passes_of(config),
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
+    )
+
+
+def _evaluation(config: SupervisedConfig) -> dict[str, Any]:
+    """The held-out loss at each checkpoint; the last two checkpoints and the best are kept."""
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": config.save_every,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+    }
+
+
+def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+
+
+def _data_figures(kept: Sequence[EncodedExample], given: int, rows: Dataset, row_tokens: int, masked: bool) -> dict[str, Any]:
+    tokens = sum(len(example.token_ids) for example in kept)
+    return {
+        "examples": len(kept),
+        "examples_left_out": given - len(kept),
+        "tokens": tokens,
+        "trained_tokens": sum(sum(example.trained) for example in kept) if masked else tokens,
+        "rows": len(rows),
+        "packed": packed_share(rows["seq_lengths"], row_tokens),
+    }
+
+
+def train_sft(
+    policy_path: Path,
+    examples: Iterable[Example],
+    output: Path,
+    config: SftConfig,
+    seed: int,
+    on_metric: OnMetric,
+    ray: RayConfig | None = None,
+) -> TrainResult:
+    """Train the policy in `policy_path` on the trained tokens of `examples`, as `train_cpt` does on all of them.
+
+    An example that was sampled says by its token ids and mask which these are, any other one by its segments.
+    """
+    return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=config.mask_observations, ray=ray)

@@ -1,0 +1,270 @@
+"""Reinforcement learning on a toy: TRL's real trainer and a tiny real policy that samples for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import PreTrainedModel
+
+from rl.advantages import dr_grpo
+from rl.loop.protocols import TrainingHooks
+from rl.loop.step import ReinforceTrainer
+from rl.loop.training import train_reinforce
+from rl.policies.policy import load_policy
+from rl.training.batches import Row, collate_rows, rows_of, split_rows
+from rl.training.config import MonitorConfig, ReinforceConfig
+from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
+from rl.training.figures import describe
+from rl.training.filters import Collected
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, sample_pairs, trajectory, turn
+from warehouse.records import Outcome, Trajectory
+
+pytestmark = pytest.mark.engine
+
+CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
+
+
+def quiet(step: int, figures: dict[str, float]) -> None:
+    """Takes figures and does nothing with them."""
+
+
+def unpublished(path: Path, version: int) -> None:
+    """Takes weights and does nothing with them."""
+
+
+def row_of(ids: Iterable[int], mask: Sequence[int]) -> Row:
+    """A row of one turn whose actions have log-probability -1 and advantage 0.5."""
+    own = [float(value) for value in mask]
+    return Row((1,), tuple(ids), tuple(mask), tuple(-x for x in own), tuple(x / 2 for x in own), (*[0] * (len(own) - 1), 1), (1.0,))
+
+
+@pytest.fixture(scope="module")
+def sampled(policy: Path) -> list[Trajectory]:
+    """Trajectories of the initial policy with rewards that differ."""
+    return sample_pairs(policy)
+
+
+def weights_differ(first: Path, second: Path) -> float:
+    """The largest difference between the weights in two folders."""
+    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+# Batches
+
+
+def test_actions_and_observations_stand_in_turn_and_the_tail_is_left_out() -> None:
+    turns = [turn(0, [5, 6], [-1.0, -2.0], OBSERVATION), turn(1, [7], [-3.0], OBSERVATION)]
+    (row,) = rows_of([trajectory("a", 0, turns, 1.0)], dr_grpo)
+    assert row.completion_ids == (5, 6, *OBSERVATION, 7)
+    assert row.action_mask == (1, 1, 0, 0, 0, 1)
+    assert row.logprobs == (-1.0, -2.0, 0.0, 0.0, 0.0, -3.0)
+
+
+def test_groups_are_tasks_in_any_order_and_invalid_ones_take_no_part() -> None:
+    turns = [turn(0, [5], [-1.0])]
+    rewards = [("a", 1.0), ("b", 0.0), ("a", 0.0), ("b", None), ("b", 0.5), ("a", None)]
+    rows = rows_of([trajectory(task, number, turns, reward) for number, (task, reward) in enumerate(rewards)], dr_grpo)
+    assert [row.advantages[0] for row in rows] == [0.5, -0.25, -0.5, 0.25]
+
+
+def test_missing_log_probabilities_are_an_error() -> None:
+    with pytest.raises(ValueError, match="turn 0"):
+        rows_of([trajectory("a", 0, [turn(0, [5, 6], [-1.0])], 1.0)], dr_grpo)
+
+
+def test_passes_are_even_and_of_similar_length() -> None:
+    rows = [row_of(range(size), (1,) * size) for size in (9, 1, 8, 2, 7, 3, 6)]
+    parts = split_rows(rows, 3)
+    assert [[len(row.completion_ids) for row in part] for part in parts] == [[1, 2], [3, 6], [7, 8, 9]]
+    assert [len(part) for part in split_rows(rows[:1], 3)] == [0, 0, 1]
+
+
+def test_padding_is_on_the_outer_sides_and_masked() -> None:
+    batch = collate_rows([row_of((5, 6, 7), (1, 0, 1)), replace(row_of((8,), (1,)), prompt_ids=(1, 2))], 9)
+    assert batch["prompt_ids"].tolist() == [[9, 1], [1, 2]]
+    assert batch["prompt_mask"].tolist() == [[0, 1], [1, 1]]
+    assert batch["completion_ids"].tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert batch["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["tool_mask"].tolist() == [[1, 0, 1], [1, 0, 0]]
+    assert batch["old_per_token_logps"].tolist() == [[-1, 0, -1], [-1, 0, 0]]
+    assert batch["advantages"].tolist() == [[0.5, 0, 0.5], [0.5, 0, 0]]
+
+
+def test_figures_of_a_step_leave_invalid_ones_out() -> None:
+    turns = [turn(0, [5], [-1.0], OBSERVATION), turn(1, [6], [-1.0], tool="answer")]
+    step = [trajectory(task, 0, turns, reward) for task, reward in (("a", 1.0), ("a", 0.0), ("b", 1.0), ("b", None))]
+    figures = describe(step)
+    assert (figures["valid"], figures["turns"], figures["tool_calls"], figures["zero_variance"]) == (0.75, 2, 1, 0.5)
+    assert figures["reward"] == figures["success"] == pytest.approx(2 / 3)
+    assert describe([step[3]]) == {"trajectories": 1.0, "valid": 0.0}
+
+
+def test_a_clip_that_cispo_cannot_mean_is_refused() -> None:
+    with pytest.raises(ValidationError, match="clip_high"):
+        ReinforceConfig(loss_type="cispo")
+
+
+# The trainer
+
+
+def gradient(policy: Path, output: Path, config: ReinforceConfig, trajectories: Sequence[Trajectory]) -> torch.Tensor:
+    """The gradient that one optimiser step on `trajectories` would use, as one vector."""
+    model, tokenizer = load_policy(policy)
+    trainer = ReinforceTrainer(model, tokenizer, config, output, 1, TrainingHooks(lambda step: Collected(tuple(trajectories)), unpublished))
+    trainer.current_gradient_accumulation_steps = config.passes
+    model.train()
+    for inputs in trainer.next_batch(1):
+        trainer._compute_loss(model, inputs).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path, loss_type: str
+) -> None:
+    shortened = [replace(each, turns=each.turns[: 1 + number % 2]) for number, each in enumerate(sampled)]
+    faulty = [replace(each, outcome=Outcome.INVALID, reward=None) for each in sampled[:3]]
+    base = CONFIG.model_copy(update={"loss_type": loss_type, "tasks_per_step": 2, "samples_per_task": 4})
+    whole, cut = (base.model_copy(update={"trajectories_per_pass": size}) for size in (8, 3))
+    expected = gradient(policy, tmp_path, whole, shortened)
+    assert expected.norm() > 1e-3
+    assert torch.allclose(gradient(policy, tmp_path, cut, shortened), expected, atol=1e-6, rtol=1e-4)
+    assert torch.allclose(gradient(policy, tmp_path, cut, [*faulty, *shortened]), expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.engine
+def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
+    model, tokenizer = load_policy(policy)
+    trainer = ReinforceTrainer(model, tokenizer, CONFIG, tmp_path, 1, TrainingHooks(lambda step: Collected(tuple(sampled)), unpublished))
+    inputs = next(each for each in trainer.next_batch(1) if each)
+    trainer.current_gradient_accumulation_steps = CONFIG.passes
+    masked = inputs["tool_mask"] == 0
+    loss = trainer._compute_loss(model, inputs)
+    disturbed = {**inputs, "old_per_token_logps": inputs["old_per_token_logps"].masked_fill(masked, -3.0)}
+    assert torch.equal(trainer._compute_loss(model, disturbed), loss)
+
+    logprobs = trainer._logprobs
+    trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (  # type: ignore[method-assign]
+        logprobs.masked_fill(masked, -9.0),
+        torch.zeros_like(logprobs),
+        None,
+    )
+    assert torch.equal(trainer._compute_loss(model, inputs), loss.detach())
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epochs": 2, "beta": 0.05},
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "estimator": "rloo"},
+        {"loss_type": "dr_grpo", "estimator": "dr_grpo", "max_completion_tokens": 9},
+        {"loss_type": "cispo", "clip_high": 5.0},
+    ],
+    ids=["dapo", "epochs and kl", "gspo rloo", "dr_grpo", "cispo"],
+)
+def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+    sampler, figures = Sampler(16), list[dict[str, float]]()
+    config = CONFIG.model_validate({**CONFIG.model_dump(), "steps": 12, "samples_per_task": 16, "learning_rate": 1e-2, **changes})
+    result = train_reinforce(
+        policy, tmp_path, config, TrainingHooks(sampler.collect, sampler.publish, lambda step, new: figures.append(new)), 1
+    )
+    before, after = (good_probability(load_policy(folder)[0]) for folder in (policy, result.path))
+    assert after > before + 0.2
+    assert sampler.versions == list(range(13))
+    assert len(figures) == 12
+    assert max(step["logprob_difference"] for step in figures) < 1e-4
+    expected = {"loss", "grad_norm", "entropy", "reward", "reward_std", "success", "valid", "turns", "tool_calls", "zero_variance"}
+    assert expected <= set(figures[0])
+    assert len(list((tmp_path / "weights").iterdir())) == 2
+
+
+@torch.no_grad()
+def good_probability(model: PreTrainedModel) -> float:
+    """Probability that the first action token is a good one."""
+    return model(torch.tensor([[2, 30, 3]])).logits[0, -1].softmax(-1)[FIRST_GOOD:].sum().item()
+
+
+@pytest.mark.engine
+def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path) -> None:
+    whole, stopped, resumed = Sampler(), Sampler(), Sampler()
+    expected = train_reinforce(policy, tmp_path / "whole", CONFIG, TrainingHooks(whole.collect, whole.publish, quiet), 1)
+    with pytest.raises(KeyboardInterrupt):
+        train_reinforce(policy, tmp_path / "resumed", CONFIG, TrainingHooks(stopping(stopped.collect, 4), stopped.publish, quiet), 1)
+    result = train_reinforce(policy, tmp_path / "resumed", CONFIG, TrainingHooks(resumed.collect, resumed.publish, quiet), 1)
+    assert resumed.versions == [2, 3, 4, 5, 6]
+    assert weights_differ(expected.path, result.path) < 1e-6
+    assert weights_differ(expected.path, policy) > 1e-3
+
+
+def stopping(collect: Callable[[int], Collected], last: int) -> Callable[[int], Collected]:
+    """`collect`, killed at step `last`."""
+
+    def collect_until(step: int) -> Collected:
+        if step == last:
+            raise KeyboardInterrupt
+        return collect(step)
+
+    return collect_until
+
+
+@pytest.mark.engine
+def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
+    useless = [replace(each, reward=1.0) for each in sampled]
+    steps = {1: sampled, 2: useless, 3: [replace(each, outcome=Outcome.INVALID, reward=None) for each in sampled], 4: []}
+    published: dict[int, dict[str, torch.Tensor]] = {}
+    figures: dict[int, dict[str, float]] = {}
+    train_reinforce(
+        policy,
+        tmp_path,
+        CONFIG.model_copy(update={"steps": 4, "weight_decay": 0.1, "health": MonitorConfig(limits=())}),
+        TrainingHooks(
+            lambda step: Collected(tuple(steps[step])),
+            lambda path, version: published.update({version: load_policy(path)[0].state_dict()}),
+            lambda step, new: figures.update({step: new}),
+        ),
+        1,
+    )
+    names = list(published[0])
+    assert any(not torch.equal(published[0][name], published[1][name]) for name in names)
+    assert all(torch.equal(published[1][name], published[4][name]) for name in names)
+    assert [figures[step].get("valid") for step in (1, 2, 3, 4)] == [1.0, 1.0, 0.0, 0.0]
+    assert figures[2]["zero_variance"] == 1.0
+    assert figures[2]["grad_norm"] == 0.0
+
+
+@pytest.mark.engine
+def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_path: Path) -> None:
+    config = CurriculumConfig(rounds=(2, 3, 4), gate=GateConfig(steps=2, success=0.01), hops=(1,))
+
+    def train(folder: Path, last: int) -> dict[int, int]:
+        """The horizon of each step of a run that is killed at step `last`."""
+        sampler, horizons = Sampler(), dict[int, int]()
+        curriculum = Curriculum(config, [], 1)
+
+        def collect(step: int) -> Collected:
+            if step == last:
+                raise KeyboardInterrupt
+            horizons[step] = curriculum.horizon(step)
+            collected = sampler.collect(step)
+            solved = [replace(each, outcome=Outcome.SUCCESS) for each in collected.trajectories]
+            curriculum.observe(step, solved)
+            return collected
+
+        with suppress(KeyboardInterrupt):
+            train_reinforce(policy, folder, CONFIG, TrainingHooks(collect, sampler.publish, quiet, state={"curriculum": curriculum}), 1)
+        return horizons
+
+    whole = train(tmp_path / "whole", 99)
+    assert list(whole.values()) == [2, 2, 3, 3, 4, 4]
+    assert train(tmp_path / "resumed", 4) == {step: whole[step] for step in (1, 2, 3)}
+    assert train(tmp_path / "resumed", 99) == {step: whole[step] for step in (3, 4, 5, 6)}

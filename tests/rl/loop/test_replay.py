@@ -1,0 +1,107 @@
+"""The replay buffer: what is taken, what becomes too old, what is reused, and what a checkpoint must bring back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl.loop.replay import Group, ReplayBuffer
+from rl.training.config import ReplayConfig
+from rl.training.filters import Filter
+from tests.rl.toy import trajectory, turn
+from warehouse.records import Trajectory
+
+
+def group(task: str, version: int) -> Group:
+    return Group(version, tuple(trajectory(task, sample, [turn(0, [5], [-1.0])], float(sample)) for sample in range(2)))
+
+
+STORED = {each.id: each for number in range(40) for each in group(f"t{number:02d}", 0).trajectories}
+
+
+def read(ids: Sequence[str]) -> list[Trajectory]:
+    return [STORED[each] for each in ids]
+
+
+def buffer(per_step: int = 2, **settings: Any) -> ReplayBuffer:
+    return ReplayBuffer(ReplayConfig.model_validate(settings), per_step, 7, read)
+
+
+def keys(groups: Sequence[Group]) -> list[str]:
+    return [each.task_key for each in groups]
+
+
+def test_the_oldest_are_taken_first_in_whatever_order_they_came() -> None:
+    replay = buffer()
+    replay.add([group("t03", 1), group("t01", 0)])
+    replay.add([group("t02", 0)])
+    assert keys(replay.take(2)) == ["t01", "t02"]
+    assert len(replay) == 1 and keys(replay.take(5)) == ["t03"]
+
+
+def test_what_is_too_old_is_dropped_trajectory_by_trajectory_with_its_reason() -> None:
+    replay = buffer(max_staleness=1)
+    replay.add([group("t01", 3), group("t02", 4)])
+    assert replay.expire(4) == []
+    drops = replay.expire(5)
+    assert [(drop.trajectory_id, drop.task_key, drop.filter) for drop in drops] == [
+        ("t01-0", "t01", Filter.STALE),
+        ("t01-1", "t01", Filter.STALE),
+    ]
+    assert drops[0].reason == "begun under version 3 of the weights, and the learner was at 5"
+    assert keys(replay.take(9)) == ["t02"]
+    assert (replay.metrics()["replay/dropped"], replay.metrics()["replay/dropped"]) == (1, 0)
+
+
+def test_what_was_trained_on_is_reused_by_share_until_it_is_too_old_and_is_then_no_drop() -> None:
+    replay = buffer(per_step=4, reuse=0.5, max_staleness=2)
+    assert replay.past(1) == []
+    replay.keep([group(f"t0{number}", 0) for number in range(4)])
+    chosen = replay.past(2)
+    assert len(chosen) == 2 and replay.past(2) == chosen
+    assert len({tuple(keys(replay.past(step))) for step in (2, 3)} | {tuple(keys(buffer().past(2)))}) > 1
+    assert replay.expire(2) == [] and len(replay.past(3)) == 2
+    assert replay.past(4) == [], "version 3 is too far from 0"
+    assert replay.expire(3) == [] and replay.metrics()["replay/reusable"] == 0
+
+
+def test_without_reuse_nothing_is_kept_and_with_it_only_the_newest() -> None:
+    plain, small = buffer(), buffer(per_step=2, reuse=0.5, capacity=3)
+    for replay in (plain, small):
+        replay.keep([group(f"t0{number}", 0) for number in range(5)])
+    assert plain.metrics()["replay/reusable"] == 0
+    assert [state[1] for state in small.state_dict()["used"]] == ["t02-0", "t03-0", "t04-0"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "take", "expire"]), st.integers(0, 3)), max_size=30), st.integers(0, 30))
+def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves: list[tuple[str, int]], cut: int) -> None:
+    def play(replay: ReplayBuffer, start: int, end: int) -> list[Any]:
+        """What the buffer says to the moves from `start` to `end`; versions and tasks follow from the place of the move."""
+        said: list[Any] = []
+        for place, (move, amount) in list(enumerate(moves))[start:end]:
+            if move == "add":
+                replay.add([Group(place // 3, group(f"t{place:02d}", 0).trajectories)])
+            elif move == "take":
+                said.append(replay.take(amount))
+            else:
+                said.append(replay.expire(place // 3))
+            said.append(replay.past(place // 3 + 1))
+        return said
+
+    whole, before = buffer(reuse=0.5), buffer(reuse=0.5)
+    expected = play(whole, 0, len(moves))
+    said = play(before, 0, cut)
+    resumed = buffer(reuse=0.5)
+    resumed.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert said + play(resumed, cut, len(moves)) == expected
+
+
+def test_as_many_groups_are_under_way_or_wait_as_can_be_trained_on_in_time() -> None:
+    assert ReplayConfig(max_staleness=2).groups(12) == 36
+    assert ReplayConfig(max_staleness=2, capacity=50).groups(12) == 50
+    assert ReplayConfig(max_staleness=0, stale="wait", capacity=50).groups(12) == 12
+    assert ReplayConfig(max_staleness=3, stale="wait", capacity=20).groups(12) == 20

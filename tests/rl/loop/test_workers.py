@@ -1,0 +1,208 @@
+"""Two workers of Ray Train, joined by gloo, learn what one process learns: the same losses, the same figures, the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rl.config import CptConfig, LearnerConfig, LoraConfig, RayConfig
+from rl.hosting.ray_runtime import RayRuntime
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
+from rl.policies.policy import load_policy
+from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
+from rl.training.cpt import train_cpt
+from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
+from rl.training.filters import Collected, Drop
+from rl.training.workers import learn_on_workers
+from tests.rl.toy import make_policy, sample_pairs
+from warehouse.errors import RequestError
+from warehouse.records import Example, Outcome, Trajectory
+
+pytestmark = pytest.mark.engine
+
+TWO = LearnerConfig(workers=2, cpus=0.5)
+REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1)
+PRE_TRAINING = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
+TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
+EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(TEXTS)]
+CLOCKS = ("seconds", "step_time")
+OF_PASSES = ("entropy", "clip_ratio", "kl", "mean_token_accuracy")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_is_up() -> Iterator[None]:
+    """One Ray for all, and one thread, which models of this size gain most from."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    runtime = RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
+    yield
+    runtime.close()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def sampled(policy: Path) -> list[Trajectory]:
+    """Trajectories of unequal length with rewards that differ, one of them invalid."""
+    pairs = [replace(each, turns=each.turns[: 1 + number % 3]) for number, each in enumerate(sample_pairs(policy))]
+    return [replace(pairs[0], outcome=Outcome.INVALID, reward=None), *pairs[1:]]
+
+
+def weights_differ(first: Path, second: Path) -> float:
+    """The largest difference between the weights in two folders."""
+    ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
+    return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]]) -> None:
+    """The same figures step by step, but for those of the clock and those that TRL takes as means of the means of passes."""
+    assert len(one) == len(two) > 0
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours.keys() == theirs.keys()
+        names = [name for name in ours if not name.startswith(OF_PASSES) and not name.endswith(CLOCKS)]
+        assert {"loss", "grad_norm"} <= set(names)
+        assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
+
+
+class Run:
+    """A run of reinforcement learning on the same trajectories at each step, killed at step `last` or told to end after step `end`."""
+
+    def __init__(self, sampled: Sequence[Trajectory], last: int = 99, end: int = 99) -> None:
+        self.figures: list[dict[str, float]] = []
+        self.drops: list[tuple[int, str]] = []
+        self.published: list[int] = []
+        self.horizons: list[int] = []
+        self._sampled = tuple(sampled)
+        self._last = last
+        self._end = end
+        self._curriculum = Curriculum(CurriculumConfig(rounds=(2, 3), gate=GateConfig(steps=1, success=0.01), hops=(1,)), [], 1)
+
+    def learn(self, policy: Path, folder: Path, config: ReinforceConfig) -> Run:
+        parts = {"curriculum": self._curriculum}
+        train_reinforce(
+            policy, folder, config, TrainingHooks(self._collect, self._publish, self._see, record_drops=self._drop, state=parts), 1
+        )
+        return self
+
+    def _collect(self, step: int) -> Collected:
+        if step == self._last:
+            raise KeyboardInterrupt
+        self.horizons.append(self._curriculum.horizon(step))
+        self._curriculum.observe(step, [replace(each, outcome=Outcome.SUCCESS) for each in self._sampled])
+        return Collected(self._sampled)
+
+    def _publish(self, folder: Path, version: int) -> None:
+        assert load_policy(folder)[0].num_parameters() > 0
+        self.published.append(version)
+
+    def _see(self, step: int, figures: dict[str, float]) -> bool:
+        self.figures.append(figures)
+        return step == self._end
+
+    def _drop(self, step: int, drops: Sequence[Drop]) -> None:
+        self.drops += [(step, drop.trajectory_id) for drop in drops]
+
+
+def of_a_far_policy(trajectory: Trajectory) -> Trajectory:
+    """The trajectory as if something had sampled it that would hardly ever say so."""
+    turns = (replace(turn, action_logprobs=(-30.0,) * len(turn.action_ids)) for turn in trajectory.turns)
+    return replace(trajectory, turns=tuple(turns))
+
+
+@pytest.mark.long
+def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were_killed(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path
+) -> None:
+    config = REINFORCE.model_copy(update={"entropy_bonus": 0.05, "beta": 0.05, "tasks_per_step": 8})  # more passes than rows
+    shared = config.model_copy(update={"learner": TWO})
+    one, killed, resumed = Run(sampled), Run(sampled, last=2), Run(sampled)
+    one.learn(policy, tmp_path / "one", config)
+    with pytest.raises(KeyboardInterrupt):
+        killed.learn(policy, tmp_path / "two", shared)
+    resumed.learn(policy, tmp_path / "two", shared)
+    assert (one.published, killed.published, resumed.published) == ([0, 1, 2], [0, 1], [1, 2])
+    assert_close(one.figures, killed.figures + resumed.figures)
+    assert one.horizons == killed.horizons + resumed.horizons == [2, 3]
+    assert weights_differ(tmp_path / "one", policy) > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+@pytest.mark.long
+def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_they_are_told(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path
+) -> None:
+    changes = {"estimator": "vtrace", "loss_type": "grpo", "critic": CriticConfig(warmup_steps=1), "epochs": 2, "steps": 3}
+    config = REINFORCE.model_copy(update={**changes, "correction": CorrectionConfig(weights="truncated", reject="mean", reject_above=5)})
+    given = [*sampled[:2], of_a_far_policy(sampled[2]), *sampled[3:]]
+    one = Run(given, end=2).learn(policy, tmp_path / "one", config)
+    two = Run(given, end=2).learn(policy, tmp_path / "two", config.model_copy(update={"learner": TWO}))
+    assert one.drops == two.drops == [(1, sampled[2].id), (2, sampled[2].id)]
+    assert one.published == two.published == [0, 1, 2]
+    assert_close(one.figures, two.figures)
+    moved = weights_differ(tmp_path / "one", policy)
+    assert moved > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * moved  # AdamW makes much of rounding where a gradient is near 0
+
+
+def test_two_workers_pre_train_as_one_does(policy: Path, tmp_path: Path) -> None:
+    figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
+    for name, learner in (("one", LearnerConfig()), ("two", TWO)):
+        settings = PRE_TRAINING.model_copy(update={"learner": learner})
+        result = train_cpt(policy, EXAMPLES, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
+        assert result.figures["steps"] == len(figures[name]) == 5
+    assert_close(figures["one"], figures["two"])
+    assert weights_differ(tmp_path / "one", policy) > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+@pytest.mark.long
+def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(policy: Path, tmp_path: Path) -> None:
+    train_cpt(policy, EXAMPLES, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
+    assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, tmp_path / "two"), {})
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+
+
+def pre_train_in_shards(policy: Path, output: Path) -> bool:
+    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether the weights were in shards."""
+    from accelerate.state import DistributedType, PartialState
+    from torch.distributed.tensor import DTensor
+
+    from rl.training import supervised
+
+    arguments, write, sharded = supervised._arguments, supervised.write_policy, list[bool]()
+
+    def arguments_of_gpus(*given: Any) -> Any:
+        made = arguments(*given)
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        return made
+
+    def write_and_look(trainer: Any, *given: Any) -> None:
+        sharded.extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+        write(trainer, *given)
+
+    supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
+    config = PRE_TRAINING.model_copy(update={"learner": LearnerConfig(workers=2, gpus=1, sharded=True)})
+    supervised._train(policy, EXAMPLES, output, config, 1, lambda step, figures: None, masked=False)
+    return bool(sharded) and all(sharded)
+
+
+def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, tmp_path: Path) -> None:
+    for changes in ({"rows_per_pass": 4}, {"contexts": (64, 256)}):
+        with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
+            train_cpt(policy, EXAMPLES, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
+    with pytest.raises(ValidationError, match="no FSDP on CPUs"):
+        LearnerConfig(workers=2, sharded=True)
+    with pytest.raises(ValidationError, match="has a critic"):
+        ReinforceConfig(estimator="gae", lora=LoraConfig())
+    assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3

@@ -1,0 +1,77 @@
+"""Low-rank adapters: what is trained is the adapters, what is written is whole policies that say what the learner says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl.config import CptConfig, LoraConfig
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
+from rl.policies.policy import load_policy
+from rl.training.base import merge_adapters
+from rl.training.config import ReinforceConfig
+from rl.training.cpt import train_cpt
+from tests.rl.toy import Sampler, make_policy
+from warehouse.records import Example
+
+pytestmark = pytest.mark.engine
+
+LORA = LoraConfig(rank=4, alpha=8)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+def moved(before: Path, after: Path) -> set[str]:
+    """The last part but one of the names of the weights that differ, which are of the same names and shapes."""
+    old, new = (load_policy(folder)[0].state_dict() for folder in (before, after))
+    assert {name: weight.shape for name, weight in old.items()} == {name: weight.shape for name, weight in new.items()}
+    return {name.split(".")[-2] for name in old if not torch.equal(old[name], new[name])}
+
+
+def test_merged_weights_are_the_sum_of_weight_and_product() -> None:
+    weight, low, high, norm = torch.rand(3, 5), torch.rand(4, 5), torch.rand(3, 4), torch.rand(5)
+    layer = "base_model.model.q_proj"
+    adapted = {f"{layer}.base_layer.weight": weight, f"{layer}.base_layer.bias": norm, "base_model.model.norm.weight": norm}
+    adapted |= {f"{layer}.lora_A.default.weight": low, f"{layer}.lora_B.default.weight": high}
+    merged = merge_adapters(adapted, LORA)
+    assert set(merged) == {"q_proj.weight", "q_proj.bias", "norm.weight"}
+    assert torch.allclose(merged["q_proj.weight"], weight + 2 * high @ low)
+    assert torch.equal(merged["norm.weight"], norm)
+
+
+def test_engines_say_of_the_merged_weights_what_the_learner_says_of_its_adapters(policy: Path, tmp_path: Path) -> None:
+    config = ReinforceConfig(
+        steps=4, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-2, save_every=2, beta=0.05, lora=LORA
+    )
+    sampler, figures = Sampler(), dict[int, dict[str, float]]()
+    train_reinforce(
+        policy, tmp_path, config, TrainingHooks(sampler.collect, sampler.publish, lambda step, new: figures.update({step: new})), 1
+    )
+    assert moved(policy, tmp_path) == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert max(step["logprob_difference"] for step in figures.values()) < 1e-4
+    assert figures[1]["kl"] == pytest.approx(0, abs=1e-6) and figures[4]["kl"] > 1e-4
+
+    resumed = Sampler()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).unlink()
+    (tmp_path / "checkpoints" / "checkpoint-4" / "trainer_state.json").unlink()
+    train_reinforce(
+        policy, tmp_path, config, TrainingHooks(resumed.collect, resumed.publish, lambda step, new: figures.update({step: new})), 1
+    )
+    assert resumed.versions == [2, 3, 4]
+    assert max(figures[step]["logprob_difference"] for step in (3, 4)) < 1e-4
+
+
+def test_pre_training_with_adapters_changes_the_layers_that_are_named(policy: Path, tmp_path: Path) -> None:
+    texts = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(20)]
+    examples = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(texts)]
+    lora = LoraConfig(rank=4, layers=("q_proj", "v_proj"))
+    config = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=2, warmup_steps=0, log_every=1, lora=lora)
+    train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
+    assert moved(policy, tmp_path) == {"q_proj", "v_proj"}

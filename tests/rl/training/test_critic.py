@@ -1,0 +1,121 @@
+"""PPO: what the critic is asked, what it learns, and where it must leave no trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rl.loop.protocols import TrainingHooks
+from rl.loop.step import ReinforceTrainer
+from rl.loop.training import train_reinforce
+from rl.policies.policy import load_policy
+from rl.training.batches import rows_of
+from rl.training.config import CriticConfig, ReinforceConfig
+from rl.training.critic import NAME, estimate, value_loss
+from rl.training.filters import Collected
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, sample_pairs, trajectory, turn
+
+pytestmark = pytest.mark.engine
+
+
+def config_of(**changes: Any) -> ReinforceConfig:
+    base = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=16, trajectories_per_pass=12, learning_rate=1e-2, save_every=2)
+    return ReinforceConfig.model_validate({**base.model_dump(), "estimator": "gae", **changes})
+
+
+def test_a_value_that_moved_too_far_gives_no_gradient() -> None:
+    values = torch.tensor([[0.5, 0.1, 9.0]], requires_grad=True)
+    old, returns, mask = torch.zeros(1, 3), torch.ones(1, 3), torch.tensor([[True, True, False]])
+    loss = value_loss(values, old, returns, mask, clip=0.2)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.5 * ((0.2 - 1) ** 2 + (0.1 - 1) ** 2))
+    assert values.grad is not None
+    assert values.grad.tolist() == [[0.0, pytest.approx(-0.9), 0.0]]
+
+
+def test_advantages_are_against_the_critic_and_whitened_over_the_step() -> None:
+    turns = [turn(0, [5, 6], [-1.0, -1.0], OBSERVATION), turn(1, [7], [-1.0], tool="answer")]
+    rows = rows_of([trajectory("a", 0, turns, 1.0), trajectory("b", 0, turns[1:], 0.0)], None)
+    good, bad = estimate(rows, [[0.5, 0.25, 9, 9, 9, 0.75], [0.5]], [], "gae", CriticConfig())
+    assert good.returns == (1, 1, 0, 0, 0, 1) and bad.returns == (0.0,)
+    assert good.values == (0.5, 0.25, 9, 9, 9, 0.75)
+    found = torch.tensor([0.5, 0.75, 0.25, -0.5])
+    whitened = ((found - found.mean()) / found.std(correction=0)).tolist()
+    assert [*good.advantages, *bad.advantages] == pytest.approx([whitened[0], whitened[1], 0, 0, 0, whitened[2], whitened[3]], abs=1e-6)
+
+
+@pytest.mark.engine
+def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_policy(policy)
+    trainer = ReinforceTrainer(model, tokenizer, config_of(), tmp_path, 1, TrainingHooks(Sampler().collect, lambda path, version: None))
+    critic = trainer._critic
+    assert critic is not None
+    torch.nn.init.normal_(critic.head.value.weight)
+    rows = rows_of(sample_pairs(policy), None)
+    for row in trainer.correct(1, rows, Collected(()))[0]:
+        with torch.no_grad():
+            states = model.base_model(torch.tensor([row.prompt_ids + row.completion_ids])).last_hidden_state[0]
+            alone = critic.head(states[len(row.prompt_ids) - 1 : -1])
+        assert row.values == pytest.approx(alone.tolist(), abs=1e-5)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae", "vtrace"])
+def test_rewarded_actions_become_more_likely_and_the_critic_learns(policy: Path, tmp_path: Path, estimator: str) -> None:
+    sampler, errors = Sampler(16), list[float]()
+    config = config_of(estimator=estimator, steps=16, critic={"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5})
+    result = train_reinforce(
+        policy,
+        tmp_path,
+        config,
+        TrainingHooks(sampler.collect, sampler.publish, lambda step, figures: errors.append(figures["value_loss"])),
+        1,
+    )
+    before, after = (good_probability(folder) for folder in (policy, result.path))
+    assert after > before + 0.2
+    assert errors[3] < errors[0]
+    weights = load_file(result.path / "model.safetensors")
+    assert not any(name.startswith(NAME) for name in weights)
+    assert set(weights) == set(load_file(policy / "model.safetensors"))
+
+
+@torch.no_grad()
+def good_probability(folder: Path) -> float:
+    """Probability that the first action token is a good one."""
+    return load_policy(folder)[0](torch.tensor([[2, 30, 3]])).logits[0, -1].softmax(-1)[FIRST_GOOD:].sum().item()
+
+
+@pytest.mark.engine
+def test_the_policy_stands_still_while_the_critic_warms_up_and_a_stopped_run_ends_like_an_uninterrupted_one(
+    policy: Path, tmp_path: Path
+) -> None:
+    config = config_of(critic={"warmup_steps": 3})
+    versions: dict[int, dict[str, torch.Tensor]] = {}
+    whole, resumed = Sampler(16), Sampler(16)
+
+    def publish(path: Path, version: int) -> None:
+        versions[version] = load_policy(path)[0].state_dict()
+        whole.publish(path, version)
+
+    expected = train_reinforce(policy, tmp_path / "whole", config, TrainingHooks(whole.collect, publish, lambda step, figures: None), 1)
+    assert all(torch.equal(versions[0][name], versions[3][name]) for name in versions[0])
+    assert any(not torch.equal(versions[3][name], versions[4][name]) for name in versions[0])
+
+    def stopping(step: int) -> Any:
+        if step == 4:
+            raise KeyboardInterrupt
+        return resumed.collect(step)
+
+    for collect in (stopping, resumed.collect):
+        try:
+            result = train_reinforce(
+                policy, tmp_path / "resumed", config, TrainingHooks(collect, resumed.publish, lambda step, figures: None), 1
+            )
+        except KeyboardInterrupt:
+            continue
+    ours, theirs = (load_policy(each.path)[0].state_dict() for each in (result, expected))
+    assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 1e-6
