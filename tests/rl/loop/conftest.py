@@ -1,26 +1,4 @@
-"""What the tests of this folder share: models run on one thread, and a toy policy."""
+"""The loop's tests learn on the toy policy of the trainers' tests, on one thread like them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-import torch
-
-from tests.rl.toy import make_policy
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a tiny policy, which no test writes into."""
-    return make_policy(tmp_path_factory.mktemp("policy"))
+from tests.rl.training.conftest import one_thread as one_thread
+from tests.rl.training.conftest import policy as policy
