@@ -21,9 +21,9 @@ import numpy as np
 import psutil
 
 from rl.config import EnvironmentPoolConfig, RayConfig
-from rl.dialect import Action
 from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
 from rl.hosting.ray_runtime import RayRuntime
+from rl.renderers.base import Action
 from synth.tool_worlds.generate import generate_tasks
 from warehouse.records import Task
 

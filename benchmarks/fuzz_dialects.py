@@ -19,12 +19,12 @@ from datetime import date
 
 from transformers import PreTrainedTokenizerBase
 
-from rl.dialect import Cut, Dialect, ParseError, Result
-from rl.dialects.chat import ChatDialect
-from rl.dialects.tags import TagDialect
-from rl.dialects.templates import ChatTemplate
 from rl.policies.tokenization import build_tokenizer
-from tests.rl.dialects.templates_of_trl import TEXTS, tokenizer_for
+from rl.renderers.base import Cut, Dialect, ParseError, Result
+from rl.renderers.chat import ChatDialect
+from rl.renderers.chat_template import ChatTemplate
+from rl.renderers.tags import TagDialect
+from tests.rl.renderers.templates_of_trl import TEXTS, tokenizer_for
 from warehouse.records import ANSWER
 
 CHAT = ("qwen2_5", "qwen3", "llama3_1", "glm4moe", "qwen3_5_think")

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 
 from rl.config import Limits
-from rl.dialect import Dialect
 from rl.engine import Generation, Sampling
+from rl.renderers.base import Dialect
 from rl.rollouts.agent_loop import AgentLoop, Generator, RolloutRequest, Surroundings
 from warehouse import Trajectory
 

@@ -33,11 +33,11 @@ from flows.home import Home
 from flows.stages.synthesis.context import read_sources
 from rl.config import RolloutConfig
 from rl.engine import Sampling
-from rl.policies.logprob_check import logprob_differences
 from rl.policies.policy import load_policy
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.rollout import Rollouts
+from tests.rl.policies.logprob_check import logprob_differences
 from warehouse import Document, Lake, Task, Trajectory
 from warehouse.digests import seed_from
 

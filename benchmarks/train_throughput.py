@@ -22,8 +22,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from rl.config import CptConfig, PolicyConfig, SftConfig, SupervisedConfig
-from rl.policies.examples import encode_examples
 from rl.policies.policy import create_policy, load_policy
+from rl.policies.tokenization import encode_examples
 from rl.training.cpt import train_cpt
 from rl.training.packing import PackingCollator, pack_examples, packed_share
 from rl.training.supervised import train_sft

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from rl.content import ContentPart
-from rl.dialect import Action, Schema
 from rl.images import ImageFault
+from rl.renderers.base import Action, Schema
 from rl.retrieval.search import Index
 from warehouse.plugins import Registry
 from warehouse.records import Task

@@ -49,8 +49,8 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 def _prove(tokenizer: PreTrainedTokenizerBase, config: RolloutConfig) -> None:
     """The dialect with the tags that a foreign tokenizer is given when its policy is adopted."""
-    from rl.dialects.opening import open_dialect
     from rl.policies.tokenization import add_tags
+    from rl.renderers.registry import open_dialect
 
     add_tags(tokenizer)
     open_dialect(config.dialect, config.dialects, tokenizer)

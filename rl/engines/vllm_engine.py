@@ -19,7 +19,7 @@ from rl.content import PlacedImage, collapsed
 from rl.engine import EngineDead, EngineFault, Generation, GenerationStop, Sampling
 from rl.hosting.courier import Reachable
 from rl.images import decode_image
-from rl.policies.vision import sees
+from rl.policies.vision import has_vision
 
 GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
@@ -190,7 +190,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
     """The configuration in vLLM's words."""
     arguments = {
         "model": policy_path,
-        "skip_tokenizer_init": not sees(Path(policy_path)),  # vLLM writes placeholders of images by the tokenizer
+        "skip_tokenizer_init": not has_vision(Path(policy_path)),  # vLLM writes placeholders of images by the tokenizer
         "dtype": config.dtype,
         "seed": config.seed,
         "tensor_parallel_size": config.tensor_parallel,

@@ -13,9 +13,9 @@ from typing import Any, Protocol, cast
 
 from pydantic import Field, NonNegativeInt
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
+from rl.renderers.base import Action
 from rl.tools import ToolError, tool
 from warehouse.plugins import Registry
 from warehouse.records import Task

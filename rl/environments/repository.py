@@ -18,9 +18,9 @@ from eval.repository import LIMITS, RepositoryTask, read_task, run_tests, verify
 from eval.sandbox.config import MIB, SandboxConfig
 from eval.sandbox.selftest import require_isolation
 from eval.sandbox.values import SandboxFault
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.tool_use import ToolEnvironment
+from rl.renderers.base import Action
 from rl.tools import ToolError, ToolMiss, tool
 from warehouse.records import ANSWER, Task
 from warehouse.settings import Section

@@ -6,9 +6,9 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from rl.dialect import Action
 from rl.environment import Step
 from rl.environments.tool_use import ToolEnvironment
+from rl.renderers.base import Action
 from rl.tools import Tool
 
 

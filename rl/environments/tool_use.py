@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step, ToolOutcome, kind_of
+from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolFault
-from rl.tools.calls import Call, perform
-from rl.tools.errors import one_line
+from rl.tools.calls import CallOutcome, call_tool, dead_tools
 from rl.tools.file import load_tools
+from rl.tools.results import one_line
 from rl.tools.tool import OpenTool
-from rl.tools.toolbox import dead_tools
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Task
 from warehouse.settings import Section
@@ -62,7 +61,7 @@ class ToolEnvironment:
         if tool is None:
             return Step(f"Error: there is no tool {action.tool}, only {', '.join(self.tools)}", tool_outcome=ToolOutcome.ERROR)
         try:
-            return _step(await perform(tool, await self._open(action.tool, tool), action.arguments))
+            return _step(await call_tool(tool, await self._open(action.tool, tool), action.arguments))
         except ToolFault as fault:
             raise EnvironmentFault(str(fault), kind_of(fault)) from fault
 
@@ -110,14 +109,14 @@ async def _release(opened: asyncio.Future[OpenTool]) -> None:
         await opened.result().release()
 
 
-def _step(call: Call) -> Step:
+def _step(call: CallOutcome) -> Step:
     """What a call came to, as the loop and the lake take it."""
     info: dict[str, Any] = {} if call.arguments is None else {"arguments": dict(call.arguments)}
     if call.refusal is not None:
         wrong = isinstance(call.refusal, ToolError)
         text, outcome = f"Error: {call.refusal}" if wrong else str(call.refusal), ToolOutcome.ERROR if wrong else ToolOutcome.MISS
         return Step(text, tool_outcome=outcome, info=info, retries=call.retries, latency_seconds=call.latency_seconds)
-    shown = call.shown
+    shown = call.response
     assert shown is not None
     info |= {"figures": dict(shown.figures)} if shown.figures else {}
     info |= {"cut_characters": shown.cut} if shown.cut else {}

@@ -16,12 +16,12 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
-from rl.dialect import Action
 from rl.environment import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
 from rl.hosting import health as environment_health
 from rl.hosting.courier import CallFailed, Courier
 from rl.hosting.environment_worker import EnvironmentWorker, first_line
 from rl.hosting.figures import EnvironmentFigures
+from rl.renderers.base import Action
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task

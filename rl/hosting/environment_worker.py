@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl.config import EnvironmentKindConfig
-from rl.dialect import Action
 from rl.environment import (
     Environment,
     EnvironmentFactory,
@@ -30,6 +29,7 @@ from rl.environment import (
     kind_of,
 )
 from rl.hosting.courier import Reachable
+from rl.renderers.base import Action
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task

@@ -1,1 +1,1 @@
-"""Policies: made, loaded, tokenized, and compared with what engines sampled."""
+"""Policies: models and their tokenizers, made, loaded and saved; what they make of images."""

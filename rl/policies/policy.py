@@ -25,13 +25,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from rl.config import PolicyConfig
 from rl.policies.tokenization import add_tags, build_tokenizer
-from rl.policies.vision import sees
+from rl.policies.vision import has_vision
 from warehouse.errors import RequestError
 
-__all__ = ["PolicyConfig", "build_tokenizer", "create_policy", "load_policy"]
-
 PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-"""The files by which a policy of text and images says how it takes images; which of them there are differs by its age."""
+"""The files that may configure the processor of a policy of text and images; older models have fewer of them."""
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -48,7 +46,7 @@ def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, tokenizer = _adopt(Path(config.path)) if config.path else _from_scratch(config, texts, words)
+        model, tokenizer = _from_pretrained(Path(config.path)) if config.path else _from_scratch(config, texts, words)
     save_policy(model, tokenizer, folder)
     return folder
 
@@ -60,7 +58,7 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
     """
     if not (folder / "config.json").is_file():
         raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
-    kind = AutoModelForImageTextToText if sees(folder) else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if has_vision(folder) else AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
@@ -70,12 +68,12 @@ def save_policy(
 ) -> None:
     """Write weights, configuration and tokenizer into `folder`; `weights` by name are written in the place of the model's own.
 
-    Of a policy that sees, the files that say how are taken from the folder that it was loaded from.
+    The files of the processor of a policy that takes images are copied from the folder that it was loaded from.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
-    if sees(folder):
+    if has_vision(folder):
         source = Path(str(model.name_or_path))
         for name in PROCESSOR:
             if (source / name).is_file() and source.resolve() != folder.resolve():
@@ -83,8 +81,8 @@ def save_policy(
 
 
 def as_saved(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights of `model` by the names and in the shapes that `save_policy` writes: what is tied stands once, and what transformers
-    renames or fuses as it loads is as it was.
+    """Weights of `model` by the names and in the shapes that `save_policy` writes: tied weights once, without the names and the fused
+    shapes that transformers gives them when it loads them.
     """
     own = {name: weight for name, weight in weights.items() if name not in model.all_tied_weights_keys}
     return dict(revert_weight_conversion(model, own))
@@ -111,7 +109,7 @@ def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
     return Qwen3ForCausalLM(architecture), tokenizer  # type: ignore[no-untyped-call]
 
 
-def _adopt(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _from_pretrained(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, tokenizer = load_policy(path)
     add_tags(tokenizer)
     if len(tokenizer) > model.config.get_text_config().vocab_size:

@@ -1,7 +1,7 @@
-"""What a policy that sees makes of an image: the tokens that stand for it in a context, and what its model is given of the pixels.
+"""Images for policies that take them: the tokens that stand for an image in a context, and the pixels that the model is given.
 
 Both come from the policy's own processor (transformers), which its engine asks too. How the pixels of several images lie together in a
-model's inputs is a matter of its family; the families known here are `FAMILIES`. Of another model with eyes the text alone is used.
+model's inputs depends on its family; the families known here are `FAMILIES`. Other models of text and images are used for text alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Vision:
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._one_at_a_time = threading.Lock()  # its tokenizer bears no second thread
+        self._lock = threading.Lock()  # its tokenizer is not safe for threads
         self.marker: str = processor.image_token
         self.placeholder_id: int = processor.image_token_id
 
@@ -46,36 +46,36 @@ class Vision:
             ImageFault: where the processor does not take it.
         """
         try:
-            with self._one_at_a_time:
+            with self._lock:
                 ids = self._processor(images=[image], text=self.marker, add_special_tokens=False)["input_ids"][0]
         except (ValueError, ZeroDivisionError) as error:
             raise ImageFault(f"the policy's processor does not take an image of {image.width} x {image.height} pixels: {error}") from error
         return tuple(map(int, ids))
 
     def inputs(self, images: Sequence[Image]) -> dict[str, Tensor]:
-        """What the model is given beside the token ids of a batch: the pixels of all its `images`, in the order of their placeholders.
+        """The model's inputs beside the token ids of a batch: the pixels of all its `images`, in the order of their placeholders.
 
         `pixel_values` have the shape (1, tiles, channels, height, width) and `pixel_attention_mask` (1, tiles, height, width): the model
         lays the vectors of all tiles in order where the placeholders of the whole batch stand.
         """
         pixels = [decode_image(image.data, image.media_type) for image in images]
-        with self._one_at_a_time:
+        with self._lock:
             found = self._processor.image_processor([pixels], return_tensors="pt")
         return {name: found[name] for name in _PIXELS}
 
 
-def sees(folder: Path) -> bool:
+def has_vision(folder: Path) -> bool:
     """Whether the policy in `folder` is one of text and images, of a family that is known here."""
     return _config(folder).get("model_type") in FAMILIES
 
 
 def load_vision(folder: Path) -> Vision | None:
-    """What the policy in `folder` makes of images; None where it does not see.
+    """The `Vision` of the policy in `folder`; None where it takes no images.
 
     Raises:
         RequestError: where its processor is not there or does not go with it.
     """
-    if not sees(folder):
+    if not has_vision(folder):
         return None
     from transformers import AutoProcessor
 

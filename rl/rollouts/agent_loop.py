@@ -26,10 +26,10 @@ from typing import Protocol, TypeVar
 
 from rl.config import Limits
 from rl.content import PlacedImage, collapsed
-from rl.dialect import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Reply, Result, Schema, TakesImages, holds_image
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environment import EnvironmentFault, FaultKind, Observation, Step
 from rl.images import ImageFault
+from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Reply, Result, Schema, TakesImages, holds_image
 from rl.rollouts.calling import Acted, act
 from rl.rollouts.choices import choice_of
 from warehouse.digests import seed_from

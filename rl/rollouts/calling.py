@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rl.dialect import Action, ActionTurn, ParseError, Result
 from rl.environment import EnvironmentFault, Step, ToolOutcome
+from rl.renderers.base import Action, ActionTurn, ParseError, Result
 from warehouse.records import ANSWER, NOT_RUN, Call
 
 FAULT = "fault"

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rl.config import Limits
-from rl.dialect import Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
-from rl.dialects.chat import ChatDialect
 from rl.environment import EnvironmentFault, Step, ToolOutcome
+from rl.renderers.base import Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
+from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
 from rl.rollouts.choices import choice_of
 from rl.rollouts.langchain_model import SCHEMA, PolicyChatModel
+from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Endpoint
 from rl.serving.protocol import ContextFull, Refused
 from rl.serving.recorder import Recorder
-from rl.serving.rendering import ChatRenderer
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn
 
@@ -133,7 +133,7 @@ class LangGraphLoop:
         """What the dialect's own prompt would begin with, as messages."""
         shown = self._dialect.template.plain.cut(seen, self._cut) if seen else ""
         question = f"{request.task.question}\n\n{shown}" if shown else request.task.question
-        return [*(SystemMessage(str(message["content"])) for message in self._dialect.opening), HumanMessage(question)]
+        return [*(SystemMessage(str(message["content"])) for message in self._dialect.system_messages), HumanMessage(question)]
 
     def _tool(self, schema: Schema, environment: Surroundings, recorder: Recorder, name: str, acted: _Acted) -> BaseTool:
         """A tool of the environment as one of LangChain's."""

@@ -12,9 +12,9 @@ from typing import Protocol, cast
 from transformers import PreTrainedTokenizerBase
 
 from rl.config import Limits, RolloutConfig
-from rl.dialect import Dialect
-from rl.dialects.opening import open_dialect
 from rl.policies.vision import Vision
+from rl.renderers.base import Dialect
+from rl.renderers.registry import open_dialect
 from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
 from rl.rollouts.choices import choice_of
 from warehouse.plugins import Registry

@@ -22,7 +22,6 @@ from weakref import WeakSet
 from transformers import AutoTokenizer
 
 from rl.config import RolloutConfig
-from rl.dialect import Dialect
 from rl.engine import EngineFault
 from rl.engines.figures import PoolFigures
 from rl.engines.pool import EnginePool
@@ -31,6 +30,7 @@ from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
 from rl.hosting.figures import HostingFigures
 from rl.hosting.ray_runtime import RayRuntime
 from rl.policies.vision import load_vision
+from rl.renderers.base import Dialect
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
 from rl.rollouts.agent_loop import RolloutRequest

@@ -1,4 +1,4 @@
-"""What the endpoint takes and gives: the part of OpenAI's protocol that a policy can honour.
+"""Requests and messages of the endpoint: the part of OpenAI's protocol that a policy can honour.
 
 A setting that could only be ignored is refused by its name: an agent that asks for a stop string or for four choices must not believe
 that it got them.
@@ -30,7 +30,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class TextPart(_Part):
+class TextContent(_Part):
     """The one kind of content part that is taken."""
 
     type: Literal["text"]
@@ -58,7 +58,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[TextContent] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
@@ -75,8 +75,8 @@ class ChatMessage(BaseModel):
         return self.tool_calls or []
 
     @property
-    def meaning(self) -> str:
-        """The message in one form, so that what a client sends back can be compared with what it was given."""
+    def canonical(self) -> str:
+        """The message in a canonical form, so that what a client sends back can be compared with what it was given."""
         calls = [[call.function.name, _parsed(call.function.arguments)] for call in self.calls]
         return json.dumps([self.role, self.text, calls, self.tool_call_id], sort_keys=True)
 
@@ -120,12 +120,12 @@ class ChatRequest(_Request):
     top_logprobs: Literal[0, None] = None
 
     @property
-    def offered(self) -> list[dict[str, Any]]:
+    def offered_tools(self) -> list[dict[str, Any]]:
         """The tools that the policy is shown."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     @property
-    def most(self) -> int | None:
+    def max_reply_tokens(self) -> int | None:
         """Tokens of the reply at most; None is as many as the context takes."""
         return self.max_completion_tokens or self.max_tokens
 

@@ -1,6 +1,6 @@
 """Requests of outside agents as trajectories.
 
-A conversation is one or more segments. A segment is a context that was only ever appended to: a request that continues what was said
+A conversation is one or more segments. A segment is a context that was only ever appended to: a request that continues what was sent
 and sampled so far extends it, with the ids as they were. A request that does not (an agent that rewrites, drops or summarises its past,
 or a second one that speaks at the same time) begins another segment, with the reason: nothing is encoded again behind anybody's back.
 Each segment becomes a trajectory.
@@ -19,7 +19,7 @@ from warehouse.records import ANSWER, Call, Outcome, StopReason, Trajectory, Tur
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A context that grows. `said` is how its end is recognised: what the client sent and was given, in whatever form it speaks."""
+    """A context that grows. `history` is what the client sent and was given so far, in its own form: by it a continuation is recognised."""
 
     id: str
     conversation: str
@@ -28,7 +28,7 @@ class Segment:
     prompt_ids: tuple[int, ...]
     seed: int
     kind: str
-    said: Any = None
+    history: Any = None
     busy: bool = True
     ids: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -37,13 +37,13 @@ class Segment:
     seconds: float = 0.0
 
     def append(self, observation_ids: Sequence[int], text: str) -> None:
-        """What came back after the last action."""
+        """Add what came back after the last action."""
         self.turns[-1] = replace(self.turns[-1], observation_ids=tuple(observation_ids), observation=text)
         self.ids.extend(observation_ids)
         self.busy = True
 
-    def record(self, generation: Generation, text: str, calls: Sequence[tuple[str, str]], said: Any, latency: float) -> None:
-        """An action; `calls` are its tools and arguments, an answer included."""
+    def record(self, generation: Generation, text: str, calls: Sequence[tuple[str, str]], history: Any, latency: float) -> None:
+        """Add an action; `calls` are its tools and arguments, an answer included."""
         versions = generation.policy_versions
         first = calls[0] if calls else (None, None)
         self.ids.extend(generation.token_ids)
@@ -65,16 +65,16 @@ class Segment:
                 calls=tuple(Call(tool, arguments, None) for tool, arguments in calls),
             )
         )
-        self.said, self.busy = said, False
+        self.history, self.busy = history, False
         self.seconds = (datetime.now(UTC) - self.started).total_seconds()
 
     def fail(self, error: str) -> None:
         """The engine failed under the last request: the trajectory is invalid, and nothing extends it."""
-        self.error, self.said, self.busy = error, None, False
+        self.error, self.history, self.busy = error, None, False
 
 
 class Recorder:
-    """The open segments of all conversations; `policy` and `stage` are what their trajectories bear."""
+    """The open segments of all conversations; `policy` and `stage` are recorded in their trajectories."""
 
     def __init__(self, policy: str, stage: str, run: str) -> None:
         self._policy, self._stage, self._run = policy, stage, run
@@ -84,22 +84,22 @@ class Recorder:
     def find(self, conversation: str | None, extends: Callable[[Any], int | None]) -> Segment | None:
         """The segment that a request extends, the longest where there are several.
 
-        `extends` says by what a segment said how much of the request it has, or None where the request is no continuation of it.
-        Without a conversation, all are looked through.
+        `extends` returns how much of the request a segment's history covers, or None where the request does not continue it.
+        Without a conversation, the segments of all are searched.
         """
         names = self._segments if conversation is None else [conversation]
-        segments = [segment for name in names for segment in self._segments.get(name, ()) if not segment.busy and segment.said is not None]
-        found = [(length, segment) for segment in segments if (length := extends(segment.said)) is not None]
+        segments = [segment for name in names for segment in self._segments.get(name, ()) if not segment.busy]
+        found = [(length, one) for one in segments if one.history is not None and (length := extends(one.history)) is not None]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     def begin(self, conversation: str | None, task_key: str | None, prompt_ids: Sequence[int], seed: int, kind: str) -> Segment:
-        """Another segment, with the reason why the request extends none."""
+        """A new segment, with the reason why the request extends none."""
         if conversation is None:
             conversation = f"{self._run}-{self._count:06d}"
             self._count += 1
         others = self._segments.setdefault(conversation, [])
         name = conversation if not others else f"{conversation}.{len(others)}"
-        reason = _reason(others)
+        reason = _segment_reason(others)
         segment = Segment(name, conversation, task_key or conversation, reason, tuple(prompt_ids), seed, kind, ids=list(prompt_ids))
         others.append(segment)
         return segment
@@ -124,7 +124,7 @@ class Recorder:
             horizon=len(segment.turns),
             prompt_ids=segment.prompt_ids,
             turns=tuple(segment.turns),
-            stop_reason=_stop(segment),
+            stop_reason=_stop_reason(segment),
             outcome=Outcome.INVALID if segment.error is not None else None,
             reward=None,
             seed=segment.seed,
@@ -135,13 +135,13 @@ class Recorder:
         )
 
 
-def _stop(segment: Segment) -> StopReason:
+def _stop_reason(segment: Segment) -> StopReason:
     if segment.error is not None:
         return StopReason.FAULT
     return StopReason.ANSWERED if segment.turns and segment.turns[-1].tool == ANSWER else StopReason.LEFT
 
 
-def _reason(others: Sequence[Segment]) -> str:
+def _segment_reason(others: Sequence[Segment]) -> str:
     """Why a conversation has one more segment."""
     if not others:
         return "first"

@@ -1,28 +1,43 @@
-"""The endpoint as an HTTP server in the event loop of the engines."""
+"""The endpoint as an HTTP server in the event loop of the engines, and as a `with` block for the synchronous code around it."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import secrets
-from typing import Annotated, Any
+import uuid
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.config import ServingConfig
-from rl.serving.endpoint import Caller, Endpoint, streamed
+from rl.config import RolloutConfig, ServingConfig
+from rl.renderers.chat import ChatDialect
+from rl.renderers.plain_text import PlainText
+from rl.renderers.registry import open_dialect
+from rl.rollouts.rollout import Rollouts
+from rl.serving.chat_renderer import ChatRenderer
+from rl.serving.endpoint import Caller, Endpoint, server_sent_events
 from rl.serving.protocol import ChatRequest, CompletionRequest, Refused
+from rl.serving.recorder import Recorder
 from warehouse.errors import RequestError
+from warehouse.records import Trajectory
+
+if TYPE_CHECKING:
+    from rl.rollouts.langchain_model import PolicyChatModel
 
 _NAME = re.compile(r"[\w.:@/-]{1,200}")
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 503: "server_error"}
 
 
 def create_app(endpoint: Endpoint, api_key: str | None) -> FastAPI:
-    """The routes. With `api_key`, whoever asks must bear it."""
+    """The application with the endpoint's routes. With `api_key`, every request must bear it."""
     routes = _Routes(endpoint, api_key)
     app = FastAPI(title="policy", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(routes.check_key)])
     app.add_api_route("/v1/models", routes.models, methods=["GET"])
@@ -48,7 +63,7 @@ class _Routes:
         self._endpoint, self._key = endpoint, api_key
 
     async def check_key(self, authorization: Annotated[str, Header()] = "") -> None:
-        """Refuse whoever does not bear the key."""
+        """Refuse a request that does not bear the key."""
         if self._key is not None and not secrets.compare_digest(authorization.encode(), f"Bearer {self._key}".encode()):
             raise Refused("a wrong api key, or none", status=401)
 
@@ -58,15 +73,15 @@ class _Routes:
 
     async def chat(self, request: ChatRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
         """A reply to messages."""
-        return _respond(await self._endpoint.chat(request, _named(caller, request)), request)
+        return _respond(await self._endpoint.chat(request, _with_user(caller, request)), request)
 
     async def complete(self, request: CompletionRequest, caller: Annotated[Caller, Depends(_caller)]) -> Response:
         """A continuation of a prompt."""
-        return _respond(await self._endpoint.complete(request, _named(caller, request)), request)
+        return _respond(await self._endpoint.complete(request, _with_user(caller, request)), request)
 
 
-def _named(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
-    """The conversation is what the header names, else what `user` names."""
+def _with_user(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
+    """The caller, whose conversation is the one that the header names, else `user`."""
     if caller.conversation is not None or not request.user:
         return caller
     if not _NAME.fullmatch(request.user):
@@ -76,7 +91,7 @@ def _named(caller: Caller, request: ChatRequest | CompletionRequest) -> Caller:
 
 def _respond(answer: dict[str, Any], request: ChatRequest | CompletionRequest) -> Response:
     if request.stream:
-        return StreamingResponse(streamed(answer, request.stream_options), media_type="text/event-stream")
+        return StreamingResponse(server_sent_events(answer, request.stream_options), media_type="text/event-stream")
     return JSONResponse(answer)
 
 
@@ -89,8 +104,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """The first thing that is wrong with a request, in a sentence that names it."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-    said = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honoured: {first['msg']}"
-    return _error(f"{key} {said}", 400, key)
+    problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honoured: {first['msg']}"
+    return _error(f"{key} {problem}", 400, key)
 
 
 def _error(message: str, status: int, param: str | None = None) -> Response:
@@ -106,7 +121,7 @@ class PolicyServer:
         self._config = config
         app = create_app(endpoint, config.api_key)
         self._server = uvicorn.Server(uvicorn.Config(app, host=config.host, port=config.port, log_level="warning", lifespan="off"))
-        self._work: asyncio.Task[None]
+        self._task: asyncio.Task[None]
 
     @classmethod
     async def start(cls, endpoint: Endpoint, config: ServingConfig) -> PolicyServer:
@@ -116,9 +131,9 @@ class PolicyServer:
             RequestError: the address cannot be listened on.
         """
         server = cls(endpoint, config)
-        server._work = asyncio.ensure_future(server._serve())
+        server._task = asyncio.ensure_future(server._serve())
         while not server._server.started:
-            if server._work.done():
+            if server._task.done():
                 raise RequestError(f"nothing can listen on {config.host}:{config.port}; is something there already?")
             await asyncio.sleep(0.01)
         return server
@@ -132,11 +147,72 @@ class PolicyServer:
     async def close(self) -> None:
         """End requests under way and listen no more."""
         self._server.should_exit = True
-        await self._work
+        await self._task
 
     async def _serve(self) -> None:
         try:
             await self._server.serve()
         except SystemExit:
-            # This is how uvicorn says that it could not bind; the task that is done says it to `start`.
+            # uvicorn exits where it cannot bind; `start` sees it by the task that is done.
             return
+
+
+class Serving(AbstractContextManager["Serving"]):
+    """A running endpoint. Leaving the `with` block ends it; what was not taken by then is lost."""
+
+    def __init__(self, server: PolicyServer, rollouts: Rollouts) -> None:
+        self._server, self._rollouts = server, rollouts
+
+    @property
+    def url(self) -> str:
+        """The base URL that clients are given."""
+        return self._server.url
+
+    def chat_model(self, **settings: Any) -> PolicyChatModel:
+        """The policy as a LangChain chat model; `settings` are its fields, such as `conversation`."""
+        from rl.rollouts.langchain_model import PolicyChatModel
+
+        return PolicyChatModel(endpoint=self._server.endpoint, loop=self._rollouts.event_loop, **settings)
+
+    def take(self, conversation: str | None = None) -> list[Trajectory]:
+        """The trajectories recorded since the last time, of one conversation or of all; one with a request under way stays for later."""
+        return self._rollouts.wait(self._take(conversation))
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._rollouts.wait(self._server.close())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def _take(self, conversation: str | None) -> list[Trajectory]:
+        trajectories = self._server.endpoint.recorder.take(conversation)
+        for trajectory in trajectories:
+            self._rollouts.pool.release(trajectory.id)
+        return trajectories
+
+
+def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) -> Serving:
+    """Serve the engines of `rollouts` as a model called `policy`, beside whatever else they do; `folder` holds its tokenizer.
+
+    A policy without a chat template that can be appended to is served for completions alone; its chat says why.
+
+    Raises:
+        RequestError: the address cannot be listened on.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    renderer, no_chat = _renderer(config.dialect, rollouts.config, tokenizer)
+    recorder = Recorder(policy, config.stage, config.run or f"endpoint-{uuid.uuid4().hex[:8]}")
+    context = rollouts.config.engine.max_model_len or AutoConfig.from_pretrained(folder, local_files_only=True).max_position_embeddings
+    endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, int(context))
+    return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts)
+
+
+def _renderer(name: str, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[ChatRenderer | None, str]:
+    try:
+        dialect = open_dialect(name, config.dialects, tokenizer)
+    except RequestError as error:
+        return None, str(error)
+    if not isinstance(dialect, ChatDialect):
+        return None, f"the dialect {name!r} has no chat template; use /v1/completions, or name another as serving.dialect"
+    return ChatRenderer(dialect), ""

@@ -1,12 +1,11 @@
 """Tools: what a policy may call. A typed function under `tool`, a class with state per trajectory, a tool of an MCP server.
 
-A tool that is called wrongly raises `ToolError`, one that has nothing to give `ToolMiss`: the policy is told, and may try again.
+A tool that is called wrongly raises `ToolError`, one that has nothing to give `ToolMiss`: the policy is shown why, and may try again.
 Anything else that a tool raises is a fault of the tool, and makes the trajectory invalid.
 """
 
-from rl.tools.errors import ToolError, ToolFault, ToolMiss
-from rl.tools.functions import FunctionTool, tool
-from rl.tools.results import ToolResult
+from rl.tools.python_tools import FunctionTool, tool
+from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResult
 from rl.tools.tool import Tool
 
 __all__ = ["FunctionTool", "Tool", "ToolError", "ToolFault", "ToolMiss", "ToolResult", "tool"]

@@ -1,7 +1,7 @@
 """Look at the tools of a file before anything trains with them: `python -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
 
 With the file alone it lists the tools, probes them, and exits with 1 where one is dead. With a tool and its arguments it calls that tool
-once, as a trajectory would, and prints what the policy would see. A request that cannot be met is told in one sentence, exit status 2.
+once, as a trajectory would, and prints what the policy would see. A request that cannot be met is one sentence and exit status 2.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rl.tools.calls import perform
-from rl.tools.errors import ToolFault
+from rl.tools.calls import call_tool, dead_tools
 from rl.tools.file import load_tools, read_tools_file
+from rl.tools.results import ToolFault
 from rl.tools.tool import Tool
-from rl.tools.toolbox import dead_tools
 from warehouse.errors import RequestError
 
 
@@ -27,10 +26,10 @@ def main() -> int:
     parser.add_argument("file", type=Path, help="the TOML file that names the tools")
     parser.add_argument("tool", nargs="?", help="a tool to call")
     parser.add_argument("arguments", nargs="?", default="{}", help="its arguments: an object in JSON, or plain text")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        with _tools(asked.file) as tools:
-            return asyncio.run(_probe(tools) if asked.tool is None else _call(tools, asked.tool, asked.arguments))
+        with _tools(arguments.file) as tools:
+            return asyncio.run(_probe(tools) if arguments.tool is None else _call(tools, arguments.tool, arguments.arguments))
     except RequestError as error:
         print(error, file=sys.stderr)
         return 2
@@ -70,17 +69,17 @@ async def _call(tools: Mapping[str, Tool], name: str, arguments: str) -> int:
         raise RequestError(f"there is no tool {name!r}, only {', '.join(tools)}.")
     opened = await tools[name].open("by hand", seed=0)
     try:
-        call = await perform(tools[name], opened, arguments)
+        call = await call_tool(tools[name], opened, arguments)
     except ToolFault as fault:
         print(fault, file=sys.stderr)
         return 1
     finally:
         await opened.release()
-    if call.shown is None:
+    if call.response is None:
         print(f"Error: {call.refusal}")
         return 0
-    print(call.shown.text)
-    extra = {"reward": call.shown.reward, "figures": dict(call.shown.figures) or None}
+    print(call.response.text)
+    extra = {"reward": call.response.reward, "figures": dict(call.response.figures) or None}
     print(*(f"{key}: {value}" for key, value in extra.items() if value is not None), sep="\n", end="")
     return 0
 

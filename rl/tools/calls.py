@@ -1,35 +1,46 @@
-"""One call of a tool: arguments read, faults tried again where the tool allows it, time taken; and the probe, which is a call too."""
+"""One call of a tool, from its arguments to its result: in a thread or in the event loop, within its time limit, with retries of faults.
+
+A thread of its own for each call, and not one of a pool: a pool of hung threads would hold up the calls of every trajectory. The probe
+that shows whether a tool is alive is a call too.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import inspect
 import json
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from rl.tools.config import CallRules
-from rl.tools.errors import ToolError, ToolFault, ToolMiss, one_line
-from rl.tools.results import Shown, cut_off
+from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off, one_line
 from rl.tools.tool import OpenTool, Tool
 from warehouse.errors import RequestError
 
+T = TypeVar("T")
+S = TypeVar("S")
 PROBE = "probe"
 """The id of the trajectory that a tool is probed for."""
 MAX_BACKOFF_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What came of a call: `shown`, or the `refusal` that the policy is told.
+class CallOutcome:
+    """What came of a call: the `response`, or the `refusal` that the policy is shown.
 
     `arguments` are None where they could not be read. `retries` counts the faults before it went through; `latency_seconds` is the time
-    of all tries and of the pauses between them.
+    of all attempts and of the pauses between them.
     """
 
-    shown: Shown | None
+    response: ToolResponse | None
     refusal: ToolError | ToolMiss | None
     arguments: Mapping[str, Any] | None
     retries: int
@@ -37,40 +48,50 @@ class Call:
 
 
 @dataclass(slots=True)
-class _Tries:
+class _CallInProgress:
     """What is known of a call while it is under way."""
 
     arguments: Mapping[str, Any] | None = None
-    count: int = 0
-    began: float = field(default_factory=time.perf_counter)
+    attempts: int = 0
+    started: float = field(default_factory=time.perf_counter)
 
-    def ended(self, shown: Shown | None, refusal: ToolError | ToolMiss | None) -> Call:
-        return Call(shown, refusal, self.arguments, max(0, self.count - 1), time.perf_counter() - self.began)
+    def outcome(self, response: ToolResponse | None, refusal: ToolError | ToolMiss | None) -> CallOutcome:
+        return CallOutcome(response, refusal, self.arguments, max(0, self.attempts - 1), time.perf_counter() - self.started)
 
 
-async def perform(tool: Tool, opened: OpenTool, arguments: str | Mapping[str, Any]) -> Call:
+async def call_tool(tool: Tool, opened: OpenTool, arguments: str | Mapping[str, Any]) -> CallOutcome:
     """Call a tool that was opened for a trajectory.
 
     Raises:
         ToolFault: where it failed, as often as its rules let it be tried. It names the tool.
         RequestError: where the tool asks for something to be mended.
     """
-    tries = _Tries()
+    call = _CallInProgress()
     try:
-        tries.arguments = tool.read(arguments)
-        return tries.ended(await _until_it_goes_through(tool, opened, tries), None)
+        call.arguments = tool.read(arguments)
+        return call.outcome(await _with_retries(tool, opened, call), None)
     except (ToolError, ToolMiss) as refusal:
-        return tries.ended(None, bounded(refusal, tool.rules))
+        return call.outcome(None, bounded_refusal(refusal, tool.rules))
     except RequestError:
         raise
     except Exception as error:
-        raise ToolFault(_sentence(tool.name, error, tries.count)) from error
+        often = f" {call.attempts} times" if call.attempts > 1 else ""
+        raise ToolFault(f"the tool {tool.name!r} failed{often}: {_reason(error)}") from error
 
 
-def bounded(refusal: ToolError | ToolMiss, rules: CallRules) -> ToolError | ToolMiss:
+def bounded_refusal(refusal: ToolError | ToolMiss, rules: CallRules) -> ToolError | ToolMiss:
     """The same refusal in no more characters than a result may have."""
     text, _ = cut_off(str(refusal), rules.max_characters)
     return ToolError(text) if isinstance(refusal, ToolError) else ToolMiss(text)
+
+
+async def dead_tools(tools: Mapping[str, Tool]) -> tuple[str, ...]:
+    """A sentence for each tool that is dead, which names it; all are asked at once."""
+    answers = await asyncio.gather(*map(check_health, tools.values()), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, ToolFault):
+            raise answer
+    return tuple(str(answer) for answer in answers if answer is not None)
 
 
 async def check_health(tool: Tool) -> None:
@@ -83,17 +104,50 @@ async def check_health(tool: Tool) -> None:
         await tool.examine()
         refusal = None if tool.rules.probe is None else await _probe(tool, tool.rules.probe)
     except Exception as error:
-        reason = str(error) if isinstance(error, ToolFault) else one_line(error)
-        raise ToolFault(f"the tool {tool.name!r} is dead: {reason}") from error
+        raise ToolFault(f"the tool {tool.name!r} is dead: {_reason(error)}") from error
     if refusal is not None:
         probe = json.dumps(tool.rules.probe, ensure_ascii=False)
         raise ToolFault(f"the tool {tool.name!r} is dead: it refused its probe {probe}: {refusal}")
 
 
+async def run(function: Callable[..., Any], values: dict[str, Any], finish: Callable[[Any], T], seconds: float) -> T:
+    """`finish(function(**values))`: both in a thread where the function is a plain one, else both in this loop.
+
+    Raises:
+        ToolTimeout: where it takes longer than `seconds`.
+        ToolFault: where it wants to end the process.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await within(_then(function(**values), finish), seconds)
+    return await within(in_thread(lambda: finish(function(**values))), seconds)
+
+
+async def within(work: Awaitable[T], seconds: float) -> T:
+    """The result of `work`. It is not waited for once its time is over, even where it will not be cancelled."""
+    task = asyncio.ensure_future(_contained(work))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            raise ToolTimeout(f"it took longer than {seconds:g} seconds")
+        if task.cancelled():
+            raise ToolFault("it cancelled itself")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """The result of a function that runs in a thread, in the context of the caller."""
+    future: Future[T] = Future()
+    work = partial(contextvars.copy_context().run, function)
+    threading.Thread(target=_settle, args=(future, work), daemon=True, name="tool").start()
+    return await asyncio.wrap_future(future)
+
+
 async def _probe(tool: Tool, arguments: Mapping[str, Any]) -> ToolError | ToolMiss | None:
     opened = await tool.open(PROBE, seed=0)
     try:
-        await _until_it_goes_through(tool, opened, _Tries(tool.read(arguments)))
+        await _with_retries(tool, opened, _CallInProgress(tool.read(arguments)))
         return None
     except (ToolError, ToolMiss) as refusal:
         return refusal
@@ -101,30 +155,50 @@ async def _probe(tool: Tool, arguments: Mapping[str, Any]) -> ToolError | ToolMi
         await opened.release()
 
 
-async def _until_it_goes_through(tool: Tool, opened: OpenTool, tries: _Tries) -> Shown:
+async def _with_retries(tool: Tool, opened: OpenTool, call: _CallInProgress) -> ToolResponse:
     rules = tool.rules
     if not rules.retries:  # most tools: tenacity's bookkeeping takes as long as a quick call
-        tries.count = 1
-        return await opened.call(tries.arguments or {})
+        call.attempts = 1
+        return await opened.call(call.arguments or {})
     attempts = AsyncRetrying(
-        retry=retry_if_exception(_may_be_tried_again),
+        retry=retry_if_exception(_may_be_retried),
         stop=stop_after_attempt(rules.retries + 1),
         wait=wait_exponential(multiplier=rules.backoff_seconds, max=MAX_BACKOFF_SECONDS),
         reraise=True,
     )
     async for attempt in attempts:
         with attempt:
-            tries.count += 1
-            return await opened.call(tries.arguments or {})
+            call.attempts += 1
+            return await opened.call(call.arguments or {})
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _may_be_tried_again(error: BaseException) -> bool:
+def _may_be_retried(error: BaseException) -> bool:
     """Faults alone: a wrong call would be as wrong again, and a cancelled one is not wanted any more."""
     return isinstance(error, Exception) and not isinstance(error, ToolError | ToolMiss | RequestError)
 
 
-def _sentence(name: str, error: Exception, tries: int) -> str:
-    reason = str(error) if isinstance(error, ToolFault) else one_line(error)
-    often = f" {tries} times" if tries > 1 else ""
-    return f"the tool {name!r} failed{often}: {reason}"
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ToolFault) else one_line(error)
+
+
+def _settle(future: Future[T], function: Callable[[], T]) -> None:
+    future.set_running_or_notify_cancel()
+    try:
+        future.set_result(function())
+    except StopIteration as error:  # no future can hold one: whoever waits would wait for ever
+        future.set_exception(ToolFault(f"it raised {error!r}"))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+async def _contained(work: Awaitable[T]) -> T:
+    """`work`, except that it cannot end the process: asyncio lets these two through its loop."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ToolFault(f"it wanted to end the process: {error!r}") from error
+
+
+async def _then(work: Awaitable[S], finish: Callable[[S], T]) -> T:
+    return finish(await work)

@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rl.tools.results import Bounds
 from warehouse.settings import Section
 
 
@@ -23,11 +22,6 @@ class CallLimits(Section):
     """Longer results are cut off at the right, before they leave the process that the tool runs in."""
     max_image_bytes: PositiveInt = 4_194_304
     """Larger images are a fault."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """How much of a result is shown."""
-        return Bounds(self.max_characters, self.max_image_bytes)
 
 
 class CallRules(CallLimits):
@@ -89,7 +83,7 @@ class ServerConfig(CallLimits):
     probes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Arguments that are known to be good, by the server's names of tools."""
     errors_are_faults: bool = False
-    """The protocol does not tell a wrong call from a broken tool. By default the policy is told of both; this makes both a fault."""
+    """The protocol does not tell a wrong call from a broken tool. By default the policy is shown both; this makes both a fault."""
     start_timeout_seconds: PositiveFloat = 60.0
     """How long it may take to start."""
 

@@ -21,22 +21,22 @@
     headers = { Authorization = "Bearer ${WEB_TOKEN}" }
     prefix = "web_"
 
-Whatever is wrong with it is told before anything runs, in one sentence that names the place.
+Whatever is wrong with it is reported before anything runs, in one sentence that names the place.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from rl.tools.config import ToolsFile
-from rl.tools.server import McpServer
-from rl.tools.source import ToolSource
+from rl.tools.mcp_server import McpServer
+from rl.tools.python_tools import ToolSource
 from rl.tools.tool import Tool
-from rl.tools.toolbox import by_name
 from rl.tools.worker import WorkerTool
 from warehouse.errors import RequestError
 from warehouse.settings import first_error
@@ -56,7 +56,7 @@ class Toolbox:
 
 
 def read_tools_file(path: Path) -> ToolsFile:
-    """What a file says, checked.
+    """The checked configuration in a file.
 
     Raises:
         RequestError: where there is none, or something in it is unknown or wrong.
@@ -96,3 +96,17 @@ def load_tools(path: Path) -> Toolbox:
 def _make(source: ToolSource) -> Tool:
     worker = source.config.worker
     return source.make() if worker is None else WorkerTool(source, worker)
+
+
+def by_name(tools: Iterable[Tool], where: str = "") -> dict[str, Tool]:
+    """Tools by their names.
+
+    Raises:
+        RequestError: where two have the same.
+    """
+    named: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in named:
+            raise RequestError(f"two tools{where} are called {tool.name!r}: rename one, or give its server a prefix.")
+        named[tool.name] = tool
+    return named

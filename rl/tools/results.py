@@ -1,8 +1,9 @@
-"""What a tool gives back, and the bounded form in which it leaves the process that the tool ran in.
+"""What comes of a call: a result in the bounded form in which it leaves the tool's process, or one of the errors that a call may raise.
 
 A tool may return text, anything that JSON can hold, content parts, or a `ToolResult` that adds a reward for the turn and figures.
-`show` makes an observation of it there and then: a result of 100 MB is cut before it travels, and text that is no Unicode
-(half of a surrogate pair) is mended, for no tokenizer would take it.
+`to_response` makes an observation of it there and then: a result of 100 MB is cut before it travels, and text that is no Unicode
+(half of a surrogate pair) is mended, for no tokenizer would take it. The policy is shown a `ToolError` or a `ToolMiss`; a `ToolFault`
+ends the trajectory.
 """
 
 from __future__ import annotations
@@ -21,9 +22,39 @@ from pydantic import BaseModel
 
 from rl.content import ContentPart, ImagePart, TextPart, text_of
 from rl.images import ImageFault, check_count, decode_image
-from rl.tools.errors import ToolImageFault
+from rl.tools.config import CallLimits
 
+MAX_REASON = 500
+"""Characters of a reason that are kept: a tool may raise an error as long as its result."""
 CUT_MARK = " ..."
+
+
+class ToolError(Exception):
+    """The call was wrong; the text says how, to the policy."""
+
+
+class ToolMiss(Exception):
+    """The call was right and there is nothing to give; the text says so, to the policy."""
+
+
+class ToolFault(Exception):
+    """The tool failed, took too long or broke its word; the text names it. It says nothing about the policy."""
+
+
+class ToolTimeout(ToolFault, TimeoutError):
+    """The tool took too long."""
+
+
+class ToolImageFault(ToolFault, ImageFault):
+    """The tool gave an image that cannot be decoded, or one of too many pixels."""
+
+
+def one_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message; for an exception group, those of its first error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}"[:MAX_REASON] if text else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +82,10 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much of a result is shown. What is over `characters` is cut off at the right; more `image_bytes` are refused."""
+class ToolResponse:
+    """A result as the policy will see it: bounded, and of plain types that another process can take. `cut` counts the characters left out.
 
-    characters: int
-    image_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A result as the policy will see it: bounded and plain, fit to travel. `cut` counts the characters that were left out.
-
-    `cut` is a lower bound for JSON, which is spelt no further than it is shown.
+    `cut` is a lower bound for JSON, which is encoded no further than it is shown.
     """
 
     text: str
@@ -72,26 +95,26 @@ class Shown:
     cut: int = 0
 
 
-def show(value: Any, bounds: Bounds) -> Shown:
+def to_response(value: Any, limits: CallLimits) -> ToolResponse:
     """The bounded form of what a tool returned.
 
     Raises:
         TypeError, ValueError: where it is nothing that can be shown.
         ToolImageFault: where an image in it cannot be decoded, or is too large.
     """
-    result = value if isinstance(value, ToolResult) else _result(value)
+    result = value if isinstance(value, ToolResult) else _as_result(value)
     if result.parts:
-        parts, cut = _bounded(result.parts, bounds)
-        return Shown(text_of(parts), parts, result.reward, dict(result.figures), cut)
-    spelt = _spell(result.json, bounds.characters + 1) if result.text is None and result.json is not None else result.text or ""
-    if not isinstance(spelt, str):
-        raise TypeError(f"the text of a ToolResult is a {type(spelt).__name__}")
-    text, cut = cut_off(spelt, bounds.characters)
-    return Shown(text, (), result.reward, dict(result.figures), cut)
+        parts, cut = _bounded(result.parts, limits)
+        return ToolResponse(text_of(parts), parts, result.reward, dict(result.figures), cut)
+    text = _to_json(result.json, limits.max_characters + 1) if result.text is None and result.json is not None else result.text or ""
+    if not isinstance(text, str):
+        raise TypeError(f"the text of a ToolResult is a {type(text).__name__}")
+    text, cut = cut_off(text, limits.max_characters)
+    return ToolResponse(text, (), result.reward, dict(result.figures), cut)
 
 
-def _result(value: Any) -> ToolResult:
-    """What a tool returned, as the `ToolResult` that says the same."""
+def _as_result(value: Any) -> ToolResult:
+    """What a tool returned, as a `ToolResult`."""
     if isinstance(value, str):
         return ToolResult(text=value)
     if isinstance(value, TextPart | ImagePart):
@@ -101,10 +124,10 @@ def _result(value: Any) -> ToolResult:
     return ToolResult(json=value)
 
 
-def _spell(value: Any, characters: int) -> str:
-    """JSON of a value, spelt no further than `characters`."""
+def _to_json(value: Any, characters: int) -> str:
+    """JSON of a value, encoded no further than `characters`."""
     pieces, size = [], 0
-    for piece in json.JSONEncoder(ensure_ascii=False, default=_plain).iterencode(value):
+    for piece in json.JSONEncoder(ensure_ascii=False, default=_jsonable).iterencode(value):
         pieces.append(piece)
         size += len(piece)
         if size >= characters:
@@ -112,7 +135,7 @@ def _spell(value: Any, characters: int) -> str:
     return "".join(pieces)
 
 
-def _plain(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     """What JSON can hold in the place of a value of a known kind; whatever else there is may be endless, and is refused."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
@@ -128,17 +151,17 @@ def _plain(value: Any) -> Any:
 
 
 def cut_off(text: str, characters: int) -> tuple[str, int]:
-    """At most `characters` of a text, and how many were left out."""
+    """At most `characters` of a text, and the number of characters left out."""
     left_out = max(0, len(text) - characters)
     kept = text[: max(0, characters - len(CUT_MARK))] + CUT_MARK if left_out else text
     return kept.encode("utf-8", "replace").decode(), left_out
 
 
-def _bounded(parts: Sequence[ContentPart], bounds: Bounds) -> tuple[tuple[ContentPart, ...], int]:
-    """Parts whose texts together, and whose images together, are within bounds."""
+def _bounded(parts: Sequence[ContentPart], limits: CallLimits) -> tuple[tuple[ContentPart, ...], int]:
+    """Parts whose texts together, and whose images together, are within the limits, and the number of characters left out."""
     kept: list[ContentPart] = []
-    room, cut = bounds.characters, 0
-    _check_images([part for part in parts if isinstance(part, ImagePart)], bounds)
+    room, cut = limits.max_characters, 0
+    _check_images([part for part in parts if isinstance(part, ImagePart)], limits)
     for part in parts:
         if isinstance(part, ImagePart):
             kept.append(part)
@@ -151,10 +174,10 @@ def _bounded(parts: Sequence[ContentPart], bounds: Bounds) -> tuple[tuple[Conten
     return tuple(kept), cut
 
 
-def _check_images(images: Sequence[ImagePart], bounds: Bounds) -> None:
-    """An image that is cut is none, and one that cannot be decoded would break whoever is shown it."""
+def _check_images(images: Sequence[ImagePart], limits: CallLimits) -> None:
+    """Raises `ToolImageFault` for images of too many bytes, too many images, and those that cannot be decoded."""
     try:
-        if sum(len(image.data) for image in images) > bounds.image_bytes:
+        if sum(len(image.data) for image in images) > limits.max_image_bytes:
             raise ImageFault("the images of the result are larger than max_image_bytes")
         check_count(len(images))
         for image in images:

@@ -1,4 +1,4 @@
-"""What a tool is, whatever it is made of: a name, a schema, and something that can be opened for a trajectory and called."""
+"""The interface of tools: a name, a schema of arguments, and something that can be opened for a trajectory and called."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rl.tools.config import CallRules
-from rl.tools.errors import ToolError
-from rl.tools.results import Shown
+from rl.tools.results import ToolError, ToolResponse
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER
-from warehouse.settings import read_options
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -21,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 class OpenTool(Protocol):
     """A tool as one trajectory has it."""
 
-    async def call(self, values: Mapping[str, Any]) -> Shown:
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
         """Call it once. Raises `ToolError`, `ToolMiss`, or anything else for a fault."""
         ...
 
@@ -44,7 +42,7 @@ class Tool(ABC):
         """The tool for one trajectory."""
 
     async def examine(self) -> None:
-        """See whether the tool is alive, beside its probe; raises what is wrong."""
+        """Raises an error where the tool is dead; its probe is a check of its own."""
         return
 
     @property
@@ -87,30 +85,29 @@ class Tool(ABC):
         return required[0] if self.parameters.get("properties", {}).get(required[0], {}).get("type") == "string" else None
 
 
-class Stateless:
-    """A tool without state, open for any trajectory."""
+class StatelessTool(Tool):
+    """A tool that keeps nothing for a trajectory, or shares what it keeps: `open` gives the tool itself."""
+
+    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
+        """Itself."""
+        return self
+
+    @abstractmethod
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
+        """See `OpenTool.call`."""
 
     async def release(self) -> None:
         """Nothing is held."""
 
 
 def check_name(name: str, where: str = "") -> str:
-    """A name that models and servers take for a tool.
+    """`name`, where models and servers allow it for a tool.
 
     Raises:
-        RequestError: where it is none.
+        RequestError: where they do not.
     """
     if name == ANSWER:
         raise RequestError(f"a tool{where} is called {ANSWER!r}, which is the action that ends a trajectory: call it something else.")
     if not _NAME.fullmatch(name):
         raise RequestError(f"a tool{where} is called {name!r}: a name is a letter and up to 63 more letters, digits, _ or -.")
     return name
-
-
-def make_rules(name: str, options: Mapping[str, Any]) -> CallRules:
-    """The rules of the tool called `name`.
-
-    Raises:
-        RequestError: where an option is unknown or wrong.
-    """
-    return read_options(CallRules, options, f"the tool {name!r}")

@@ -1,7 +1,7 @@
 """Heavy tools: each in a Ray actor of its own, registered by name, that the trajectories of all environment workers share.
 
-The actor alone imports the tool's module, so that torch and the device stay there. It is the first environment worker's that asks for
-it; Ray starts it again where it dies, and it is made anew where its owner died with it. The call that was under way is a fault.
+The actor alone imports the tool's module, so that torch and the device stay there. The first environment worker that asks for it owns it.
+Ray starts it again where it dies, and it is made anew where its owner died with it. The call that was under way is a fault.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl.tools.calls import bounded
+from rl.tools.calls import bounded_refusal, in_thread
 from rl.tools.config import CallRules, WorkerConfig
-from rl.tools.errors import ToolError, ToolFault, ToolMiss, ToolTimeout, one_line
-from rl.tools.functions import FunctionTool
-from rl.tools.results import Shown
-from rl.tools.running import in_thread
-from rl.tools.source import ToolSource
-from rl.tools.tool import OpenTool, Stateless, Tool
+from rl.tools.python_tools import FunctionTool, ToolSource
+from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, one_line
+from rl.tools.tool import StatelessTool
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 
@@ -32,8 +29,8 @@ PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false"}
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What a tool says of itself."""
+class ToolDescription:
+    """The description, the schema of the arguments and the rules of a tool."""
 
     description: str
     parameters: dict[str, Any]
@@ -50,19 +47,19 @@ class ToolHost:
         self._places = asyncio.Semaphore(concurrency)
         self._concurrency, self._hung = concurrency, 0
 
-    async def describe(self) -> Described:
-        """What the tool says of itself; the first to ask waits until it is made."""
-        tool = await self._made()
-        return Described(tool.description, dict(tool.parameters), tool.rules)
+    async def describe(self) -> ToolDescription:
+        """The tool's description; the first to ask waits until the tool is made."""
+        tool = await self._ready()
+        return ToolDescription(tool.description, dict(tool.parameters), tool.rules)
 
-    async def call(self, values: dict[str, Any]) -> Shown:
-        """Call the tool when there is a place. What it raises leaves as text: its own kinds of errors may be known here alone."""
-        tool = await self._made()
+    async def call(self, values: dict[str, Any]) -> ToolResponse:
+        """Call the tool when there is a place. Its errors leave as text: their classes may be importable here alone."""
+        tool = await self._ready()
         try:
             async with self._places:
                 return await tool.call(values)
         except (ToolError, ToolMiss) as refusal:
-            raise bounded(refusal, tool.rules) from None
+            raise bounded_refusal(refusal, tool.rules) from None
         except RequestError:
             raise
         except ToolTimeout:
@@ -74,11 +71,11 @@ class ToolHost:
     async def examine(self) -> None:
         """See whether the tool is alive."""
         try:
-            await (await self._made()).examine()
+            await (await self._ready()).examine()
         except Exception as error:
             raise error if isinstance(error, ToolFault) else ToolFault(one_line(error)) from None
 
-    async def _made(self) -> FunctionTool:
+    async def _ready(self) -> FunctionTool:
         async with self._making:
             if self._tool is None:
                 self._tool = await in_thread(self._source.make_shared)
@@ -91,7 +88,7 @@ class ToolHost:
             asyncio.get_running_loop().call_later(EXIT_SECONDS, os._exit, 1)
 
 
-class WorkerTool(Stateless, Tool):
+class WorkerTool(StatelessTool):
     """A tool that runs in a `ToolHost`."""
 
     def __init__(self, source: ToolSource, config: WorkerConfig) -> None:
@@ -105,11 +102,7 @@ class WorkerTool(Stateless, Tool):
         described = self._describe(source.name)
         super().__init__(source.name, described.description, described.parameters, described.rules)
 
-    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
-        """Itself: its worker is shared."""
-        return self
-
-    async def call(self, values: Mapping[str, Any]) -> Shown:
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
         """Call it in its worker."""
         return await self._ask("call", dict(values))
 
@@ -136,7 +129,7 @@ class WorkerTool(Stateless, Tool):
             raise
 
     def _handle(self) -> Any:
-        """The worker; it bears the name of its tool and a digest of what it was made from, so that no other is taken for it."""
+        """The worker, an actor named after its tool and a digest of what the tool is made from, so that no other is taken for it."""
         import ray
 
         if self._worker is None:
@@ -152,7 +145,7 @@ class WorkerTool(Stateless, Tool):
             self._worker = actor.remote(self._source, self._config.concurrency)
         return self._worker
 
-    def _describe(self, name: str) -> Described:
+    def _describe(self, name: str) -> ToolDescription:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -161,7 +154,7 @@ class WorkerTool(Stateless, Tool):
         _check_resources(name, self._config)
         seconds = self._config.start_timeout_seconds
         try:
-            described: Described = self._handle().describe.remote().future().result(seconds)
+            described: ToolDescription = self._handle().describe.remote().future().result(seconds)
             return described
         except TimeoutError as error:
             raise RequestError(
@@ -177,10 +170,10 @@ class WorkerTool(Stateless, Tool):
 
 
 def _check_resources(name: str, config: WorkerConfig) -> None:
-    """A worker that wants more than the whole cluster has would be waited for in vain."""
+    """Raises `RequestError` where a worker wants more than the whole cluster has: it would never start."""
     import ray
 
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     for what, wanted in (("CPU", config.cpus), ("GPU", config.gpus)):
-        if wanted > there.get(what, 0.0):
-            raise RequestError(f"the worker of the tool {name!r} wants {wanted:g} {what}s, and Ray has {there.get(what, 0.0):g}.")
+        if wanted > total.get(what, 0.0):
+            raise RequestError(f"the worker of the tool {name!r} wants {wanted:g} {what}s, and Ray has {total.get(what, 0.0):g}.")

@@ -19,9 +19,9 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.config import CptConfig, RayConfig
-from rl.dialects.plain_text import PlainText
-from rl.policies.examples import EncodedExample, encode_examples
 from rl.policies.policy import load_policy
+from rl.policies.tokenization import EncodedExample, encode_examples
+from rl.renderers.plain_text import PlainText
 from rl.training.base import CHECKPOINTS, OnMetric, TrainResult
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import passes_of, train_on_examples

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 
 from rl.config import RayConfig, SftConfig, SupervisedConfig
-from rl.policies.examples import EncodedExample, encode_examples
 from rl.policies.policy import load_policy
+from rl.policies.tokenization import EncodedExample, encode_examples
 from rl.training.base import (
     OnMetric,
     SFTConfig,

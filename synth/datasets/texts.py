@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rl.dialects.tags import prompt_text
+from rl.renderers.tags import prompt_text
 from synth.datasets.tracing import Sources
 from synth.questions.duplicates import near_duplicates
 from warehouse.datasets_out.dataset import Dataset, Row

@@ -13,8 +13,8 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from rl.dialect import Dialect, ParseError
 from rl.engine import EngineFault, Generation, Sampling
+from rl.renderers.base import Dialect, ParseError
 from synth.has.decisions import Option, Step, describe, option
 from synth.has.rendering import shortened
 from synth.teachers.teacher import Request, Teacher, user

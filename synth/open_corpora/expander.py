@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Step
+from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from synth.open_corpora.config import ExpanderConfig

@@ -2,7 +2,7 @@
 
 A teacher behind a server shows no token ids, so a token is a character here: an id is a code point, and every limit that the loop calls
 tokens is one of characters. Two code points that no text may hold say who speaks, so nothing that a document spells can end a
-message. An action is an optional thought and one call in tags, as in `rl.dialects.tags`; at most four tools: servers take four stops.
+message. An action is an optional thought and one call in tags, as in `rl.renderers.tags`; at most four tools: servers take four stops.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from rl.content import PlacedImage
-from rl.dialect import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from synth.teachers.teacher import Fault, Message, Request, Teacher, ask
 from warehouse.records import Failure, Trajectory
 

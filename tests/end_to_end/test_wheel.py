@@ -15,9 +15,9 @@ import pytest
 from flows.home import Home
 from flows.lakes import open_lake
 from flows.top.state import State, Watcher
-from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy
 from tests.killing import kill_at
+from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse import Lake
 from warehouse.how import how_to_attach
 

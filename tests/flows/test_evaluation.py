@@ -13,16 +13,16 @@ import pytest
 
 from flows.reverification import reverify
 from rl.config import Limits
-from rl.dialects.chat import ChatDialect
-from rl.dialects.templates import ChatTemplate
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environment import Resources
 from rl.environments import game
 from rl.environments.tool_world import environment as tool_world
+from rl.renderers.chat import ChatDialect
+from rl.renderers.chat_template import ChatTemplate
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from synth.tool_worlds.generate import ToolWorldConfig, generate_tasks
-from tests.rl.dialects.templates_of_trl import tokenizer_for
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse import Lake, Task, Trajectory
 
 LIMITS = Limits(max_action_tokens=400, max_observation_tokens=400, max_context_tokens=20_000)

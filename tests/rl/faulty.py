@@ -6,8 +6,8 @@ import asyncio
 import os
 import time
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
+from rl.renderers.base import Action
 from warehouse.records import Task
 
 

@@ -16,7 +16,7 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.tokenization import build_tokenizer
 from rl.policies.vision import load_vision
-from tests.rl.dialects.templates_of_trl import tokenizer_for
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.records import Image
 
 TILE, TOKENS_A_TILE = 32, 4

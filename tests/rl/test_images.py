@@ -14,7 +14,7 @@ from PIL import Image
 
 from rl.environment import FaultKind, kind_of
 from rl.images import FORMATS, MAX_PIXELS, ImageFault, decode_image
-from rl.tools.errors import ToolFault, ToolImageFault
+from rl.tools.results import ToolFault, ToolImageFault
 from tests.rl.hostile_images import png
 
 MIB = 2**10

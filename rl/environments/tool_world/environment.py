@@ -17,10 +17,10 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from eval.answers import exact_match
 from eval.state import EXTRA_WRITES, REFERENCE, STATE, StateVerdict, changes, compare
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Observation, Resources, Step
 from rl.environments.stateful import StatefulEnvironment
 from rl.environments.tool_world.world import Tables, World
+from rl.renderers.base import Action
 from rl.tools import Tool, tool
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry

@@ -18,11 +18,11 @@ from rl.engines.figures import EngineFigures, EngineState, PoolFigures
 from rl.engines.pool import EnginePool
 from rl.engines.replica import bundles
 from rl.hosting.ray_runtime import RayRuntime
-from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy
 from rl.rollouts.rollout import RolloutRequest, Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, wait_until_busy, worst_difference
+from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError
 from warehouse.records import Trajectory
 

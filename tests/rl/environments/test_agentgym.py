@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Response
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, FaultKind, Resources, ToolOutcome
 from rl.environments.agentgym import FORMS, AgentGymEnvironment, Form, create
+from rl.renderers.base import Action
 from tests.rl.http_server import served
 from warehouse.errors import RequestError
 from warehouse.records import Task

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rl.config import EnvironmentPoolConfig, RayConfig
-from rl.dialect import Action
 from rl.environment import BUILT_IN, Resources, find_environment
 from rl.hosting.environment_pool import EnvironmentPool
 from rl.hosting.ray_runtime import RayRuntime
+from rl.renderers.base import Action
 from warehouse.records import Task
 
 PAGE = Path(__file__).parents[3] / "docs" / "environments.md"

@@ -7,9 +7,9 @@ import duckdb
 import pytest
 
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
-from rl.dialect import Action
 from rl.environment import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, find_environment, kind_of
 from rl.hosting.environment_worker import EnvironmentWorker
+from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError

@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium
 import pytest
 
-from rl.dialect import Action
 from rl.environment import Resources, ToolOutcome
 from rl.environments.game import GameEnvironment, create
 from rl.environments.house import HOUSE, House
+from rl.renderers.base import Action
 from warehouse.errors import RequestError
 from warehouse.records import Task
 

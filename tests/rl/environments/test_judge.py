@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, FaultKind, Resources, ToolOutcome
 from rl.environments.judge import JudgeEnvironment, Judgement, create
+from rl.renderers.base import Action
 from rl.scorers.server import read_grade
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.errors import RequestError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eval.sandbox.selftest import isolation
-from rl.dialect import Action
 from rl.environment import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
+from rl.renderers.base import Action
 from warehouse.records import Task
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")

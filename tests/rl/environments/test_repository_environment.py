@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eval.sandbox.selftest import isolation
-from rl.dialect import Action
 from rl.environment import Environment, Resources, Step, ToolOutcome, find_environment
+from rl.renderers.base import Action
 from tests.eval.small_repository import FILES, GOLD, HIDDEN
 from tests.eval.small_repository import TASK as REPAIR
 from warehouse.records import Task

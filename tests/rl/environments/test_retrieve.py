@@ -11,9 +11,9 @@ import httpx
 import pytest
 from fastapi import FastAPI, Response
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, FaultKind, Resources, ToolOutcome
 from rl.environments.retrieve import RetrieveEnvironment, create
+from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
 from rl.retrieval.server import create_app, read_documents
 from tests.rl.conftest import DOCUMENTS

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from eval.state import EXTRA_WRITES, REFERENCE, STATE
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, Resources, Step, ToolOutcome
 from rl.environments.tool_world.environment import WORLDS, ToolWorldEnvironment, create, find_world, tools_of
+from rl.renderers.base import Action
 from synth.tool_worlds.generate import generate_tasks
 from warehouse.errors import RequestError
 from warehouse.records import Task

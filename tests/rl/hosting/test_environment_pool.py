@@ -12,11 +12,11 @@ import pytest
 import ray
 
 from rl.config import EnvironmentPoolConfig, RayConfig
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, FaultKind
 from rl.hosting.environment_pool import EnvironmentPool
 from rl.hosting.health import HealthGate, UnhealthyError, environment, tool
 from rl.hosting.ray_runtime import RayRuntime
+from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.policies.examples import IGNORED_LABEL, encode_examples
-from rl.policies.tokenization import build_tokenizer
+from rl.policies.tokenization import IGNORED_LABEL, build_tokenizer, encode_examples
 from warehouse.records import Example
 
 SEGMENTS = (

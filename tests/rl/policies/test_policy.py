@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
-from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, words_in_pieces
+from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, multi_token_words
 from warehouse.digests import digest_files
 from warehouse.errors import RequestError
 
@@ -47,7 +47,7 @@ def test_default_policy_has_about_a_million_parameters(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_words_and_tags_are_single_tokens() -> None:
     tokenizer = build_tokenizer(TEXTS, 320, WORDS)
-    assert words_in_pieces(tokenizer, WORDS) == []
+    assert multi_token_words(tokenizer, WORDS) == []
     assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == list(range(len(SPECIAL_TOKENS)))
     assert [len(tokenizer.encode(tag)) for tag in TAG_TOKENS] == [1] * len(TAG_TOKENS)
     assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD_TOKEN, END_TOKEN)

@@ -14,7 +14,7 @@ import torch
 from rl.config import PolicyConfig, RolloutConfig, SftConfig
 from rl.images import ImageFault, decode_image
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
-from rl.policies.vision import Vision, load_vision, sees
+from rl.policies.vision import Vision, has_vision, load_vision
 from rl.rollouts.rollout import Rollouts
 from rl.training.supervised import train_sft
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
@@ -50,10 +50,10 @@ def changed(policy: Path, folder: Path, change: Callable[[dict[str, Any]], None]
 
 
 def test_policies_of_text_see_nothing(tiny_policy: Path, policy: Path, tmp_path: Path) -> None:
-    assert (sees(policy), sees(tiny_policy), sees(tmp_path)) == (True, False, False)
+    assert (has_vision(policy), has_vision(tiny_policy), has_vision(tmp_path)) == (True, False, False)
     assert load_vision(tiny_policy) is None
     other = changed(policy, tmp_path / "other", lambda config: config.update(model_type="another"))
-    assert not sees(other) and load_vision(other) is None, "a family that is not known here is shown no images"
+    assert not has_vision(other) and load_vision(other) is None, "a family that is not known here is shown no images"
 
 
 def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from transformers import AutoTokenizer
 from eval.outcome import ExactMatch
 from rl.config import Limits, RolloutConfig
 from rl.content import ImagePart
-from rl.dialect import Action, ActionTurn, ParseError
-from rl.dialects.tags import TagDialect
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environment import Environment, EnvironmentFault, Observation, Step, ToolOutcome
 from rl.environments.search import SearchEnvironment
 from rl.environments.tool_use import ToolEnvironment
+from rl.renderers.base import Action, ActionTurn, ParseError
+from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest, is_older
 from rl.rollouts.loops import AgentLoops

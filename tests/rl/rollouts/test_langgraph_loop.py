@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from rl.config import Limits
-from rl.dialect import Action
-from rl.dialects.chat import ChatDialect
-from rl.dialects.templates import ChatTemplate
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.environment import EnvironmentFault, Observation, Step
 from rl.environments.tool_use import ToolEnvironment
+from rl.renderers.base import Action
+from rl.renderers.chat import ChatDialect
+from rl.renderers.chat_template import ChatTemplate
 from rl.rollouts.agent_loop import RolloutRequest
 from rl.rollouts.langgraph_loop import LangGraphLoop
 from rl.rollouts.loops import LOOPS
 from rl.tools import tool
-from tests.rl.dialects.templates_of_trl import tokenizer_for
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.errors import RequestError
 from warehouse.records import NOT_RUN, Outcome, StopReason, Task, Trajectory
 

@@ -8,12 +8,12 @@ import pytest
 from tokenizers import AddedToken
 
 from rl.config import PolicyConfig, RolloutConfig
-from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.loops import AgentLoops
 from rl.rollouts.rollout import RolloutRequest, Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS, WORDS
-from tests.rl.dialects.templates_of_trl import tokenizer_for
+from tests.rl.policies.logprob_check import max_logprob_difference
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
 

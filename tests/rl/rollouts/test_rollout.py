@@ -10,10 +10,10 @@ import torch
 
 from rl.config import RolloutConfig
 from rl.hosting.health import HealthGate, UnhealthyError
-from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy, save_policy
 from rl.rollouts.rollout import RolloutRequest, Rollouts
 from tests.rl.conftest import TASKS
+from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
 

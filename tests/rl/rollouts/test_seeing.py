@@ -15,19 +15,19 @@ from transformers import AutoTokenizer
 
 from rl.config import RolloutConfig
 from rl.content import collapsed
-from rl.dialect import Cut, Result
-from rl.dialects.chat import ChatDialect
-from rl.dialects.opening import open_dialect
 from rl.engine import EngineFault, Generation, Sampling
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
-from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.vision import load_vision
+from rl.renderers.base import Cut, Result
+from rl.renderers.chat import ChatDialect
+from rl.renderers.registry import open_dialect
 from rl.rollouts.rollout import RolloutRequest, Rollouts
 from rl.tools.file import load_tools
 from rl.training.config import ReinforceConfig
 from rl.training.filters import Collected
+from tests.rl.policies.logprob_check import max_logprob_difference
 from tests.rl.seeing import make_seeing_policy, teach, template
 from tests.rl.seeing_tools import cover
 from warehouse import Image, Lake, Outcome, Task, Trajectory

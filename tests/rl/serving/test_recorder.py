@@ -12,15 +12,15 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from rl.config import ServingConfig
-from rl.dialects.chat import ChatDialect
-from rl.dialects.templates import ChatTemplate
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.renderers.chat import ChatDialect
+from rl.renderers.chat_template import ChatTemplate
+from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Endpoint
 from rl.serving.recorder import Recorder
-from rl.serving.rendering import ChatRenderer
 from rl.serving.server import create_app
-from tests.rl.dialects.templates_of_trl import tokenizer_for
-from tests.rl.serving.test_rendering import SEARCH
+from tests.rl.renderers.templates_of_trl import tokenizer_for
+from tests.rl.serving.test_chat_renderer import SEARCH
 from warehouse.records import Outcome, StopReason, Trajectory
 
 DIALECT = ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1)))

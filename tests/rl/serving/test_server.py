@@ -14,10 +14,10 @@ from openai import BadRequestError, OpenAI
 from tokenizers import AddedToken
 
 from rl.config import PolicyConfig, RolloutConfig, ServingConfig
-from rl.policies.logprob_check import max_logprob_difference
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.rollout import RolloutRequest, Rollouts
-from rl.serving.session import Serving, serve
+from rl.serving.server import Serving, serve
+from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError
 from warehouse.records import Task, Trajectory
 

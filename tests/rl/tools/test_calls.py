@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from rl.tools import Tool, ToolError, ToolFault, ToolMiss, tool
-from rl.tools.calls import Call, check_health, perform
+from rl.tools.calls import CallOutcome, call_tool, check_health, dead_tools
 from rl.tools.config import CallRules
-from rl.tools.functions import FunctionTool
-from rl.tools.toolbox import by_name, dead_tools
+from rl.tools.file import by_name
+from rl.tools.python_tools import FunctionTool
 from tests.rl.tools.examples import HOSTILE, lie, lie_slowly, look_up, over, repeat, shout
 from warehouse.errors import RequestError
 
 QUICK = CallRules(timeout_seconds=0.5)
 
 
-async def call(called: Tool, arguments: Any) -> Call:
-    return await perform(called, await called.open("t", 0), arguments)
+async def call(called: Tool, arguments: Any) -> CallOutcome:
+    return await call_tool(called, await called.open("t", 0), arguments)
 
 
 async def text_of(called: Tool, arguments: Any) -> str:
-    shown = (await call(called, arguments)).shown
+    shown = (await call(called, arguments)).response
     assert shown is not None
     return shown.text
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rl.dialect import Action
 from rl.environment import Environment, EnvironmentFault, Resources, ToolOutcome, find_environment
+from rl.renderers.base import Action
 from rl.tools.file import load_tools
 from warehouse.errors import RequestError
 from warehouse.records import Task

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.content import ImagePart, TextPart
-from rl.tools.results import CUT_MARK, Bounds, Shown, ToolResult, show
+from rl.tools.config import CallLimits
+from rl.tools.results import CUT_MARK, ToolResponse, ToolResult, to_response
 from tests.rl.tools.examples import PNG, give
 
-BOUNDS = Bounds(characters=100, image_bytes=2000)
+LIMITS = CallLimits(max_characters=100, max_image_bytes=2000)
 
 
 @pytest.mark.parametrize(
@@ -29,12 +30,12 @@ BOUNDS = Bounds(characters=100, image_bytes=2000)
     ],
 )
 def test_results_of_every_kind_are_shown(what: str, text: str) -> None:
-    assert show(give(what), BOUNDS).text == text
+    assert to_response(give(what), LIMITS).text == text
 
 
 def test_parts_reward_and_figures_are_kept() -> None:
-    assert show(give("parts"), BOUNDS).parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
-    assert show(give("reward"), BOUNDS) == Shown("well done", reward=0.5, figures={"seconds": 0.1})
+    assert to_response(give("parts"), LIMITS).parts == (TextPart("see:"), ImagePart(PNG, "image/png"))
+    assert to_response(give("reward"), LIMITS) == ToolResponse("well done", reward=0.5, figures={"seconds": 0.1})
 
 
 def test_a_dataclass_and_a_model_are_json() -> None:
@@ -42,15 +43,15 @@ def test_a_dataclass_and_a_model_are_json() -> None:
     class Point:
         x: int
 
-    assert show([Point(3)], BOUNDS).text == '[{"x": 3}]'
+    assert to_response([Point(3)], LIMITS).text == '[{"x": 3}]'
 
 
 def test_what_is_too_long_is_cut_at_the_right_with_a_mark() -> None:
-    shown = show("x" * 250, BOUNDS)
+    shown = to_response("x" * 250, LIMITS)
     assert shown.text == "x" * 96 + CUT_MARK
     assert shown.cut == 150
-    assert len(show(give("much json"), BOUNDS).text) == 100
-    parts = show([TextPart("x" * 70), TextPart("y" * 70), TextPart("z")], BOUNDS)
+    assert len(to_response(give("much json"), LIMITS).text) == 100
+    parts = to_response([TextPart("x" * 70), TextPart("y" * 70), TextPart("z")], LIMITS)
     assert parts.parts == (TextPart("x" * 70), TextPart("y" * 26 + CUT_MARK), TextPart(CUT_MARK))
 
 
@@ -68,7 +69,7 @@ def test_what_is_too_long_is_cut_at_the_right_with_a_mark() -> None:
 )
 def test_what_cannot_be_shown_is_refused(what: str, reason: str) -> None:
     with pytest.raises((TypeError, ValueError), match=reason):
-        show(give(what), BOUNDS)
+        to_response(give(what), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,8 @@ ANYTHING = st.recursive(
 @pytest.mark.slow
 def test_whatever_is_returned_is_bounded_text_or_refused(value: Any) -> None:
     try:
-        shown = show(value, BOUNDS)
+        shown = to_response(value, LIMITS)
     except (TypeError, ValueError):
         return
-    assert len(shown.text) <= BOUNDS.characters
+    assert len(shown.text) <= LIMITS.characters
     shown.text.encode()

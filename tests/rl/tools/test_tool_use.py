@@ -10,12 +10,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from rl.content import ImagePart, TextPart
-from rl.dialect import Action, Cut
-from rl.dialects.tags import TagDialect
 from rl.environment import EnvironmentFault, Step, ToolOutcome
 from rl.environments.tool_use import ToolEnvironment
+from rl.renderers.base import Action, Cut
+from rl.renderers.tags import TagDialect
 from rl.tools.config import CallRules
-from rl.tools.functions import FunctionTool
+from rl.tools.python_tools import FunctionTool
 from tests.rl.tools.examples import HOSTILE, LIES, PNG, give, lie, repeat
 
 QUICK = CallRules(timeout_seconds=0.5, max_characters=1000)

@@ -14,10 +14,10 @@ import ray
 from rl.config import RayConfig
 from rl.hosting.ray_runtime import RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
-from rl.tools.calls import Call, check_health, perform
+from rl.tools.calls import CallOutcome, call_tool, check_health
 from rl.tools.config import ToolConfig
 from rl.tools.file import load_tools
-from rl.tools.source import ToolSource
+from rl.tools.python_tools import ToolSource
 from rl.tools.worker import WorkerTool
 from warehouse.errors import RequestError
 
@@ -43,12 +43,12 @@ def model(name: str, options: dict[str, Any] | None = None, **worker: Any) -> Wo
     return worker_tool(name, config, **worker)
 
 
-async def call(tool: Tool, arguments: Any) -> Call:
-    return await perform(tool, await tool.open("t", 0), arguments)
+async def call(tool: Tool, arguments: Any) -> CallOutcome:
+    return await call_tool(tool, await tool.open("t", 0), arguments)
 
 
 async def answer_of(tool: Tool, request: str) -> str:
-    shown = (await call(tool, request)).shown
+    shown = (await call(tool, request)).response
     assert shown is not None
     return shown.text
 
@@ -113,8 +113,8 @@ async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
 async def test_retries_reach_the_worker_that_was_started_again(tmp_path: Path) -> None:
     tool = worker_tool("patient", {"function": "examples.py:die_once", "retries": 5, "backoff_seconds": 1})
     done = await call(tool, str(tmp_path / "died"))
-    assert done.shown is not None
-    assert done.shown.text == "alive"
+    assert done.response is not None
+    assert done.response.text == "alive"
     assert done.retries > 0
 
 
@@ -122,8 +122,8 @@ async def test_a_large_result_is_cut_in_the_worker() -> None:
     tool = worker_tool("liar", {"function": "examples.py:lie", "max_characters": 1000})
     clock = time.perf_counter()
     done = await call(tool, "100 MB")
-    assert done.shown is not None
-    assert (len(done.shown.text), done.shown.cut) == (1000, 10**8 - 1000)
+    assert done.response is not None
+    assert (len(done.response.text), done.response.cut) == (1000, 10**8 - 1000)
     assert len(str((await call(tool, "refuse at length")).refusal)) == 1000
     assert time.perf_counter() - clock < 5.0
 

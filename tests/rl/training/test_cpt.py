@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from rl.config import CptConfig, PolicyConfig
-from rl.policies.examples import IGNORED_LABEL, EncodedExample, encode_examples
 from rl.policies.policy import create_policy, load_policy
+from rl.policies.tokenization import IGNORED_LABEL, EncodedExample, encode_examples
 from rl.training.base import last_checkpoint
 from rl.training.cpt import train_cpt
 from rl.training.optimizers import split_parameters

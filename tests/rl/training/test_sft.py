@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.config import PolicyConfig, SftConfig
-from rl.policies.examples import IGNORED_LABEL, encode_examples
 from rl.policies.policy import create_policy, load_policy
+from rl.policies.tokenization import IGNORED_LABEL, encode_examples
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import train_sft
 from warehouse.records import Example

@@ -12,9 +12,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rl.config import EngineConfig, PolicyConfig, RayConfig
-from rl.dialect import Action
-from rl.dialects.tags import TagDialect
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.renderers.base import Action
+from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of
 from synth.has.model_proposers import PolicyProposer
 from synth.has.records import HasConfig, build_has

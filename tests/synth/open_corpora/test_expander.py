@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rl.dialect import Action, ActionTurn, Cut, ParseError, Result
+from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Result
 from rl.retrieval.search import SearchIndex
 from synth.open_corpora.config import ExpanderConfig
 from synth.open_corpora.expander import SYSTEM, Expansion, expand

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from rl.dialect import Cut
-from rl.dialects.tags import TagDialect
-from rl.policies.examples import encode_examples
+from rl.policies.tokenization import encode_examples
+from rl.renderers.base import Cut
+from rl.renderers.tags import TagDialect
 from synth.fas.memory import remember, required_knowledge
 from synth.fas.plans import Misalignment, Plan, misalignment, propose
 from synth.fas.reasoning import FasConfig, build_fas, draft, refine

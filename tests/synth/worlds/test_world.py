@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from rl.policies.tokenization import words_in_pieces
+from rl.policies.tokenization import multi_token_words
 from synth.worlds.names import TWO_WORD_LIMIT, make_names, split_of_name
 from synth.worlds.schema import RELATIONS, TYPE_SHARES
 from synth.worlds.words import NAME_WORDS
@@ -77,7 +77,7 @@ def test_a_world_follows_from_its_configuration_split_and_seed() -> None:
 
 
 def test_words_of_the_world_are_single_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert words_in_pieces(tokenizer, world_words()) == []
+    assert multi_token_words(tokenizer, world_words()) == []
 
 
 @pytest.mark.parametrize("wrong", [{"entities": 99}, {"entities": 1_000_001}, {"prose_variety": 4}, {"colour": 1}])

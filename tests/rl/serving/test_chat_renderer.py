@@ -6,11 +6,11 @@ from datetime import date
 
 import pytest
 
-from rl.dialects.chat import ChatDialect
-from rl.dialects.templates import ChatTemplate
+from rl.renderers.chat import ChatDialect
+from rl.renderers.chat_template import ChatTemplate
+from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.protocol import ChatMessage, Refused
-from rl.serving.rendering import ChatRenderer
-from tests.rl.dialects.templates_of_trl import tokenizer_for
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 
 TEMPLATES = ("qwen2_5", "qwen3_training", "qwen3_instruct_2507", "llama3_1", "glm4moe_training", "qwen3_5_nothink_training")
 SEARCH = {

@@ -8,13 +8,13 @@ from itertools import chain
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from rl.dialect import Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
-from rl.dialects.plain_text import PlainText
+from rl.policies.tokenization import TAGS
+from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
+from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
 
 CALL_TAGS = ("search", "answer", "code")
 """The tags that end an action; the tag is the tool's name."""
-TAGS = ("question", "think", "information", *CALL_TAGS)
 _AROUND = 2
 """Tokens of the tags around an observation."""
 
@@ -22,7 +22,7 @@ _AROUND = 2
 class TagDialect:
     """`<think> ...</think><search> ...</search>`: an optional thought and exactly one call, which its closing tag ends.
 
-    Text inside a tag begins with one space. What tools there are is not told: a tag is the name of its tool.
+    Text inside a tag begins with one space. The prompt does not list the tools: a tag is the name of its tool.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -89,17 +89,6 @@ class TagDialect:
         return int(token_id)
 
 
-def action_text(action: Action, think: str | None = None) -> str:
-    """An action as text."""
-    thought = "" if think is None else f"<think> {think}</think>"
-    return f"{thought}<{action.tool}> {action.arguments}</{action.tool}>"
-
-
 def prompt_text(question: str) -> str:
     """A prompt as text."""
     return f"<question> {question}</question>"
-
-
-def observation_text(text: str) -> str:
-    """An observation as text."""
-    return f"<information> {text}</information>"

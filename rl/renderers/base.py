@@ -1,8 +1,8 @@
-"""What a dialect is: how prompts, actions and observations stand in tokens.
+"""The interface of dialects: how prompts, actions and observations stand in tokens.
 
-A dialect turns a question into a prompt, says where an action ends, reads the action, and encodes what comes back. Text that the
+A dialect turns a question into a prompt, says where an action ends, parses the action, and encodes what comes back. Text that the
 policy did not write never becomes a control token: a document that spells `</information>` or `<|im_end|>` puts the letters into
-the context and not the token. The dialects themselves are in `rl/dialects`.
+the context and not the token. The dialects themselves are the other modules of `rl/renderers`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ActionTurn:
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
-    """Why an action could not be read, in words that the policy is shown."""
+    """Why an action could not be parsed, in words that the policy is shown."""
 
     reason: str
 
@@ -85,7 +85,7 @@ class Dialect(Protocol):
         ...
 
     def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
-        """Read an action. Never raises for what a policy may sample."""
+        """Parse an action. Never raises for what a policy may sample."""
         ...
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class TakesImages(Protocol):
         ...
 
     def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
-        """`Dialect.reply_ids`, with the images among them. The cut is of the texts; an image stands whole.
+        """`Dialect.reply_ids`, with the images among them. The cut is of the texts; images are not cut.
 
         Raises:
             ContentRefused: where a result holds an image and the policy takes none.
@@ -121,7 +121,7 @@ class TakesImages(Protocol):
 
 
 def holds_image(result: Result) -> bool:
-    """Whether there is an image in a result."""
+    """Whether a result holds an image."""
     return any(isinstance(part, ImagePart) for part in result.parts)
 
 

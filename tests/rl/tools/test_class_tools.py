@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rl.dialect import Action
 from rl.environment import EnvironmentFault, ToolOutcome
 from rl.environments.tool_use import ToolEnvironment
+from rl.renderers.base import Action
 from rl.tools import ToolFault
 from rl.tools.calls import check_health
-from rl.tools.classes import ClassTool, SharedTool
 from rl.tools.config import CallRules
+from rl.tools.python_tools import ClassTool, SharedTool
 from tests.rl.tools.examples import Model, Notebook
 from warehouse.errors import RequestError
 from warehouse.records import Task

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from rl.tools import ToolError, tool
-from rl.tools.signatures import read_signature
+from rl.tools.arguments import read_signature
 from tests.rl.tools.examples import repeat
 from warehouse.errors import RequestError
 

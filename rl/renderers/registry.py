@@ -9,18 +9,17 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from rl.config import DialectConfig
-from rl.dialect import Dialect
-from rl.dialects.chat import ChatDialect
-from rl.dialects.proof import prove
-from rl.dialects.tags import TagDialect
-from rl.dialects.templates import ChatTemplate
 from rl.policies.vision import Vision
+from rl.renderers.base import Dialect
+from rl.renderers.chat import ChatDialect, prove
+from rl.renderers.chat_template import ChatTemplate
+from rl.renderers.tags import TagDialect
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 
 BUILT_IN = {"tags": DialectConfig(kind="tags"), "chat": DialectConfig(kind="chat")}
 DIALECTS = Registry(
-    "kind of dialect", {"tags": "rl.dialects.tags:TagDialect", "chat": "rl.dialects.chat:ChatDialect"}, "agent_flywheel.dialects"
+    "kind of dialect", {"tags": "rl.renderers.tags:TagDialect", "chat": "rl.renderers.chat:ChatDialect"}, "agent_flywheel.dialects"
 )
 DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
 

@@ -1,7 +1,7 @@
-"""How families of models write calls: one reader a form, text in, an action or the reason why there is none out.
+"""How families of models write calls: a parser for each format, which returns an action or the reason why there is none.
 
-Which form a policy has is found by rendering a call with its own chat template and seeing which reader gives it back. A message without
-a call is the answer. Readers work in time linear in the text and raise nothing, whatever it is.
+Which format a policy has is found by rendering a call with its own chat template and trying which parser gives it back. A message without
+a call is the answer. Parsers take time linear in the text and raise nothing, whatever it is.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rl.dialect import Action, ActionTurn, ParseError
+from rl.renderers.base import Action, ActionTurn, ParseError
 from warehouse.records import ANSWER
 
-Reader = Callable[[str], ActionTurn | ParseError]
+ToolParser = Callable[[str], ActionTurn | ParseError]
 
 _THOUGHT_END = "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
@@ -22,22 +22,22 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
 
 
-def read_json_in_tags(text: str) -> ActionTurn | ParseError:
+def parse_json_in_tags(text: str) -> ActionTurn | ParseError:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one or several: Hermes, Qwen2.5, Qwen3."""
-    return _read_in_tags(text, lambda inside: _from_json(inside, "arguments"))
+    return _parse_in_tags(text, lambda inside: _from_json(inside, "arguments"))
 
 
-def read_functions_in_tags(text: str) -> ActionTurn | ParseError:
+def parse_functions_in_tags(text: str) -> ActionTurn | ParseError:
     """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3.5, Nemotron 3."""
-    return _read_in_tags(text, _from_function)
+    return _parse_in_tags(text, _from_function)
 
 
-def read_pairs_in_tags(text: str) -> ActionTurn | ParseError:
+def parse_pairs_in_tags(text: str) -> ActionTurn | ParseError:
     """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5."""
-    return _read_in_tags(text, _from_pairs)
+    return _parse_in_tags(text, _from_pairs)
 
 
-def read_bare_json(text: str) -> ActionTurn | ParseError:
+def parse_bare_json(text: str) -> ActionTurn | ParseError:
     """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2."""
     if not text.lstrip().startswith("{"):
         return _answer(text, None)
@@ -45,19 +45,19 @@ def read_bare_json(text: str) -> ActionTurn | ParseError:
     return call if isinstance(call, ParseError) else ActionTurn((call,))
 
 
-READERS: dict[str, Reader] = {
-    "json_in_tags": read_json_in_tags,
-    "functions_in_tags": read_functions_in_tags,
-    "pairs_in_tags": read_pairs_in_tags,
-    "bare_json": read_bare_json,
+TOOL_PARSERS: dict[str, ToolParser] = {
+    "json_in_tags": parse_json_in_tags,
+    "functions_in_tags": parse_functions_in_tags,
+    "pairs_in_tags": parse_pairs_in_tags,
+    "bare_json": parse_bare_json,
 }
-"""Every form, by its name."""
+"""Every format, by its name."""
 
 
-def _read_in_tags(text: str, read: Callable[[str], Action | ParseError]) -> ActionTurn | ParseError:
+def _parse_in_tags(text: str, parse: Callable[[str], Action | ParseError]) -> ActionTurn | ParseError:
     """An optional thought, an optional text, then calls in tags and nothing behind them."""
     think, rest = _split_thought(text)
-    said, opened, inside = rest.partition(_CALL)
+    spoken, opened, inside = rest.partition(_CALL)
     if not opened:
         return ParseError(f"{_CALL_END} without {_CALL}") if _CALL_END in rest else _answer(rest, think)
     calls: list[Action] = []
@@ -67,11 +67,11 @@ def _read_in_tags(text: str, read: Callable[[str], Action | ParseError]) -> Acti
             return ParseError(f"{_CALL} was not closed")
         if after.strip():
             return ParseError("there is text behind a call")
-        call = read(body)
+        call = parse(body)
         if isinstance(call, ParseError):
             return call
         calls.append(call)
-    return ActionTurn(tuple(calls), think if think is not None else said.strip() or None)
+    return ActionTurn(tuple(calls), think if think is not None else spoken.strip() or None)
 
 
 def _split_thought(text: str) -> tuple[str | None, str]:

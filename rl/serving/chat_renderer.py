@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl.dialect import Action, ParseError, Schema
-from rl.dialects.chat import ChatDialect
-from rl.dialects.layout import ARGUMENT_NAME
-from rl.dialects.templates import Filter, Message, TemplateRefused, slot
+from rl.renderers.base import ParseError, Schema
+from rl.renderers.chat import ChatDialect
+from rl.renderers.chat_template import PROBE_TEXT, Filter, Message, TemplateRefused, slot
+from rl.renderers.layout import ARGUMENT_NAME, call_id, tool_call
 from rl.serving.protocol import ChatMessage, Refused
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER
@@ -20,8 +20,6 @@ from warehouse.records import ANSWER
 _NAMES, _ARGUMENTS = 1_000_000, 2_000_000
 """Numbers of the slots of the reply; those below are of the messages' contents, in their order."""
 _ASKED: Message = {"role": "user", "content": "a"}
-_PROBE = ' "a"\\\n<b> & é\t'
-"""A text that shows what a template does to texts: it begins and ends with blanks, and holds a quote, a backslash and a line break."""
 _ROLES = {"developer": "system"}
 
 
@@ -31,7 +29,7 @@ class ChatRenderer:
     def __init__(self, dialect: ChatDialect) -> None:
         self.dialect = dialect
         self._template = dialect.template
-        self._filters: dict[str, Filter] = {"user": dialect.layout.question, "tool": dialect.layout.result}
+        self._filters: dict[str, Filter] = {"user": dialect.layout.question_filter, "tool": dialect.layout.result_filter}
 
     def prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Schema]) -> tuple[int, ...]:
         """The ids of a whole conversation, up to where the policy speaks.
@@ -60,7 +58,7 @@ class ChatRenderer:
         shaped = [self._shaped(number, message, names) for number, message in enumerate(messages)]
         place = len(before)
         # Even an empty reply has its place: what follows is found by it.
-        shaped[place] = _calling(reply) if reply.calls else {"role": "assistant", "content": slot(place)}
+        shaped[place] = _reply_message(reply) if reply.calls else {"role": "assistant", "content": slot(place)}
         mark = _ARGUMENTS + len(reply.calls) - 1 if reply.calls else place
         texts = self._texts(messages, place + 1) | {_NAMES + number: call.function.name for number, call in enumerate(reply.calls)}
         try:
@@ -85,7 +83,7 @@ class ChatRenderer:
             return ChatMessage(role="assistant", content=text), None
         if turn.calls[0].tool == ANSWER:
             return ChatMessage(role="assistant", content=turn.calls[0].arguments), turn.think
-        calls = [_call(first_call + number, action) for number, action in enumerate(turn.calls)]
+        calls = [tool_call(call_id(first_call + number), action.tool, action.arguments) for number, action in enumerate(turn.calls)]
         return ChatMessage.model_validate({"role": "assistant", "tool_calls": calls}), turn.think
 
     def _encoded(self, shaped: Sequence[Message], texts: Mapping[int, str], tools: Sequence[Schema]) -> tuple[int, ...]:
@@ -101,9 +99,7 @@ class ChatRenderer:
         """A message as templates take it, its text in a slot; `names` are the slots of the names of answered calls."""
         shaped: dict[str, Any] = {"role": _ROLES.get(message.role, message.role), "content": slot(number) if message.text else ""}
         if message.calls:
-            shaped["tool_calls"] = [
-                _as_template(call.id, call.function.name, _arguments(call.function.arguments)) for call in message.calls
-            ]
+            shaped["tool_calls"] = [tool_call(call.id, call.function.name, _arguments(call.function.arguments)) for call in message.calls]
         if message.role == "tool":
             shaped |= {"content": slot(number), "tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id or "", "tool")}
         return shaped
@@ -116,41 +112,32 @@ class ChatRenderer:
         role = _ROLES.get(role, role)
         if role not in self._filters:
             try:
-                self._filters[role] = self._found_filter(role)
+                self._filters[role] = self._find_filter(role)
             except TemplateRefused as error:
                 raise Refused(f"the policy's chat template cannot be used with messages of role {role}: {error}") from error
         return self._filters[role]
 
-    def _found_filter(self, role: str) -> Filter:
-        """What the template does to texts of `role` where neither the question nor a result stands: nothing, or cutting off blanks."""
-        framed, shown = (self._template.render(_around(role, text), [], generate=True) for text in (slot(0), _PROBE))
+    def _find_filter(self, role: str) -> Filter:
+        """The template's filter of texts of `role` where neither the question nor a result stands: none, or one that strips them."""
+        framed, shown = (self._template.render(_conversation_with(role, text), [], generate=True) for text in (slot(0), PROBE_TEXT))
         for candidate in (str, str.strip):
-            if shown == framed.replace(slot(0), candidate(_PROBE)):
+            if shown == framed.replace(slot(0), candidate(PROBE_TEXT)):
                 return candidate
         raise TemplateRefused("it changes their text in a way that cannot be followed")
 
 
-def _around(role: str, text: str) -> list[Message]:
+def _conversation_with(role: str, text: str) -> list[Message]:
     """A conversation with a message of `role`."""
     message: Message = {"role": role, "content": text}
     return [message, _ASKED] if role == "system" else [_ASKED, message, _ASKED]
 
 
-def _calling(reply: ChatMessage) -> dict[str, Any]:
+def _reply_message(reply: ChatMessage) -> dict[str, Any]:
     """The policy's own message of calls with nothing of its text in it: what was sampled stands there already."""
     calls = [
-        _as_template(call.id, slot(_NAMES + number), {ARGUMENT_NAME: slot(_ARGUMENTS + number)}) for number, call in enumerate(reply.calls)
+        tool_call(call.id, slot(_NAMES + number), {ARGUMENT_NAME: slot(_ARGUMENTS + number)}) for number, call in enumerate(reply.calls)
     ]
     return {"role": "assistant", "content": "", "tool_calls": calls}
-
-
-def _as_template(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _call(number: int, action: Action) -> dict[str, Any]:
-    # Some templates demand ids of nine letters and digits.
-    return _as_template(f"call{number:05d}", action.tool, action.arguments)
 
 
 def _arguments(text: str) -> Any:

@@ -32,7 +32,7 @@ class Session:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.retired = False
-        self.users = 0
+        self._users = 0
         self._over = asyncio.Event()
         self._holder: asyncio.Task[None] | None = None
 
@@ -55,10 +55,19 @@ class Session:
         if self._holder is not None:
             await asyncio.wait({self._holder})
 
-    def release_if_unused(self) -> None:
-        """Close it, where it is retired and nobody uses it."""
-        if self.retired and not self.users:
-            self._over.set()
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Client]:
+        """The client for one call. Any error but that of a wrong call retires the session, which closes when nobody uses it any more."""
+        self._users += 1
+        try:
+            yield self.client
+        except BaseException as error:
+            self.retired |= getattr(error, "code", None) != INVALID_PARAMS
+            raise
+        finally:
+            self._users -= 1
+            if self.retired and not self._users:
+                self._over.set()
 
     async def _hold(self, ready: asyncio.Future[None]) -> None:
         try:
@@ -68,24 +77,7 @@ class Session:
         except Exception as error:
             if not ready.done():
                 ready.set_exception(error)
-            # Otherwise it is how a server that died leaves; whoever called it was told already.
-
-
-class Use:
-    """A call on a session; one that ends in an error retires it."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def __aenter__(self) -> Client:
-        self._session.users += 1
-        return self._session.client
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._session.users -= 1
-        wrong_call = getattr(error, "code", None) == INVALID_PARAMS
-        self._session.retired |= error is not None and not wrong_call
-        self._session.release_if_unused()
+            # Otherwise a server died: the call that was under way has raised its own error.
 
 
 def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], Client]:

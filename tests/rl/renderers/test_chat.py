@@ -16,20 +16,19 @@ from benchmarks.fuzz_dialects import dialects, fuzz
 from eval.outcome import ExactMatch
 from rl.config import DialectConfig, Limits
 from rl.content import ImagePart
-from rl.dialect import Action, ActionTurn, ContentRefused, Cut, ParseError, Result
-from rl.dialects.chat import ChatDialect
-from rl.dialects.layout import PROBE_TOOL
-from rl.dialects.opening import open_dialect
-from rl.dialects.proof import prove
-from rl.dialects.templates import ChatTemplate
 from rl.environment import Observation, Step, ToolOutcome
 from rl.environments.search import SearchEnvironment
+from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, ParseError, Result
+from rl.renderers.chat import ChatDialect, prove
+from rl.renderers.chat_template import ChatTemplate
+from rl.renderers.layout import PROBE_TOOL
+from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.training.batches import rows_of
 from tests.rl.conftest import DOCUMENTS
-from tests.rl.dialects.random_policy import RandomPolicy
-from tests.rl.dialects.templates_of_trl import names, tokenizer_for
+from tests.rl.renderers.random_policy import RandomPolicy
+from tests.rl.renderers.templates_of_trl import names, tokenizer_for
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Outcome, StopReason, Task
@@ -84,8 +83,8 @@ def calling(dialect: ChatDialect, *queries: str) -> tuple[int, ...]:
     before = [{"role": "user", "content": "a"}]
     messages = [*before, {"role": "assistant", "content": "", "tool_calls": asked}]
     messages += [{"role": "tool", "name": "search", "content": "b"} for _ in queries]
-    start = dialect.template.whole(before, [PROBE_TOOL], generate=True)
-    ids = dialect.template.whole(messages, [PROBE_TOOL], generate=True)[len(start) :]
+    start = dialect.template.tokenize(before, [PROBE_TOOL], generate=True)
+    ids = dialect.template.tokenize(messages, [PROBE_TOOL], generate=True)[len(start) :]
     return ids[: next(number for number, token in enumerate(ids) if token in dialect.stop_token_ids) + 1]
 
 
@@ -95,7 +94,7 @@ def answering(dialect: ChatDialect, text: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(("form", "name"), [(form, name) for form, listed in ACCEPTED.items() for name in listed])
 def test_these_templates_can_be_appended_to(form: str, name: str) -> None:
-    assert proven(name).layout.form == form
+    assert proven(name).layout.call_format == form
 
 
 @pytest.mark.parametrize(("reason", "name"), [(reason, name) for reason, listed in REFUSED.items() for name in listed])
@@ -154,7 +153,7 @@ def test_whatever_tools_return_the_ids_are_those_of_the_whole_rendering(name: st
     if name == "qwen3_5_think":
         messages[1]["reasoning_content"] = "I look."
     context = dialect.prompt_ids(f"{text}?", tools=[PROBE_TOOL])
-    whole = dialect.template.whole(messages, [PROBE_TOOL], generate=True)
+    whole = dialect.template.tokenize(messages, [PROBE_TOOL], generate=True)
     assert whole[: len(context)] == context
     rest = whole[len(context) :]
     action = rest[: next(number for number, token in enumerate(rest) if token in dialect.stop_token_ids) + 1]
@@ -211,7 +210,7 @@ def test_calls_and_answers_are_read(name: str) -> None:
     dialect = proven(name)
     assert dialect.parse(calling(dialect, "Amber")) == ActionTurn((Action("search", '{"query": "Amber"}'),))
     assert dialect.parse(answering(dialect, " Green Lake\n")) == ActionTurn((Action(ANSWER, "Green Lake"),))
-    if dialect.layout.several:
+    if dialect.layout.parallel_calls:
         turn = dialect.parse(calling(dialect, "a", "b"))
         assert isinstance(turn, ActionTurn)
         assert [call.arguments for call in turn.calls] == ['{"query": "a"}', '{"query": "b"}']
@@ -259,7 +258,7 @@ def test_a_message_that_was_not_ended_is_no_answer_and_is_ended_before_the_corre
 
 def test_only_one_call_where_the_template_takes_only_one() -> None:
     dialect = proven("llama3_1")
-    assert not dialect.layout.several
+    assert not dialect.layout.parallel_calls
     two = '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}'
     assert isinstance(dialect.parse(answering(dialect, two)), ParseError)
 

@@ -15,19 +15,26 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl.tools.blocks import read_result
+from rl.tools.arguments import ArgumentsSchema
+from rl.tools.calls import within
 from rl.tools.config import CallRules, ServerConfig
-from rl.tools.errors import ToolError, ToolFault, ToolTimeout, one_line
-from rl.tools.results import Shown, show
-from rl.tools.running import within
-from rl.tools.schemas import ArgumentsSchema
-from rl.tools.session import INVALID_PARAMS, Session, Use, client_maker
-from rl.tools.tool import OpenTool, Stateless, Tool, check_name
+from rl.tools.mcp_session import INVALID_PARAMS, Session, client_maker
+from rl.tools.results import ToolError, ToolFault, ToolResponse, ToolTimeout, one_line, to_response
+from rl.tools.tool import StatelessTool, Tool, check_name
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
     from mcp_types import Tool as ServerTool
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from rl.content import ContentPart, ImagePart, TextPart
+from rl.tools.results import ToolResult
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, ContentBlock
 
 T = TypeVar("T")
 MAX_PAGES = 100
@@ -57,7 +64,7 @@ class McpServer:
         self._thread.start()
         try:
             listed = self._run(self._list()).result(self.config.start_timeout_seconds)
-            return [McpTool(self, one) for one in self._taken(listed)]
+            return [McpTool(self, one) for one in self._selected(listed)]
         except RequestError:
             self.close()
             raise
@@ -74,7 +81,7 @@ class McpServer:
         # The session gives up first and tells the server; to start a server again takes its own time.
         return await within(asyncio.wrap_future(self._run(self._call(name, values, seconds))), seconds + self.config.start_timeout_seconds)
 
-    async def alive(self) -> None:
+    async def check_alive(self) -> None:
         """Ask for the list of tools, which any server has; raises where it does not come."""
         seconds = self.config.timeout_seconds + self.config.start_timeout_seconds
         await within(asyncio.wrap_future(self._run(self._list())), seconds)
@@ -92,7 +99,7 @@ class McpServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _list(self) -> list[ServerTool]:
-        async with Use(await self._opened()) as client:
+        async with (await self._opened()).use() as client:
             tools, cursor = [], None
             for _ in range(MAX_PAGES):
                 page = await client.list_tools(cursor=cursor, cache_mode="refresh")
@@ -103,7 +110,7 @@ class McpServer:
             return tools
 
     async def _call(self, name: str, values: Mapping[str, Any], seconds: float) -> CallToolResult:
-        async with Use(await self._opened()) as client:
+        async with (await self._opened()).use() as client:
             return await client.call_tool(name, dict(values), read_timeout_seconds=seconds)
 
     async def _opened(self) -> Session:
@@ -123,7 +130,7 @@ class McpServer:
         if rest:
             await asyncio.wait(rest, timeout=END_SECONDS)
 
-    def _taken(self, listed: list[ServerTool]) -> list[ServerTool]:
+    def _selected(self, listed: list[ServerTool]) -> list[ServerTool]:
         names = {one.name for one in listed}
         missing = [name for name in [*(self.config.only or ()), *self.config.probes] if name not in names]
         if missing:
@@ -131,11 +138,11 @@ class McpServer:
         return listed if self.config.only is None else [one for one in listed if one.name in self.config.only]
 
 
-class McpTool(Stateless, Tool):
+class McpTool(StatelessTool):
     """A tool of an MCP server."""
 
     def __init__(self, server: McpServer, listed: ServerTool) -> None:
-        """Raises `RequestError` where its name or its schema is of no use."""
+        """Raises `RequestError` where its name or its schema is not allowed."""
         name = check_name(f"{server.config.prefix}{listed.name}", f" of the MCP server {server.name!r}")
         self._server, self._name = server, listed.name
         self._arguments = ArgumentsSchema(listed.input_schema, name)
@@ -143,11 +150,7 @@ class McpTool(Stateless, Tool):
         rules = CallRules(**limits, probe=server.config.probes.get(listed.name))
         super().__init__(name, listed.description or "", listed.input_schema, rules)
 
-    async def open(self, trajectory_id: str, seed: int) -> OpenTool:
-        """Itself: what state there is, the server keeps."""
-        return self
-
-    async def call(self, values: Mapping[str, Any]) -> Shown:
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
         """Call it over the session."""
         from mcp import MCPError
         from mcp_types import REQUEST_TIMEOUT
@@ -161,11 +164,42 @@ class McpTool(Stateless, Tool):
             if error.code == REQUEST_TIMEOUT:
                 raise ToolTimeout(f"it took longer than {self.rules.timeout_seconds:g} seconds") from error
             raise
-        shown = show(read_result(result), self.rules.bounds)
+        response = to_response(read_result(result), self.rules)
         if result.is_error:
-            raise (ToolFault if self._server.config.errors_are_faults else ToolError)(shown.text)
-        return shown
+            raise (ToolFault if self._server.config.errors_are_faults else ToolError)(response.text)
+        return response
 
     async def examine(self) -> None:
         """See that the server answers."""
-        await self._server.alive()
+        await self._server.check_alive()
+
+
+def read_result(result: CallToolResult) -> ToolResult:
+    """The result of a server's tool, as parts where there is more than text in it."""
+    parts = [_part(block) for block in result.content]
+    if not parts:
+        return ToolResult(json=result.structured_content)
+    if all(isinstance(part, TextPart) for part in parts):
+        return ToolResult(text="\n".join(part.text for part in parts if isinstance(part, TextPart)))
+    return ToolResult(parts=tuple(parts))
+
+
+def _part(block: ContentBlock) -> ContentPart:
+    """A block as a part; what is neither text nor an image is named and left out."""
+    if block.type == "text":
+        return TextPart(block.text)
+    if block.type == "image":
+        return ImagePart(_bytes(block.data), block.mime_type)
+    if block.type == "audio":
+        return TextPart(f"[{block.mime_type} left out]")
+    if block.type == "resource_link":
+        return TextPart(f"[{block.uri}]")
+    text = getattr(block.resource, "text", None)
+    return TextPart(f"[{block.resource.uri} left out]" if text is None else text)
+
+
+def _bytes(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error as error:
+        raise ToolFault(f"its image is no base64: {error}") from error

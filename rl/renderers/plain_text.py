@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from rl.dialect import TRUNCATION_MARKER, Cut
+from rl.renderers.base import TRUNCATION_MARKER, Cut
 from warehouse.errors import RequestError
 
 _CHARACTERS_A_TOKEN = 64
@@ -30,7 +30,7 @@ class PlainText:
         self.size = int(backend.get_vocab_size())
         self.end = frozenset([] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)])
         self.control = frozenset(self.added.values()) | self.end
-        self._whole: Tokenizer = backend
+        self._backend: Tokenizer = backend
         self._tokenizer = _without_added_tokens(backend)
         self._marker = len(self.ids(TRUNCATION_MARKER))
 
@@ -56,7 +56,7 @@ class PlainText:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included."""
-        return self._whole.decode(list(token_ids), skip_special_tokens=False)
+        return self._backend.decode(list(token_ids), skip_special_tokens=False)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)

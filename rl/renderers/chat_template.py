@@ -17,16 +17,16 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from rl.dialect import Schema
-from rl.dialects.plain_text import PlainText
+from rl.renderers.base import Schema
+from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
 
 Message = Mapping[str, Any]
 _SLOT = re.compile(r"slotc4f9a8e2x(\d+)x")
 _SYNTAX = re.compile(r"</?(think|tool_call|tool_response|arg_key|arg_value)>")
 """Tokens that a message is made of, rather than ended by, even where a tokenizer calls them special."""
-_PROBE = ' "a"\\\n<b> & \'é\t'
-"""A text that shows what a template does to texts: it begins and ends with blanks, and holds quotes, a backslash and a line break."""
+PROBE_TEXT = ' "a"\\\n<b> & \'é\t'
+"""A text that shows the template's filter: it begins and ends with blanks, and holds quotes, a backslash and a line break."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TemplateRefused(Exception):
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer; `variables` are given to it (`enable_thinking`, ...), `today` is the date that it is told."""
+    """The chat template of a tokenizer; `variables` are given to it (`enable_thinking`, ...), `today` is the date that it is given."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, text: str | None, variables: Mapping[str, Any], today: date) -> None:
         self._tokenizer = tokenizer
@@ -58,8 +58,8 @@ class ChatTemplate:
         self._variables = {"date_string": today.strftime("%d %b %Y"), **variables, "strftime_now": today.strftime}
         self.plain = PlainText(tokenizer)
         self.special = {text: number for text, number in self.plain.special.items() if not _SYNTAX.fullmatch(text)}
-        self._control = _either(self.plain.added)
-        self._special = _either(self.special)
+        self._control = _any_of(self.plain.added)
+        self._special = _any_of(self.special)
         if text is None and tokenizer.chat_template is None:
             raise RequestError("the policy's tokenizer has no chat template; use the dialect of tags, or name a template.")
 
@@ -103,16 +103,16 @@ class ChatTemplate:
                     pending += part
         return (*ids, *self.plain.ids(pending))
 
-    def whole(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> tuple[int, ...]:
-        """The ids that the tokenizer itself gives for the whole conversation."""
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[Schema], generate: bool) -> tuple[int, ...]:
+        """The ids of the whole conversation as the tokenizer itself renders and encodes it."""
         return tuple(self._tokenizer(self.render(messages, tools, generate), add_special_tokens=False)["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included."""
         return self.plain.decode(token_ids)
 
-    def behind_special(self, text: str) -> str:
-        """What stands in `text` behind its last special token."""
+    def after_last_special(self, text: str) -> str:
+        """The part of `text` behind its last special token."""
         return self._special.split(text)[-1]
 
     def after_stop(self, pieces: Sequence[Piece], number: int) -> tuple[str | None, tuple[Piece, ...]]:
@@ -130,17 +130,16 @@ class ChatTemplate:
         return None, ()
 
     def filter_of(self, before: Sequence[Message], role: str) -> Filter:
-        """What the template does to the text of a message of `role` that stands behind `before`.
+        """The template's filter of the text of a message of `role` that follows `before`.
 
         Raises:
-            TemplateRefused: where it is neither nothing, nor cutting off blanks, nor quoting as JSON.
+            TemplateRefused: where it neither leaves the text unchanged, nor strips it, nor quotes it as JSON.
         """
         framed = self.render([*before, {"role": role, "content": slot(0)}], (), generate=False)
-        shown = self.render([*before, {"role": role, "content": _PROBE}], (), generate=False)
+        shown = self.render([*before, {"role": role, "content": PROBE_TEXT}], (), generate=False)
         start, _, end = framed.rpartition(slot(0))
-        inside = shown[len(start) : len(shown) - len(end)]
-        for candidate in (_as_it_is, str.strip, _as_json):
-            if shown == start + candidate(_PROBE) + end and inside == candidate(_PROBE):
+        for candidate in (_unchanged, str.strip, _as_json):
+            if shown == start + candidate(PROBE_TEXT) + end:
                 return candidate
         raise TemplateRefused(f"it changes the text of {role} messages in a way that cannot be followed")
 
@@ -158,13 +157,13 @@ class ChatTemplate:
                 )
 
 
-def _either(tokens: Mapping[str, int]) -> re.Pattern[str]:
+def _any_of(tokens: Mapping[str, int]) -> re.Pattern[str]:
     """A pattern of one group that finds any of `tokens`, the longest first; nothing at all where there are none."""
     alternatives = "|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))
     return re.compile(f"({alternatives or '(?!)'})")
 
 
-def _as_it_is(text: str) -> str:
+def _unchanged(text: str) -> str:
     return text
 
 

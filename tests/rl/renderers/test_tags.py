@@ -6,8 +6,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from rl.content import ImagePart, TextPart
-from rl.dialect import Action, ActionTurn, ContentRefused, Cut, ParseError, Result, Side
-from rl.dialects.tags import TagDialect, action_text, observation_text, prompt_text
+from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, ParseError, Result, Side
+from rl.renderers.tags import TagDialect, prompt_text
 from tests.rl.conftest import DOCUMENTS
 
 
@@ -33,10 +33,11 @@ def test_an_action_is_read_as_it_was_written(dialect: TagDialect, action: Action
 
 def test_ids_are_those_of_the_text(dialect: TagDialect, tokenizer) -> None:
     action, think = Action("search", "Blue River"), "employer Blue River"
-    assert list(dialect.action_ids(action, think)) == tokenizer(action_text(action, think)).input_ids
+    action_text, observation_text = f"<think> {think}</think><search> Blue River</search>", "<information> Blue River.</information>"
+    assert list(dialect.action_ids(action, think)) == tokenizer(action_text).input_ids
     assert list(dialect.prompt_ids("Where is it?")) == tokenizer(prompt_text("Where is it?")).input_ids
-    assert list(dialect.observation_ids("Blue River.", Cut(50))) == tokenizer(observation_text("Blue River.")).input_ids
-    assert dialect.decode(dialect.action_ids(action, think)) == action_text(action, think)
+    assert list(dialect.observation_ids("Blue River.", Cut(50))) == tokenizer(observation_text).input_ids
+    assert dialect.decode(dialect.action_ids(action, think)) == action_text
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
-"""What a function says about its arguments: a JSON schema from its annotations and its Google docstring, and a check by them.
+"""The arguments of a tool: a JSON schema from a function's annotations and its Google docstring, and checks of calls by a schema.
 
-A function that cannot be called by names and JSON is refused when it is made a tool, not when a policy first calls it.
+A function that cannot be called by names and JSON is refused when it is made a tool, not when a policy first calls it. Schemas that
+somebody else wrote, those of an MCP server's tools, are checked by `jsonschema`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, get_type_hints
@@ -15,12 +17,13 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
-from rl.tools.errors import ToolError
+from rl.tools.results import ToolError
 from warehouse.errors import RequestError
 from warehouse.settings import first_error
 
 _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+_TAKES = "takes an argument that JSON cannot hold"
 _UNNAMED = {
     Parameter.VAR_POSITIONAL: "takes any number of arguments (*)",
     Parameter.VAR_KEYWORD: "takes arguments of any name (**)",
@@ -29,7 +32,7 @@ _UNNAMED = {
 
 
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
-    """What a function says, as the tool called `name`; of a method, without `self`. Read once: each trajectory may make its own tools.
+    """The signature of a function as the tool called `name`; of a method, without `self`. Cached: each trajectory may make its own tools.
 
     Raises:
         RequestError: where a policy could not call it.
@@ -51,9 +54,12 @@ class Signature:
         self._name = name
         hints = _hints(function, name)
         self.description, described = _read_docstring(function)
-        self._arguments = _arguments_model(function, name, hints, described, skip)
-        self._returns = _returns(hints.get("return", Any), name)
-        self.parameters = _schema(self._arguments, name)
+        with _supported(f"the tool {name!r} {_TAKES}"):
+            self._arguments = _arguments_model(function, name, hints, described, skip)
+        with _supported(f"the tool {name!r} returns what is neither text nor JSON nor content parts"):
+            self._returns: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
+        with _supported(f"the tool {name!r} {_TAKES}"):
+            self.parameters = self._arguments.model_json_schema()
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them.
@@ -95,24 +101,16 @@ def _arguments_model(
         default = ... if parameter.default is Parameter.empty else parameter.default
         described_as = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{place}"] = (hints[parameter.name], described_as)
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+@contextmanager
+def _supported(otherwise: str) -> Iterator[None]:
+    """Raises `RequestError` where pydantic does not support a type: `otherwise`, and what it has against it without advice and link."""
     try:
-        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        yield
     except PydanticUserError as error:
-        raise RequestError(f"the tool {name!r} takes an argument that JSON cannot hold: {_told(error)}.") from error
-
-
-def _schema(model: type[BaseModel], name: str) -> dict[str, Any]:
-    try:
-        return model.model_json_schema()
-    except PydanticUserError as error:
-        raise RequestError(f"the tool {name!r} takes an argument that JSON cannot hold: {_told(error)}.") from error
-
-
-def _returns(annotation: Any, name: str) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter(annotation)
-    except PydanticUserError as error:
-        raise RequestError(f"the tool {name!r} returns what is neither text nor JSON nor content parts: {_told(error)}.") from error
+        raise RequestError(f"{otherwise}: {str(error).splitlines()[0].partition('. ')[0].rstrip('.')}.") from error
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -142,6 +140,28 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return " ".join(filter(None, description)), arguments
 
 
-def _told(error: PydanticUserError) -> str:
-    """What pydantic has against a type, without its advice and its link."""
-    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+class ArgumentsSchema:
+    """A JSON schema for the arguments of the tool called `name`."""
+
+    def __init__(self, schema: Mapping[str, Any], name: str) -> None:
+        """Raises `RequestError` where the schema is invalid. A reference out of it is not followed: it could lead anywhere."""
+        from jsonschema import Draft202012Validator, SchemaError
+        from referencing import Registry
+
+        self._name = name
+        try:
+            Draft202012Validator.check_schema(dict(schema))
+        except SchemaError as error:
+            raise RequestError(f"the tool {name!r} has a schema of arguments that is none: {error.message}.") from error
+        if schema.get("type") != "object":
+            raise RequestError(f"the tool {name!r} takes arguments that are no object.")
+        self._validator = Draft202012Validator(dict(schema), registry=Registry())
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise `ToolError` where the arguments do not fit."""
+        from jsonschema.exceptions import best_match
+
+        error = best_match(self._validator.iter_errors(dict(values)))
+        if error is not None:
+            place = ".".join(map(str, error.absolute_path))
+            raise ToolError(f"wrong arguments for {self._name}: {f'{place}: ' if place else ''}{error.message}")

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.fuzz_dialects import fuzz
 from rl.config import Limits, RolloutConfig
-from rl.dialect import Cut, Dialect, Result
-from rl.dialects.opening import open_dialect
 from rl.environments.search import SearchEnvironment
+from rl.renderers.base import Cut, Dialect, Result
+from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from tests.rl.conftest import DOCUMENTS, TASKS

@@ -14,15 +14,14 @@ from transformers import AutoProcessor, AutoTokenizer
 
 from rl.config import Limits
 from rl.content import ContentPart, ImagePart, PlacedImage, TextPart, collapsed, text_of
-from rl.dialect import ContentRefused, Cut, Reply, Result
-from rl.dialects.chat import ChatDialect
-from rl.dialects.layout import PROBE_TOOL
-from rl.dialects.proof import prove
-from rl.dialects.templates import ChatTemplate
 from rl.engine import Generation, Sampling
 from rl.environment import Observation, Step, ToolOutcome
 from rl.images import ImageFault, decode_image
 from rl.policies.vision import Vision, load_vision
+from rl.renderers.base import ContentRefused, Cut, Reply, Result
+from rl.renderers.chat import ChatDialect, prove
+from rl.renderers.chat_template import ChatTemplate
+from rl.renderers.layout import PROBE_TOOL
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
 from rl.training.batches import Row, check_images, rows_of, without_placeholders
 from tests.rl.hostile_images import png

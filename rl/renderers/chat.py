@@ -1,0 +1,242 @@
+"""The dialect of a model from elsewhere: its own chat template, with tool calls in the form that the model was trained on.
+
+The prompt is rendered once and then only appended to: ids as sampled, then what the template writes around results, then its
+generation prompt. A message without a call is the answer, and so is a call of a tool named `answer`.
+
+`prove` shows at start-up, for the template at hand, that appending gives what the template would render for the whole conversation.
+Conversations with calls, several calls, thoughts, answers and a message that cannot be parsed are rendered by the template as a whole.
+Each must begin with all that was appended before, go on with a message that the dialect parses as the calls that were put in, and end
+with the very ids that the dialect appends. A template that strips thoughts from earlier turns, or writes into them later, fails here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl.policies.vision import Vision
+from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Reply, Result, Schema, holds_image, text_of
+from rl.renderers.chat_template import ChatTemplate, Message, Piece, TemplateRefused, slot
+from rl.renderers.images import ImageRenderer
+from rl.renderers.layout import ARGUMENT_NAME, NAME, PROBE_TOOL, QUESTION, RESULT, call_message, find_layout, reply_markup, tool_message
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+from warehouse.records import ANSWER
+
+
+class ChatDialect:
+    """The dialect of one chat template; `system` is a message before the question, and `vision` is given where the policy takes images.
+
+    Raises:
+        RequestError: where the template cannot be used for calls of tools.
+    """
+
+    def __init__(self, template: ChatTemplate, system: str | None = None, vision: Vision | None = None) -> None:
+        try:
+            self.layout = find_layout(template)
+        except TemplateRefused as error:
+            raise RequestError(f"the policy's chat template cannot be used with tools: {error}.") from error
+        self.template = template
+        self.images = None if vision is None else ImageRenderer(template, vision, self.layout.result_filter)
+        self.placeholder_id = None if vision is None else vision.placeholder_id
+        self.system_messages: tuple[Message, ...] = () if system is None else ({"role": "system", "content": system},)
+        self._end_ids = {template.special[stop] for stop in (self.layout.call_stop, self.layout.answer_stop)}
+        self._control_ids = frozenset(template.special.values())
+        self._prompts: dict[str, tuple[Piece, ...]] = {}
+        self._replies: dict[int, tuple[Piece, ...]] = {}
+        self.stop_token_ids = tuple(sorted(self._end_ids | template.plain.end))
+
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+        """The system's message, the tools, and the question in the user's; `seen` stands below the question.
+
+        Raises:
+            RequestError: where a tool's schema holds a control token, or the template cannot show it.
+        """
+        if seen:
+            question = f"{question}\n\n{seen if cut is None else self.template.plain.cut(seen, cut)}"
+        return self.template.encode(self._prompt(tools), {QUESTION: self.layout.question_filter(question)})
+
+    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
+        """Parse a message that was ended; no special token may stand inside it."""
+        if not action_ids or action_ids[-1] not in self.stop_token_ids:
+            return ParseError("the message was not ended")
+        if not self._control_ids.isdisjoint(action_ids[:-1]):
+            return ParseError("a control token inside the message")
+        turn = self.layout.parser(self.decode(action_ids[:-1]))
+        if isinstance(turn, ActionTurn) and len(turn.calls) > 1 and not self.layout.parallel_calls:
+            return ParseError("only one call is possible in a message")
+        return turn
+
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+        """Results as messages of the tools; a message that was not ended is ended first. The cut is of the texts alone."""
+        texts = [self._text(result, cut) for result in results]
+        end, names, pieces = self._reply_markup(action_ids)
+        return end + self.template.encode(pieces, names | dict(enumerate(texts, start=RESULT)))
+
+    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
+        """The same with images, where the policy takes them."""
+        if self.images is None or not any(map(holds_image, results)):
+            return Reply(self.reply_ids(action_ids, results, cut))
+        parts = [self.images.parts(each.parts, cut) if holds_image(each) else [self._text(each, cut)] for each in results]
+        end, names, pieces = self._reply_markup(action_ids)
+        return self.images.write(end, pieces, names, parts)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens included."""
+        return self.template.decode(token_ids)
+
+    def _text(self, result: Result, cut: Cut) -> str:
+        return self.layout.result_filter(self.template.plain.cut(text_of(result), cut))
+
+    def _reply_markup(self, action_ids: Sequence[int]) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
+        """The markup around an action's results: the token that ends the action where it is not ended, the tools' names, the pieces."""
+        turn = self.parse(action_ids)
+        names = [] if isinstance(turn, ParseError) else [call.tool for call in turn.calls]
+        ended = bool(action_ids) and action_ids[-1] in self._end_ids
+        pieces = self._reply_pieces(len(names)) if names else self.layout.correction
+        return () if ended else (self.template.special[self.layout.call_stop],), dict(enumerate(names, start=NAME)), pieces
+
+    def _prompt(self, tools: Sequence[Schema]) -> tuple[Piece, ...]:
+        """Rendered once for each set of tools."""
+        key = digest(list(tools))
+        if key not in self._prompts:
+            self.template.refuse_control_tokens(tools)
+            try:
+                asked: Message = {"role": "user", "content": slot(QUESTION)}
+                self._prompts[key] = self.template.pieces([*self.system_messages, asked], tools, generate=True)
+            except TemplateRefused as error:
+                raise RequestError(f"the policy's chat template cannot show the tools: {error}.") from error
+        return self._prompts[key]
+
+    def _reply_pieces(self, count: int) -> tuple[Piece, ...]:
+        """Rendered once for each number of calls."""
+        if count not in self._replies:
+            self._replies[count] = reply_markup(self.template, count)[1]
+        return self._replies[count]
+
+
+_QUESTION = "Where is «Amber Stone»?\nSay it."
+_RESULTS = ('Found "Blue River".\n\n3 < 4 & more', "  indented\tété \n", "")
+_SPOKEN = "I look."
+_THOUGHT = f"<think>\n{_SPOKEN}\n</think>\n\n"
+_PLAIN, _SPEAKING, _THINKING, _TAGGED = {"content": ""}, {"content": _SPOKEN}, {"reasoning_content": _SPOKEN}, {"content": _THOUGHT}
+"""What stands before a call: nothing, a text, or a thought in one of the two ways in which templates are given it."""
+_ADVICE = 'give another with the dialect\'s option "template", such as "training" for the one that TRL ships for the model'
+_WIDE = Cut(10_000)
+_UNREADABLE = {"bare_json": '{"name": "lookup", "parameters": {'}
+
+
+def prove(dialect: ChatDialect) -> None:
+    """Check that what `dialect` appends is what its template renders.
+
+    Raises:
+        RequestError: where it is not, with the place where they differ.
+    """
+    try:
+        for preamble in _preambles(dialect):
+            _ConversationProof(dialect, preamble).run()
+    except TemplateRefused as error:
+        raise RequestError(f"the policy's chat template cannot be appended to: {error}; {_ADVICE}.") from error
+
+
+def _preambles(dialect: ChatDialect) -> list[dict[str, str]]:
+    """What may stand before calls and answers: nothing, a text or a thought; less where the generation prompt opens or closes a thought."""
+    prompt = dialect.decode(dialect.prompt_ids(_QUESTION, tools=[PROBE_TOOL]))
+    generation_prompt = prompt.rpartition("Say it.")[2]
+    if "</think>" in generation_prompt:
+        return [_PLAIN, _SPEAKING]
+    thinking = _THINKING if _ConversationProof(dialect, _THINKING).shows_preamble() else _TAGGED
+    return [thinking] if "<think>" in generation_prompt else [_PLAIN, _SPEAKING, thinking]
+
+
+class _ConversationProof:
+    """The proof by one conversation, message by message, as the template renders it and as the dialect appends it."""
+
+    def __init__(self, dialect: ChatDialect, preamble: dict[str, str]) -> None:
+        self._dialect = dialect
+        self._preamble = preamble
+        self._messages: list[Message] = [*dialect.system_messages, {"role": "user", "content": _QUESTION}]
+        self._context = dialect.prompt_ids(_QUESTION, tools=[PROBE_TOOL])
+
+    def run(self) -> None:
+        """Check a call, several calls or another one, a message that cannot be parsed, and the answer."""
+        self._expect(self._rendered_ids(generate=True), self._context, "the prompt")
+        if self._preamble != _PLAIN and not self.shows_preamble():
+            self._check_dropped_preamble()
+            return
+        self._call(["Amber Stone"], _RESULTS[:1])
+        self._call(["Blue", "Green Lake"] if self._dialect.layout.parallel_calls else ["Blue"], _RESULTS[1:])
+        self._unreadable_message()
+        self._call(["Quiet"], _RESULTS[:1])
+        self._answer()
+
+    def shows_preamble(self) -> bool:
+        """Whether the template shows a text or a thought before a call."""
+        asked = [*self._messages, call_message([("lookup", "a")], **self._preamble), tool_message(0, "lookup", "b")]
+        return _SPOKEN in self._dialect.template.render(asked, [PROBE_TOOL], generate=True)
+
+    def _check_dropped_preamble(self) -> None:
+        """Check that the dialect refuses a call behind a preamble that the template does not show."""
+        plain = [*self._messages, call_message([("lookup", "a")]), tool_message(0, "lookup", "b")]
+        written = self._dialect.template.tokenize(plain, [PROBE_TOOL], generate=True)[len(self._context) :]
+        turn = self._dialect.layout.parser(self._preamble["content"] + self._dialect.decode(self._up_to_stop(written)[:-1]))
+        if isinstance(turn, ActionTurn) and turn.calls[0].tool != ANSWER:
+            raise TemplateRefused("it drops what is said or thought before a call")
+
+    def _call(self, arguments: Sequence[str], results: Sequence[str]) -> None:
+        calls = [("lookup", argument) for argument in arguments]
+        self._messages.append(call_message(calls, **self._preamble))
+        self._messages += [tool_message(number, "lookup", text) for number, (_, text) in enumerate(zip(calls, results, strict=False))]
+        expected = tuple(Action("lookup", f'{{"{ARGUMENT_NAME}": "{argument}"}}') for argument in arguments)
+        self._check_step(expected, [Result(text) for text in results[: len(calls)]], f"after {len(calls)} calls")
+
+    def _unreadable_message(self) -> None:
+        text = _UNREADABLE.get(self._dialect.layout.call_format, "<tool_call>\nlookup")
+        self._speak(text)
+        role = self._dialect.layout.correction_role
+        self._messages.append({"role": "user", "content": "Error: a"} if role == "user" else tool_message(0, "error", "Error: a"))
+        self._check_step(None, [Result("Error: a")], "after a message that cannot be read")
+
+    def _answer(self) -> None:
+        self._speak("Green Lake")
+        rendered = self._rendered_ids(generate=False)
+        self._expect(rendered[: len(self._context)], self._context, "what stands before the answer")
+        rest = rendered[len(self._context) :]
+        stop = self._dialect.template.special[self._dialect.layout.answer_stop]
+        turn = self._dialect.parse(self._up_to_stop(rest) if stop in rest else (*rest, stop))
+        if isinstance(turn, ParseError) or turn.calls[0].tool != ANSWER or not turn.calls[0].arguments.endswith("Green Lake"):
+            raise TemplateRefused(f"the answer that it writes is not read as one ({turn})")
+
+    def _speak(self, text: str) -> None:
+        self._messages.append({"role": "assistant", **self._preamble, "content": self._preamble.get("content", "") + text})
+
+    def _check_step(self, expected: tuple[Action, ...] | None, results: Sequence[Result], where: str) -> None:
+        """Check that the rendering extends the context by a message that is parsed as `expected`, and by the dialect's reply to it."""
+        rendered = self._rendered_ids(generate=True)
+        self._expect(rendered[: len(self._context)], self._context, f"what stands before, seen {where}")
+        action = self._up_to_stop(rendered[len(self._context) :])
+        turn = self._dialect.parse(action)
+        if expected is not None and (isinstance(turn, ParseError) or turn.calls != expected):
+            raise TemplateRefused(f"the calls that it writes are not read as they are ({turn})")
+        if expected is None and not isinstance(turn, ParseError):
+            raise TemplateRefused(f"a broken call is read as {turn}")
+        context = (*self._context, *action)
+        self._context = (*context, *self._dialect.reply_ids(action, results, _WIDE))
+        self._expect(rendered[len(context) :], self._context[len(context) :], f"what is appended {where}")
+
+    def _up_to_stop(self, ids: Sequence[int]) -> tuple[int, ...]:
+        stops = self._dialect.stop_token_ids
+        end = next((number for number, token in enumerate(ids) if token in stops), None)
+        if end is None:
+            raise TemplateRefused("a message of the assistant is not ended by a token")
+        return tuple(ids[: end + 1])
+
+    def _rendered_ids(self, generate: bool) -> tuple[int, ...]:
+        return self._dialect.template.tokenize(self._messages, [PROBE_TOOL], generate)
+
+    def _expect(self, rendered: Sequence[int], appended: Sequence[int], what: str) -> None:
+        if tuple(rendered) == tuple(appended):
+            return
+        pairs = zip([*rendered, None], [*appended, None], strict=False)
+        place = next((number for number, (a, b) in enumerate(pairs) if a != b), 0)
+        shown, ours = (self._dialect.decode(list(ids)[max(0, place - 4) : place + 12]) for ids in (rendered, appended))
+        raise TemplateRefused(f"{what} is rendered as {shown!r} and was {ours!r}")

@@ -1,0 +1,228 @@
+"""Typed functions and classes as tools, and where a file of tools says that they are.
+
+A class has an instance for each trajectory, with the state that its calls leave behind:
+
+    class Notebook:
+        def __init__(self, pages: int = 10) -> None: ...                      # options, from the file that names the tool
+        def create(self, trajectory_id: str, seed: int) -> None: ...          # the trajectory begins
+        def execute(self, note: str) -> str: ...                              # one call; its signature is the tool's
+        def release(self) -> None: ...                                        # the trajectory is over, however it ended
+
+Each method may be plain (it runs in a thread) or a coroutine function. The calls of one trajectory run one after another, in the order
+in which they were made; those of different trajectories side by side. A method `health`, where there is one, is called by the gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from rl.tools.arguments import Signature, read_signature
+from rl.tools.calls import in_thread, run, within
+from rl.tools.config import CallRules, ToolConfig
+from rl.tools.results import ToolFault, ToolResponse, to_response
+from rl.tools.tool import StatelessTool, Tool, check_name
+from warehouse.errors import RequestError
+from warehouse.plugins import Registry
+from warehouse.settings import read_options
+
+T = TypeVar("T")
+METHODS = ("create", "execute", "release")
+
+
+class FunctionTool(StatelessTool):
+    """A function that a policy may call.
+
+    Coroutine functions run in the worker's event loop and must not block it; plain functions run in a thread, where they hold up
+    nobody else.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None, rules: CallRules | None = None) -> None:
+        """Raises `RequestError` where a policy could not call it."""
+        name = check_name(name or _name(function))
+        self.function = function
+        self._signature = read_signature(function, name)
+        super().__init__(name, self._signature.description, self._signature.parameters, rules or CallRules())
+
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
+        """Call the function."""
+        return await run(self.function, self._signature.check(values), self._finish, self.rules.timeout_seconds)
+
+    def _finish(self, value: Any) -> ToolResponse:
+        return to_response(self._signature.check_result(value), self.rules)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+
+
+@overload
+def tool(*, name: str | None = None, **rules: Any) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, **rules: Any
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Make a typed function a tool: `@tool`, or `@tool(retries=2, timeout_seconds=5.0)` with the fields of `CallRules`."""
+    if function is not None:
+        return FunctionTool(function, name)
+    return lambda function: FunctionTool(function, name, read_options(CallRules, rules, f"the tool {name or _name(function)!r}"))
+
+
+class ClassTool(Tool):
+    """A class whose instances serve a trajectory each."""
+
+    def __init__(self, kind: type, name: str, options: Mapping[str, Any] | None = None, rules: CallRules | None = None) -> None:
+        """Raises `RequestError` where the class lacks a method, does not take the options, or could not be called by a policy."""
+        check_name(name)
+        missing = [method for method in METHODS if not callable(getattr(kind, method, None))]
+        if missing:
+            raise RequestError(f"the class of the tool {name!r} has no method {missing[0]!r}: it needs {', '.join(METHODS)}.")
+        self._make = _factory(kind, name, options or {})
+        self.signature = Signature(kind.execute, name, skip=1)  # type: ignore[attr-defined]
+        super().__init__(name, self.signature.description, self.signature.parameters, rules or CallRules())
+
+    async def open(self, trajectory_id: str, seed: int) -> OpenInstance:
+        """A new instance, after its `create`."""
+        instance = await within(in_thread(self._make), self.rules.timeout_seconds)
+        values = {"trajectory_id": trajectory_id, "seed": seed}
+        await run(instance.create, values, _unchanged, self.rules.timeout_seconds)
+        return OpenInstance(instance, self.signature, self.rules)
+
+    async def examine(self) -> None:
+        """Call the method `health` of a new instance, where there is one."""
+        await _check_instance(await within(in_thread(self._make), self.rules.timeout_seconds), self.rules)
+
+
+class OpenInstance:
+    """An instance in use by a trajectory."""
+
+    def __init__(self, instance: Any, signature: Signature, rules: CallRules) -> None:
+        self._instance, self._signature, self._rules = instance, signature, rules
+        self._lock = asyncio.Lock()
+
+    async def call(self, values: Mapping[str, Any]) -> ToolResponse:
+        """Call `execute`, after the calls that came before."""
+        checked = self._signature.check(values)
+        async with self._lock:
+            return await run(self._instance.execute, checked, self._finish, self._rules.timeout_seconds)
+
+    async def release(self) -> None:
+        """Call `release`."""
+        await run(self._instance.release, {}, _unchanged, self._rules.timeout_seconds)
+
+    def _finish(self, value: Any) -> ToolResponse:
+        return to_response(self._signature.check_result(value), self._rules)
+
+
+class SharedTool(FunctionTool):
+    """One instance of a class for all trajectories: what a worker holds. It needs `execute` alone, and may have no state of theirs."""
+
+    def __init__(self, kind: type, name: str, options: Mapping[str, Any] | None = None, rules: CallRules | None = None) -> None:
+        """Make the instance, however long that takes. Raises `RequestError` where the class is not fit to be shared."""
+        if not callable(getattr(kind, "execute", None)):
+            raise RequestError(f"the class of the tool {name!r} has no method 'execute'.")
+        of_one = [method for method in ("create", "release") if hasattr(kind, method)]
+        if of_one:
+            raise RequestError(
+                f"the class of the tool {name!r} has a method {of_one[0]!r}, for state of one trajectory, and a worker is shared by all: "
+                "take `worker` away, or the method."
+            )
+        self._instance = _factory(kind, name, options or {})()
+        super().__init__(self._instance.execute, name, rules)
+
+    async def examine(self) -> None:
+        """Call the method `health`, where there is one."""
+        await _check_instance(self._instance, self.rules)
+
+
+def _factory(kind: type, name: str, options: Mapping[str, Any]) -> partial[Any]:
+    """A factory of instances of `kind` with its options.
+
+    Raises:
+        RequestError: where it does not take them.
+    """
+    try:
+        inspect.signature(kind).bind(**options)
+    except TypeError as error:
+        raise RequestError(f"the class of the tool {name!r} does not take its options: {error}.") from error
+    return partial(kind, **options)
+
+
+async def _check_instance(instance: Any, rules: CallRules) -> None:
+    """Call the method `health` of an instance, where there is one: it raises, or returns False, where something is wrong."""
+    health = getattr(instance, "health", None)
+    if health is not None and await run(health, {}, _unchanged, rules.timeout_seconds) is False:
+        raise ToolFault("its health() is False")
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSource:
+    """The tool called `name` as a file in `folder` names it."""
+
+    name: str
+    config: ToolConfig
+    folder: Path
+
+    @property
+    def identity(self) -> Any:
+        """What the tool is made from, as JSON."""
+        return [self.name, str(self.folder), self.config.model_dump(mode="json")]
+
+    def make(self) -> Tool:
+        """The tool, in this process.
+
+        Raises:
+            RequestError: where there is nothing of that name, or it is no tool.
+        """
+        return self._make(ClassTool)
+
+    def make_shared(self) -> FunctionTool:
+        """The tool that a worker holds for all trajectories. Raises as `make` does."""
+        return self._make(SharedTool)
+
+    def _make(self, tool_of_class: Callable[..., T]) -> T | FunctionTool:
+        if self.config.kind is None:
+            return self._function(str(self.config.function))
+        return tool_of_class(self._class(self.config.kind), self.name, self.config.options, self._rules(CallRules()))
+
+    def _function(self, reference: str) -> FunctionTool:
+        found = self._load(reference)
+        if isinstance(found, FunctionTool):
+            return FunctionTool(found.function, self.name, self._rules(found.rules))
+        if inspect.isclass(found) or not callable(found):
+            raise RequestError(f"the tool {self.name!r} names {reference} as its function, and that is a {_kind_of(found)}.")
+        return FunctionTool(found, self.name, self._rules(CallRules()))
+
+    def _class(self, reference: str) -> type:
+        found = self._load(reference)
+        if not inspect.isclass(found):
+            raise RequestError(f"the tool {self.name!r} names {reference} as its class, and that is a {_kind_of(found)}.")
+        return found
+
+    def _rules(self, own: CallRules) -> CallRules:
+        """The rules that the file gives, the others from the tool's decorator."""
+        given = self.config.model_fields_set & CallRules.model_fields.keys()
+        return own.model_copy(update={field: getattr(self.config, field) for field in given})
+
+    def _load(self, reference: str) -> Any:
+        module, _, attribute = reference.rpartition(":")
+        name = f"{self.folder / module}:{attribute}" if module.endswith(".py") else reference
+        return Registry(f"function or class of the tool {self.name!r}", {}, "agent_flywheel.tools").load(name)
+
+
+def _kind_of(found: Any) -> str:
+    return "class: name it as `class`" if inspect.isclass(found) else f"{type(found).__name__}"
