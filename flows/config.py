@@ -1,4 +1,4 @@
-"""The whole configuration: each stage's own model, composed. A profile is a TOML file; `--set` overrides it.
+"""The whole configuration: each stage's own model, composed. A profile is a TOML file, over which `--set KEY=VALUE` is laid.
 
 Unknown keys, impossible combinations and missing files are refused here, before anything starts, in one sentence that names
 the key. Everything random follows from `seed`. What differs from the second turn on stands under `later`, in the same words.
@@ -6,6 +6,7 @@ the key. Everything random follows from `seed`. What differs from the second tur
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 
 from eval.outcome import VERIFIERS
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
-from flows.overrides import apply_overrides
 from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import CurriculumConfig
@@ -201,14 +201,19 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
         known = ", ".join(sorted(file.stem for file in PROFILES.glob("*.toml")))
         raise RequestError(f"there is no profile {profile!r}; choose one of {known}, or name a TOML file.")
     try:
-        table = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is not TOML: {error}.") from error
-    try:
-        return FlywheelConfig.model_validate(apply_overrides(table, overrides))
+        return FlywheelConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
         known = f"; `flywheel run --profile {profile} --dry-run` prints those there are"
         raise RequestError(describe(error, profile, known=known)) from error
+
+
+def read_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """The table of a TOML file with `overrides` laid over it. Raises RequestError where it is no TOML or an override is wrong."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is not TOML: {error}.") from error
+    return apply_overrides(table, overrides)
 
 
 def describe(error: ValidationError, where: str, what: str = "the configuration", known: str = "") -> str:
@@ -217,3 +222,28 @@ def describe(error: ValidationError, where: str, what: str = "the configuration"
     if first["type"] == "extra_forbidden":
         return f"{where}: unknown key {'.'.join(map(str, first['loc']))}{known}."
     return f"{where}: {first_error(error, what)} (it is {str(first['input'])[:80]!r})."
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """Split `rl.horizon.rounds=[2,4]` into its path and its value; a value that is no JSON is taken as a string."""
+    key, separator, value = text.partition("=")
+    if not separator or not all(part.strip() for part in key.split(".")):
+        raise RequestError(f"--set {text!r} is not of the form key=value; write for example --set seed=7.")
+    try:
+        return [part.strip() for part in key.split(".")], json.loads(value)
+    except json.JSONDecodeError:
+        return [part.strip() for part in key.split(".")], value
+
+
+def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `table` with each override written at its path; tables on the way are made where they are missing."""
+    merged: dict[str, Any] = json.loads(json.dumps(table))
+    for override in overrides:
+        path, value = parse_override(override)
+        place = merged
+        for depth, part in enumerate(path[:-1]):
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise RequestError(f"--set {override!r}: {'.'.join(path[: depth + 1])} is a value, not a table.")
+        place[path[-1]] = value
+    return merged

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.config import FlywheelConfig
-from flows.home import Home
+from flows.home import Home, exclusive
 from flows.lakes import champion_of, policy_of
-from flows.locking import exclusive
 from flows.progress import Progress, ProgressWriter
 from warehouse import Document, Lake, Policy
 from warehouse.storage import LOCAL

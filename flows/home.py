@@ -1,17 +1,25 @@
 """A run's home: the folder that holds its lake, its policies, its reports and the configuration that it belongs to.
 
 A home belongs to one configuration. `home/config.json` holds it, resolved, with its digest; a command with another one is
-refused before anything starts, and told which keys differ. What only says how the home is run (`OPERATIONAL`) may change: the last
+refused before anything starts, with the keys that differ. What only says how the home is run (`OPERATIONAL`) may change: the last
 command's stays.
+
+A home has one writer of the wheel: a lock that the operating system releases when its holder dies, however it dies. Readers need no lock.
+Upkeep of the lake needs none either: it is one writer of the lake among others.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Sequence
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import ValidationError
 
@@ -21,6 +29,10 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.settings import first_error
 
+log = logging.getLogger("flywheel")
+
+LOOK_SECONDS = 2.0
+"""Pause between two tries of whoever waits for the lock."""
 BEFORE = ("lake", "config.draft")
 """What a folder may hold before it is a home: a lake, which an import makes, and a draft whose writer was killed or found the disk full."""
 
@@ -53,7 +65,7 @@ class Home:
 
     @property
     def progress(self) -> Path:
-        """What the process at work tells of itself; there only while one works."""
+        """The progress record of the process at work; there only while one works."""
         return self.root / "progress.json"
 
     @property
@@ -126,3 +138,35 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
     return leaves
+
+
+class HomeBusy(RequestError):
+    """Another process is at work in the home."""
+
+
+@contextmanager
+def exclusive(path: Path, patience_seconds: float = 0.0) -> Iterator[None]:
+    """Hold the lock file at `path`; waits for it for `patience_seconds`, then raises HomeBusy with the id of its holder."""
+    with path.open("a+") as file:
+        deadline, logged = time.monotonic() + patience_seconds, False
+        while (holder := _lock(file)) is not None:
+            if time.monotonic() >= deadline:
+                raise HomeBusy(f"{path.parent} is in use by process {holder}; wait for it, or choose another --home.")
+            if not logged:
+                log.info("waiting for process %s, which is at work in %s", holder, path.parent)
+                logged = True
+            time.sleep(LOOK_SECONDS)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _lock(file: IO[str]) -> str | None:
+    """Take the lock and return None, or return the process that holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        return file.read().strip() or "unknown"
+    return None

@@ -1,7 +1,7 @@
-"""What a process tells of itself while it works in a home: one small file, written anew each second, which `flywheel top` reads.
+"""The progress record of the process at work in a home: one small file, written anew each second, which `flywheel top` reads.
 
 The lake has what is done; this has what is under way: the step, the trajectories that have not ended, engines, environments and tools.
-Nothing rests on it. A run that ends takes the file away, a killed one leaves it behind, and its age tells.
+Nothing rests on it. A run that ends takes the file away, a killed one leaves it behind, and its age shows that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StageProgress:
     """The stage at work: its run, and how far it is.
 
     `step` of `steps` are optimiser steps, or trajectories in evaluation and sampling; None where they are not known. `first_step` is the
-    first one that this process told of and `began` when it did, in seconds since 1970, so that the rate is its own.
+    first one that this process recorded and `began` when it did, in seconds since 1970, so that the rate is its own.
     """
 
     run: str
@@ -52,7 +52,7 @@ class Progress:
     hosting: HostingFigures | None = None
 
     def is_stale(self, now: float) -> bool:
-        """Whether its writer must have ended without a word."""
+        """Whether its writer must have been killed, or hangs."""
         return now - self.written > STALE_SECONDS
 
 

@@ -18,13 +18,12 @@ from typing import Any
 from prefect.exceptions import TerminationSignal
 
 from flows.context import RunContext, is_open, open_context
-from flows.guardian import end_soon
 from flows.home import Home
-from flows.operations.artifacts import show_in_prefect
 from flows.operations.attempts import attempt
 from flows.operations.budgets import BudgetSpent, Meter
-from flows.operations.config import Happening
-from flows.operations.events import Event, tell
+from flows.operations.config import EventKind
+from flows.operations.events import Event, notify, show_in_prefect
+from flows.runtime import exit_after
 from flows.stage_run import StageRun, over_budget
 from warehouse import Lake, Run
 from warehouse.digests import digest
@@ -49,7 +48,7 @@ def open_home(home: Path, patience_seconds: float = 0.0) -> Iterator[RunContext]
             try:
                 yield context
             except TerminationSignal:  # engines are stopped next, and that may hang
-                end_soon()
+                exit_after()
                 raise
 
 
@@ -66,8 +65,8 @@ def run_stage(
     """
     config, root = context.config, context.home.root
 
-    def tell_of(happening: Happening, sentence: str, facts: dict[str, Any]) -> None:
-        tell(Event(happening, root, run_id, sentence, facts), config.events, context.lake)
+    def tell_of(happening: EventKind, sentence: str, facts: dict[str, Any]) -> None:
+        notify(Event(happening, root, run_id, sentence, facts), config.events, context.lake)
 
     def once() -> tuple[bool, dict[str, Any]]:
         return run_attempt(context.lake, run_id, stage, turn, settings, lambda run: work(context.watch(run)), meter)
@@ -75,19 +74,19 @@ def run_stage(
     try:
         worked, figures = attempt(run_id, once, config.attempts, context.stop_engines)
     except BudgetSpent as error:
-        tell_of(Happening.stopped_run, str(error), {})
+        tell_of(EventKind.stopped_run, str(error), {})
         raise
     except RequestError:
         raise
     except Exception as error:
-        tell_of(Happening.stopped_run, f"{run_id} failed: {type(error).__name__}: {str(error)[:500]}", {})
+        tell_of(EventKind.stopped_run, f"{run_id} failed: {type(error).__name__}: {str(error)[:500]}", {})
         raise
     if worked:
         show_in_prefect(root, run_id, stage, figures)
         if figures.get("promoted"):
-            tell_of(Happening.promotion, str(figures["reason"]), figures)
+            tell_of(EventKind.promotion, str(figures["reason"]), figures)
         if "stopped" in figures and meter is not None and meter.ends:  # one that is only paused is no news
-            tell_of(Happening.stopped_run, str(figures["stopped"]), figures)
+            tell_of(EventKind.stopped_run, str(figures["stopped"]), figures)
     return figures
 
 

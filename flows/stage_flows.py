@@ -14,9 +14,9 @@ from prefect import flow, tags
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from flows.context import RunContext
-from flows.operations.artifacts import figure_rows
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
+from flows.operations.events import figure_rows
 from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.run_stage import Work, open_home, run_stage

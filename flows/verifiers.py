@@ -1,16 +1,23 @@
-"""Verifiers by name: those of the record, the unsupervised ones, and the judge, which has to be opened and to show what it can do."""
+"""Verifiers by name, of which the judge has to be opened and calibrated; and the proof that a verifier judges a task set rightly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from eval.judges import Judge, calibrate, refuse_unfit
-from eval.outcome import VERIFIERS
+from eval.kinds import KINDS, Kind
+from eval.outcome import VERIFIERS, verifier_of
+from eval.rows import read_rows
 from eval.unsupervised import Agreement, Confidence
+from eval.validation import Subject, Tally, Validation, subject_of, validate
 from eval.verifier import BatchVerifier, Verifier
+from flows.home import Home
+from flows.lakes import open_lake
 from synth.teachers.config import TeacherConfig
-from warehouse import Lake
+from warehouse import Lake, Task
 from warehouse.errors import RequestError
 
 JUDGE = "judge"
@@ -21,7 +28,7 @@ NAMES = (*VERIFIERS, JUDGE, *_UNSUPERVISED)
 
 @contextmanager
 def open_verifier(name: str, judge: TeacherConfig | None, lake: Lake) -> Iterator[Verifier | BatchVerifier]:
-    """The verifier of a name; the judge is calibrated first, and what it said of every labelled pair is kept in `checks`.
+    """The verifier of a name; the judge is calibrated first, and its verdict on every labelled pair is kept in `checks`.
 
     Raises:
         RequestError: there is no such verifier, no model for the judge, or the judge is not fit to judge.
@@ -48,3 +55,88 @@ def open_judge(config: TeacherConfig | None, lake: Lake) -> Iterator[Judge]:
         lake.replace(calibration.checks)
         refuse_unfit(judge, calibration)
         yield judge
+
+
+def validate_rows(kind: str, path: Path) -> Validation:
+    """Prove the rows `{id, gold, options?, question?}` of a file; one that is broken is a row that cannot be judged."""
+    subjects: list[Subject] = []
+    broken = Tally()
+    for number, row in enumerate(read_rows(path), start=1):
+        try:
+            subjects.append(_subject(row))
+        except ValueError as error:
+            broken.note(True, f"row {number}: {error}")
+    return _together([validate(kind_of(kind), subjects), Validation(Tally(), {}, broken)])
+
+
+def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation:
+    """Prove the tasks of a home, or of one of its splits, by `kind`, or each by its own verifier.
+
+    Raises:
+        RequestError: there are no such tasks, or no such kind.
+    """
+    configured = Home(home).load().evaluation.verifier if Home(home).config_file.is_file() else "qa_em"
+    with open_lake(home) as lake:
+        tasks = lake.tasks(split=suite)
+    if not tasks:
+        raise RequestError(f"{home} has no tasks{f' in the split {suite!r}' if suite else ''}; `flywheel synth` makes them.")
+    return validate_tasks(tasks, configured, kind)
+
+
+def validate_tasks(tasks: Sequence[Task], default: str, kind: str | None = None) -> Validation:
+    """Prove tasks by `kind`, or each by the verifier that it names or else by `default`."""
+    groups: dict[str, list[Task]] = {}
+    for task in tasks:
+        groups.setdefault(kind or verifier_of(task, default).name, []).append(task)
+    return _together([_validate_group(name, group) for name, group in groups.items()])
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a name. Raises RequestError, naming those that there are."""
+    if name not in KINDS:
+        raise RequestError(f"There is no verifier {name!r} to prove: choose one of {', '.join(KINDS)}.")
+    return KINDS[name]
+
+
+def _validate_group(name: str, tasks: Sequence[Task]) -> Validation:
+    """Tasks of one verifier; where that one looks at no answer there is none to try, and nothing is proven."""
+    if name in VERIFIERS and name not in KINDS:
+        unjudged = Tally()
+        for task in tasks:
+            unjudged.note(True, f"{task.key}: the verifier {name} looks at no answer")
+        return Validation(Tally(), {}, unjudged)
+    return validate(kind_of(name), [subject_of(task, kind_of(name)) for task in tasks])
+
+
+def _subject(row: Any) -> Subject:
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, Mapping) or "gold" not in row:
+        raise ValueError("it is no object with a gold")
+    gold, options, question = row["gold"], row.get("options") or {}, row.get("question") or ""
+    golds = [
+        str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+        for item in (gold if isinstance(gold, list) else [gold])
+    ]
+    if not all(
+        isinstance(item, str) or (isinstance(item, list) and item and all(isinstance(name, str) for name in item)) for item in golds
+    ):
+        raise ValueError("gold holds something that is no text")
+    if not isinstance(options, dict) or not isinstance(question, str) or not golds:
+        raise ValueError("options, question or gold cannot be read")
+    return Subject(str(row.get("id")), golds, options, question)
+
+
+def _together(found: list[Validation]) -> Validation:
+    """The tallies of several validations added up."""
+    gold, unjudged = Tally(), Tally()
+    negatives: dict[str, Tally] = {}
+    for one in found:
+        gold, unjudged = _sum(gold, one.gold), _sum(unjudged, one.unjudged)
+        for sort, tally in one.negatives.items():
+            negatives[sort] = _sum(negatives.get(sort, Tally()), tally)
+    return Validation(gold, negatives, unjudged)
+
+
+def _sum(one: Tally, other: Tally) -> Tally:
+    return Tally(one.tried + other.tried, one.mistaken + other.mistaken, one.examples + other.examples)

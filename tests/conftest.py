@@ -12,7 +12,7 @@ import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import settings
 
-from flows.environment import quiet_libraries
+from flows.runtime import quiet_libraries
 
 quiet_libraries()
 gc.disable()  # a fifth of the time that imports take; what they made is there for good, and is not looked at again

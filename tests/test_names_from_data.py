@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 
 from eval.outcome import VERIFIERS, verifier_of
 from flows.config import load_config
-from flows.imports import FORMATS, import_file
+from flows.data.imports import FORMATS, import_file
 from flows.suites.config import SuiteConfig
-from flows.suites.drawing import check_environments
+from flows.suites.tasks import check_environments
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig, RolloutConfig
 from rl.environment import ENVIRONMENTS
 from rl.environments.tool_world.environment import WORLDS
@@ -266,7 +266,7 @@ def test_the_loaders_that_records_reach_are_these() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
-        "rl/hosting/environment_pool.py", "rl/environments/tool_world/environment.py", "rl/rollouts/loops.py", "flows/suites/drawing.py"
+        "rl/hosting/environment_pool.py", "rl/environments/tool_world/environment.py", "rl/rollouts/loops.py", "flows/suites/tasks.py"
     }  # fmt: skip
     assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {
         "rollout.environments.kinds.tool_world.options.worlds", "rollout.loops", "rollout.environments.kinds"

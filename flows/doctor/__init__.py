@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.doctor.check import Check
-from flows.doctor.machine import cores, disk, memory, sandbox, shared_data, shared_memory
+from flows.doctor.machine import Check, cores, disk, memory, sandbox, shared_data, shared_memory
 from flows.doctor.model import model
-from flows.doctor.packages import cuda_builds, duckdb_extensions, python, torch_build, versions, vllm
-from flows.doctor.services import prefect_server, ray_cluster
+from flows.doctor.software import cuda_builds, duckdb_extensions, prefect_server, python, ray_cluster, torch_build, versions, vllm
 
 __all__ = ["Check", "diagnose"]
 

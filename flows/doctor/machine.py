@@ -1,16 +1,28 @@
-"""What the machine gives: cores, memory, disk, walls around programs, data."""
+"""What a check finds, and what the machine gives: cores, memory, disk, a sandbox around programs, data."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from flows.doctor.check import Check
+State = Literal["ok", "warn", "missing"]
 
 _GIB = 2**30
 _SHARED = Path("../shared/data")
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: `advice` says what to do, and is empty where all is well."""
+
+    name: str
+    state: State
+    detail: str
+    advice: str = ""
 
 
 def cores() -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.doctor.check import Check
+from flows.doctor.machine import Check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,8 +17,8 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import TerminationSignal
 from prefect.tasks import exponential_backoff
 
-from flows.guardian import end_soon
 from flows.operations.config import AttemptConfig
+from flows.runtime import exit_after
 from rl.engine import EngineFault
 
 log = logging.getLogger("flywheel")
@@ -29,7 +29,7 @@ PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryErr
 """Errors of the operating system that stay until somebody does something about them."""
 FAULTS = (OSError, EngineFault, duckdb.IOException, duckdb.HTTPException, duckdb.TransactionException)
 REMOTE = {"ray", "httpx", "httpcore"}
-"""Packages whose errors are faults of what is at the other end; they are told by name, for their import is slow."""
+"""Packages whose errors are faults of what is at the other end; matched by name, for their import is slow."""
 
 
 def is_fault(error: BaseException) -> bool:
@@ -48,7 +48,7 @@ def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Ca
         try:
             return work()
         except TerminationSignal:
-            end_soon()
+            exit_after()
             raise
         except Exception as error:
             if is_fault(error):

@@ -1,4 +1,4 @@
-"""How a home is run, apart from what it computes: budgets of a turn, attempts at a stage, and who is told of what happens.
+"""How a home is run, apart from what it computes: budgets of a turn, attempts at a stage, and who is notified of events.
 
 These sections may change while a home is at work, for they are no part of the configuration that a home belongs to: the same command
 with another budget goes on in the same home.
@@ -43,8 +43,8 @@ class AttemptConfig(Section):
     """A stage that takes longer has hung: it is ended and counts as a fault; None waits for ever."""
 
 
-class Happening(StrEnum):
-    """What people are told of."""
+class EventKind(StrEnum):
+    """Events that people are notified of."""
 
     promotion = "promotion"
     stopped_run = "stopped_run"
@@ -52,7 +52,7 @@ class Happening(StrEnum):
 
 
 class EventsConfig(Section):
-    """Who is told when a policy is promoted, a run stops before its end, or a scheduled run fails: a command, a webhook, or both."""
+    """Who is notified when a policy is promoted, a run stops before its end, or a scheduled run fails: a command, a webhook, or both."""
 
     command: tuple[str, ...] | None = None
     """Program and arguments, run without a shell; the event is one JSON object on its standard input."""
@@ -62,8 +62,8 @@ class EventsConfig(Section):
     """The environment variable whose value the webhook is sent as a bearer token: it stands in no configuration and in no lake."""
     timeout_seconds: PositiveFloat = 10.0
     """A command or a webhook that takes longer is given up."""
-    on: tuple[Happening, ...] = tuple(Happening)
-    """Which happenings."""
+    on: tuple[EventKind, ...] = tuple(EventKind)
+    """The kinds of events that they are notified of."""
 
     @model_validator(mode="after")
     def _check(self) -> EventsConfig:

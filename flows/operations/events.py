@@ -1,4 +1,4 @@
-"""Telling people what happened: a command, a webhook, and an event in Prefect that its automations can wait for.
+"""What a run reports: tables and events in Prefect, where automations can wait for them, and hooks of the user, a command or a webhook.
 
 A hook that fails is recorded in `failures` and stops nothing: whoever does not hear of a promotion has a promoted policy all the same.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,19 +18,26 @@ from typing import Any
 
 import duckdb
 import httpx
+from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.events import emit_event
 
-from flows.operations.config import EventsConfig, Happening
+from flows.home import Home
+from flows.operations.config import EventKind, EventsConfig
 from warehouse import Failure, Lake
 
 log = logging.getLogger("flywheel")
 
+Rows = list[dict[str, Any]]
+
+HEADLINES = {"init": "policy", "cpt": "loss", "sft": "loss", "rl": "reward"}
+"""The figure that matters of a training stage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened in which home and to which run, told in a sentence; `facts` are JSON-able."""
+    """What happened in which home and to which run, as a sentence and as `facts`, which JSON can hold."""
 
-    happening: Happening
+    kind: EventKind
     home: Path
     run: str
     sentence: str
@@ -38,25 +46,25 @@ class Event:
 
     def document(self) -> dict[str, Any]:
         """The event as the JSON object that hooks receive."""
-        told = {"event": self.happening.value, "home": str(self.home.resolve()), "run": self.run, "sentence": self.sentence}
-        return {**told, "facts": self.facts, "time": self.time.isoformat()}
+        document = {"event": self.kind.value, "home": str(self.home.resolve()), "run": self.run, "sentence": self.sentence}
+        return {**document, "facts": self.facts, "time": self.time.isoformat()}
 
 
-def tell(event: Event, config: EventsConfig, lake: Lake | None) -> None:
-    """Tell whoever `config` names; what goes wrong becomes a row of `failures`, or a line of the log where there is no lake."""
+def notify(event: Event, config: EventsConfig, lake: Lake | None) -> None:
+    """Notify whomever `config` names; what goes wrong becomes a row of `failures`, or a line of the log where there is no lake."""
     document = event.document()
     emit_event(
-        f"flywheel.{event.happening.value}",
+        f"flywheel.{event.kind.value}",
         resource={"prefect.resource.id": f"flywheel.home.{document['home']}", "prefect.resource.name": event.home.name},
         payload=document,
     )
-    if event.happening not in config.on:
+    if event.kind not in config.on:
         return
     if config.command is not None:
         command = config.command
-        _try(lake, document, "command", lambda: run_command(command, document, config.timeout_seconds))
+        _run_hook(lake, document, "command", lambda: run_command(command, document, config.timeout_seconds))
     if config.webhook is not None:
-        _try(lake, document, "webhook", lambda: post(config, document))
+        _run_hook(lake, document, "webhook", lambda: post(config, document))
 
 
 def run_command(command: tuple[str, ...], document: dict[str, Any], timeout_seconds: float) -> None:
@@ -73,18 +81,18 @@ def post(config: EventsConfig, document: dict[str, Any]) -> None:
     httpx.post(str(config.webhook), content=body, headers=headers, timeout=config.timeout_seconds).raise_for_status()
 
 
-def _try(lake: Lake | None, document: dict[str, Any], hook: str, work: Callable[[], None]) -> None:
+def _run_hook(lake: Lake | None, document: dict[str, Any], hook: str, work: Callable[[], None]) -> None:
     try:
         work()
     except (OSError, subprocess.SubprocessError, httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = f"the {hook} was not told of {document['event']}: {_words(error)}"
+        reason = f"the {hook} was not told of {document['event']}: {_reason(error)}"
         log.warning(reason)
         _record(lake, Failure("events", f"{hook}_failed", reason, document))
 
 
-def _words(error: Exception) -> str:
-    said = error.stderr.strip()[-300:] if isinstance(error, subprocess.CalledProcessError) and error.stderr else ""
-    return f"{type(error).__name__}: {str(error)[:300]}" + (f" ({said})" if said else "")
+def _reason(error: Exception) -> str:
+    output = error.stderr.strip()[-300:] if isinstance(error, subprocess.CalledProcessError) and error.stderr else ""
+    return f"{type(error).__name__}: {str(error)[:300]}" + (f" ({output})" if output else "")
 
 
 def _record(lake: Lake | None, failure: Failure) -> None:
@@ -93,3 +101,44 @@ def _record(lake: Lake | None, failure: Failure) -> None:
             lake.add([failure])
     except duckdb.Error as error:
         log.warning("nor could that be recorded: %s", error)
+
+
+def show_in_prefect(home: Path, run_id: str, stage: str, figures: dict[str, Any]) -> None:
+    """Make the artifacts of a stage's run: its table under the headline, and the link to the home's report."""
+    key = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
+    report = Home(home.resolve()).report.as_uri()
+    description = f"**{headline(stage, figures)}**\n\n{run_id} in `{home}`; [report]({report})"
+    create_table_artifact(figure_rows(figures), key=key, description=description)
+    create_link_artifact(report, link_text="report", key=f"{key}-report", description=f"The page of `{home}`, written when a turn ends.")
+
+
+def figure_rows(figures: dict[str, Any]) -> Rows:
+    """Figures as the rows of a table."""
+    return [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
+
+
+def headline(stage: str, figures: dict[str, Any]) -> str:
+    """The figure that matters, in a few words; why the stage stopped before its end where it did."""
+    if "stopped" in figures:
+        return str(figures["stopped"])
+    if stage == "gate":
+        return str(figures.get("reason", "nothing was decided"))
+    if "attempts" in figures:
+        return f"{figures['made']} of {figures['attempts']} attempts at {figures['tasks']} tasks were made now"
+    if stage == "eval":
+        return "; ".join(_success(name, row) for name, row in figures.items() if name.endswith(".all")) or "nothing was evaluated"
+    if stage == "rollout":
+        return f"{figures.get('success')} of {figures.get('trajectories')} trajectories succeed"
+    if stage == "synth":
+        tasks = figures.get("tasks.train", 0)
+        return f"{tasks} tasks to train on, {sum(v for k, v in figures.items() if k.startswith('examples.'))} examples"
+    name = HEADLINES.get(stage, "seconds")
+    value = figures.get(name)
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _success(name: str, row: dict[str, Any]) -> str:
+    suite = name.removesuffix(".all")
+    if row["success"] is None:
+        return f"{suite}: no verdict"
+    return f"{suite}: {100 * row['success']:.1f} % ({100 * row['low']:.1f}–{100 * row['high']:.1f}) of {row['tasks']}"

@@ -2,33 +2,40 @@
 
 Each runs in a process of its own that Prefect starts, and what that process starts ends with it: where the run is cancelled, engines and
 Ray have a few seconds to end by themselves, and are ended otherwise. One that finds the home at work waits, or passes by.
+
+The deployments below say which flow runs when, for one home; `prefect.yaml` says the same for `prefect deploy`. Prefect is told the path
+of a flow's module, so whoever runs it needs the package installed, and no copy of the code.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
-from prefect import flow, runtime, tags
+from prefect import flow, runtime, serve, tags
 from prefect.artifacts import create_table_artifact
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy, FlowRun, State
+from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
+from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
-from pydantic import NonNegativeFloat, PositiveFloat
+from prefect.settings import PREFECT_API_URL
+from prefect.types.entrypoint import EntrypointType
+from pydantic import NonNegativeFloat, PositiveFloat, ValidationError
 
-from flows.environment import quiet_libraries
-from flows.guardian import start_guardian, stay
-from flows.home import Home
+from flows.home import Home, HomeBusy
 from flows.lakes import open_to_keep
-from flows.locking import HomeBusy
-from flows.operations.config import BudgetConfig, Happening
-from flows.operations.events import Event, tell
+from flows.operations.config import BudgetConfig, EventKind
+from flows.operations.events import Event, notify
 from flows.plan import completed, next_turn
 from flows.run_stage import open_home
+from flows.runtime import cancel_exit, quiet_libraries, start_reaper
 from flows.stage_flows import evaluation_flow, synthesis_flow
 from flows.wheel import wheel_flow
 from warehouse.errors import RequestError
@@ -37,21 +44,27 @@ log = logging.getLogger("flywheel")
 
 HOURS = 3600.0
 
+ENVIRONMENT = {"PREFECT_LOGGING_EXTRA_LOGGERS": "flywheel"}
+"""What a flow's process has in its environment, so that our lines stand in Prefect's log of the run."""
 
-def tell_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+"""A run that is due while the one before it is under way is cancelled: there would be nothing left for it to do."""
+
+
+def notify_failed(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Prefect's hook for a scheduled run that failed after its last attempt, or whose process died."""
-    _tell(Happening.failed_schedule, flow, flow_run, f"{flow.name} failed: {state.message or state.name}")
+    _notify(EventKind.failed_schedule, flow, flow_run, f"{flow.name} failed: {state.message or state.name}")
 
 
-def tell_cancelled(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+def notify_cancelled(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Prefect's hook for a scheduled run that somebody cancelled."""
-    _tell(Happening.stopped_run, flow, flow_run, f"{flow.name} was cancelled")
+    _notify(EventKind.stopped_run, flow, flow_run, f"{flow.name} was cancelled")
 
 
-def _tell(happening: Happening, flow: Flow[..., Any], run: FlowRun, sentence: str) -> None:
-    """Tell whom the home's configuration names; a home that is none has nobody to tell."""
+def _notify(kind: EventKind, flow: Flow[..., Any], run: FlowRun, sentence: str) -> None:
+    """Notify whom the home's configuration names; a folder that is no home names nobody."""
     home = Path(run.parameters["home"])
-    event = Event(happening, home, run.name, sentence, {"flow": flow.name, "flow_run": str(run.id), "parameters": run.parameters})
+    event = Event(kind, home, run.name, sentence, {"flow": flow.name, "flow_run": str(run.id), "parameters": run.parameters})
     try:
         config = Home(home).load().events
     except RequestError as error:
@@ -63,10 +76,10 @@ def _tell(happening: Happening, flow: Flow[..., Any], run: FlowRun, sentence: st
         except (RequestError, duckdb.Error) as error:
             log.warning("what cannot be told will not be recorded: %s", error)
             lake = None
-        tell(event, config, lake)
+        notify(event, config, lake)
 
 
-HOOKS: dict[str, Any] = {"on_failure": [tell_failed], "on_crashed": [tell_failed], "on_cancellation": [tell_cancelled]}
+HOOKS: dict[str, Any] = {"on_failure": [notify_failed], "on_crashed": [notify_failed], "on_cancellation": [notify_cancelled]}
 
 
 @flow(name="flywheel-turn", description="The turn of the wheel that comes next, or the one that was begun.", **HOOKS)
@@ -136,9 +149,105 @@ def unattended() -> Iterator[None]:
     """What a process needs that nobody watches: quiet libraries, its lines in Prefect, and an end to all that it started."""
     quiet_libraries()
     log.setLevel(logging.INFO)
-    start_guardian()
+    start_reaper()
     try:
         with tags("flywheel"):
             yield
     finally:
-        stay()
+        cancel_exit()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A flow and the times it runs at, in the form of cron and in UTC."""
+
+    name: str
+    flow: Flow[..., Any]
+    cron: str
+
+
+SCHEDULES = (
+    Schedule("turn", turn, "0 1 * * *"),
+    Schedule("synthesis", synthesis, "15 * * * *"),
+    Schedule("evaluation", evaluation, "0 12 * * 0"),
+    Schedule("compaction", compaction, "45 0 * * *"),
+)
+
+
+def deployments(home: Path, name: str, crons: Mapping[str, str], pool: str | None = None) -> list[RunnerDeployment]:
+    """The deployments of a home under `name`; `crons` has other times for some of the schedules.
+
+    Raises:
+        RequestError: there is no such schedule, or a time is no cron expression.
+    """
+    unknown = sorted(crons.keys() - {schedule.name for schedule in SCHEDULES})
+    if unknown:
+        raise RequestError(f"there is no schedule {unknown[0]!r}; choose one of {', '.join(schedule.name for schedule in SCHEDULES)}.")
+    return [_deployment(schedule, home, name, crons.get(schedule.name, schedule.cron), pool) for schedule in SCHEDULES]
+
+
+def serve_here(found: list[RunnerDeployment]) -> None:
+    """Register the deployments and run them on this machine, each run in a process of its own, until this process is asked to end.
+
+    Raises:
+        RequestError: no Prefect server is reachable.
+    """
+    check_server()
+    serve(*found)
+
+
+def register(found: list[RunnerDeployment], pool: str) -> list[str]:
+    """Register the deployments in a work pool and return their names; who runs them is the pool's matter.
+
+    Raises:
+        RequestError: no Prefect server is reachable, or it has no such pool.
+    """
+    check_server()
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(pool)
+        except ObjectNotFound as error:
+            raise RequestError(
+                f"there is no work pool {pool!r}; make one with `prefect work-pool create {pool} --type process`, or name another."
+            ) from error
+    for deployment in found:
+        try:
+            deployment.apply(work_pool_name=pool)
+        except DeploymentApplyError as error:
+            raise RequestError(f"the server does not take {deployment.full_name}: {error}") from error
+    return [deployment.full_name for deployment in found]
+
+
+def check_server() -> str:
+    """The address of the Prefect server. Raises RequestError where none is named, or it does not answer."""
+    address = PREFECT_API_URL.value()
+    if not address:
+        raise RequestError(
+            "schedules need a Prefect server and none is named: start one with `prefect server start`, "
+            "and name it with `export PREFECT_API_URL=http://127.0.0.1:4200/api`."
+        )
+    with get_client(sync_client=True) as client:
+        fault = client.api_healthcheck()
+    if fault is not None:
+        raise RequestError(
+            f"no Prefect server answers at {address} ({type(fault).__name__}): start it with `prefect server start`, "
+            "or name another in PREFECT_API_URL."
+        )
+    return address
+
+
+def _deployment(schedule: Schedule, home: Path, name: str, cron: str, pool: str | None) -> RunnerDeployment:
+    try:
+        return RunnerDeployment.from_flow(
+            schedule.flow,
+            name=name,
+            cron=cron,
+            paused=False,
+            parameters={"home": str(home.resolve())},
+            tags=["flywheel"],
+            concurrency_limit=ONE_AT_A_TIME,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+            job_variables={"env": ENVIRONMENT} if pool is not None else None,
+        )
+    except ValidationError as error:
+        raise RequestError(f"{cron!r} is no time for {schedule.name}: write it as cron does, for example '0 1 * * *'.") from error

@@ -6,18 +6,13 @@ of the lake and the policies' tokenizers, so the same snapshot gives the same pa
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from flows.report.frontier import Depth, read_frontier
-from flows.report.lineage import Lineage, read_lineage
-from flows.report.rows import parsed, rows
-from flows.report.tools import ToolUse, read_tools
-from flows.report.turns import TurnFacts, read_turns
-from flows.verdicts import Solved, read_verdicts
+from flows.report.iterations import FrontierDepth, Iteration, Lineage, ToolUse, read_frontier, read_iterations, read_lineage, read_tools
+from flows.results import Solved, read_verdicts
 from rl.training.config import MetricLimit
-from warehouse import Lake
+from warehouse import Lake, Run
 
 STAGES = ("init", "cpt", "sft", "rl")
 """Stages of a turn of the wheel, in their order."""
@@ -66,7 +61,7 @@ class RunFacts:
     rounds: tuple[int, ...]
     policy: str | None
     limits: tuple[MetricLimit, ...] = ()
-    """How far the signs of health may go, as the run was configured."""
+    """The limits on its metrics, as the run was configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +85,11 @@ class FailureCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
-    """A limit that a run's sign of health broke: the value at `step`, and the first of the steps in a row that it did so."""
+class Alert:
+    """A limit that a metric of a run broke: its value at `step` (NaN where it is no number), and the first of the steps in a row."""
 
     run: str
-    sign: str
+    metric: str
     step: int
     since: int
     value: float
@@ -131,9 +126,9 @@ class ReportData:
     evaluations: tuple[Evaluation, ...]
     runs: tuple[RunFacts, ...]
     curves: tuple[Curve, ...]
-    breaches: tuple[Breach, ...]
-    turns: tuple[TurnFacts, ...]
-    frontier: tuple[Depth, ...]
+    alerts: tuple[Alert, ...]
+    iterations: tuple[Iteration, ...]
+    frontier: tuple[FrontierDepth, ...]
     lineage: Lineage
     failures: tuple[FailureCount, ...]
     tools: tuple[ToolUse, ...]
@@ -156,13 +151,13 @@ def read_report_data(lake: Lake) -> ReportData:
         evaluations=_evaluations(lake),
         runs=runs,
         curves=_curves(lake, {run.id: run for run in runs}),
-        breaches=tuple(_breach(row) for row in rows(lake, _BREACHES)),
-        turns=read_turns(lake),
+        alerts=tuple(Alert(**row) for row in lake.query(_ALERTS).to_pylist()),
+        iterations=read_iterations(lake),
         frontier=read_frontier(lake),
         lineage=read_lineage(lake),
-        failures=tuple(FailureCount(**row) for row in rows(lake, _FAILURES)),
+        failures=tuple(FailureCount(**row) for row in lake.query(_FAILURES).to_pylist()),
         tools=read_tools(lake),
-        collected=tuple(Collected(**row) for row in rows(lake, _COLLECTED)),
+        collected=tuple(Collected(**row) for row in lake.query(_COLLECTED).to_pylist()),
         verdicts=read_verdicts(lake),
     )
 
@@ -171,9 +166,10 @@ _FAILURES = """
 SELECT stage, kind, count(*) AS count, min(reason) AS reason FROM failures GROUP BY stage, kind ORDER BY count DESC, stage, kind
 """
 
-_BREACHES = """
-SELECT item->>'run' AS run, item->>'$.limit.sign' AS sign, (item->>'step')::INT AS step, (item->>'since')::INT AS since,
-    try_cast(item->>'value' AS DOUBLE) AS value, reason FROM failures WHERE starts_with(kind, 'sign_') ORDER BY 1, 2, 3
+_ALERTS = """
+SELECT item->>'run' AS run, item->>'$.limit.sign' AS metric, (item->>'step')::INT AS step, (item->>'since')::INT AS since,
+    coalesce(try_cast(item->>'value' AS DOUBLE), 'nan'::DOUBLE) AS value, reason
+FROM failures WHERE starts_with(kind, 'sign_') ORDER BY 1, 2, 3
 """
 
 _COLLECTED = """
@@ -202,41 +198,34 @@ FROM points WHERE isfinite(value) GROUP BY run_id, name ORDER BY run_id, name
 
 
 def _totals(lake: Lake) -> Totals:
-    (row,) = rows(
-        lake,
+    (row,) = lake.query(
         """SELECT (SELECT count(*) FROM tasks) AS tasks, count(*) AS trajectories, coalesce(sum(t.n_turns), 0)::BIGINT AS turns,
         count(*) FILTER (o.outcome = 'invalid') AS invalid, (SELECT count(*) FROM examples) AS examples
-        FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id""",
-    )
+        FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id"""
+    ).to_pylist()
     return Totals(**row)
 
 
 def _evaluations(lake: Lake) -> tuple[Evaluation, ...]:
-    return tuple(Evaluation(**row) for row in rows(lake, _EVALUATIONS))
+    return tuple(Evaluation(**row) for row in lake.query(_EVALUATIONS).to_pylist())
 
 
 def _runs(lake: Lake) -> tuple[RunFacts, ...]:
-    found = rows(lake, "SELECT id, stage, wheel_turn, state, config, figures FROM runs ORDER BY wheel_turn, started, id")
-    return tuple(_run(row) for row in found)
+    return tuple(_run(run) for run in sorted(lake.runs(), key=lambda run: (run.wheel_turn, run.started, run.id)))
 
 
-def _run(row: dict[str, Any]) -> RunFacts:
-    config, figures = parsed(row["config"]), parsed(row["figures"])
-    variant, policy = config.get("variant"), figures.get("policy")
+def _run(run: Run) -> RunFacts:
+    variant, policy = run.config.get("variant"), run.figures.get("policy")
     return RunFacts(
-        id=row["id"],
-        stage=row["stage"],
-        wheel_turn=row["wheel_turn"],
-        state=row["state"],
+        id=run.id,
+        stage=run.stage,
+        wheel_turn=run.wheel_turn,
+        state=run.state,
         variant=None if variant is None else str(variant),
-        rounds=_rounds_of(variant, _rounds(config)),
+        rounds=_rounds_of(variant, _rounds(run.config)),
         policy=policy if isinstance(policy, str) else None,
-        limits=tuple(MetricLimit.model_validate(limit) for limit in config.get("rl", {}).get("health", {}).get("limits", ())),
+        limits=tuple(MetricLimit.model_validate(limit) for limit in run.config.get("rl", {}).get("health", {}).get("limits", ())),
     )
-
-
-def _breach(row: dict[str, Any]) -> Breach:
-    return Breach(**{**row, "value": math.nan if row["value"] is None else row["value"]})
 
 
 def _rounds_of(variant: Any, rounds: tuple[int, ...]) -> tuple[int, ...]:
@@ -254,6 +243,6 @@ def _rounds(config: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _curves(lake: Lake, runs: dict[str, RunFacts]) -> tuple[Curve, ...]:
-    found = [row for row in rows(lake, _CURVES) if row["run_id"] in runs]
+    found = [row for row in lake.query(_CURVES).to_pylist() if row["run_id"] in runs]
     curves = [Curve(runs[row["run_id"]], row["name"], tuple(row["steps"]), tuple(row["points"])) for row in found]
     return tuple(sorted(curves, key=lambda curve: (curve.run.wheel_turn, curve.run.id, curve.name)))

@@ -1,11 +1,15 @@
 """Writes the report: one HTML page with everything inside it, readable without a network.
 
-Documents and actions are hostile text. The template escapes all of it, what scripts read travels in base64, scripts put it into the page
-as text alone, and the page's own policy (Content-Security-Policy) forbids it to load anything at all.
+Documents and actions are hostile text. The template escapes all of it, scripts put it into the page as text alone, and the page's own
+policy (Content-Security-Policy) forbids it to load anything at all. JSON and scripts travel as deflated base64, which the browser inflates
+when it needs them: base64 holds no character that HTML could read, so hostile text in it can close no element.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,12 +20,10 @@ from plotly.offline import get_plotlyjs
 
 from flows.report import plots, tables
 from flows.report.data import ReportData, read_report_data
-from flows.report.drawing import Panel, Plots
-from flows.report.packing import pack, pack_json
-from flows.report.signs import read_signs
-from flows.report.summary import percent, signed, summarize, unbroken
+from flows.report.panels import Panel, Plots
+from flows.report.summary import monitored_metrics, percent, signed, summarize, unbroken
 from flows.report.trajectories import Reading, read_trajectories
-from flows.verdicts import probability
+from flows.results import probability
 from warehouse import Lake
 
 CHUNK = 40
@@ -77,9 +79,15 @@ def render(data: ReportData, readings: Sequence[Reading]) -> str:
 
 
 def _sections(data: ReportData) -> list[Section]:
-    signs = read_signs(data)
+    metrics = monitored_metrics(data)
     return [
-        Section("turns", "Turns", "What each turn of the wheel made, sampled and cost.", plots.turn_plots(data), tables.turns_table(data)),
+        Section(
+            "turns",
+            "Turns",
+            "What each turn of the wheel made, sampled and cost.",
+            plots.iteration_plots(data),
+            tables.iterations_table(data),
+        ),
         Section(
             "hops",
             "Success by hops",
@@ -108,9 +116,9 @@ def _sections(data: ReportData) -> list[Section]:
         Section(
             "health",
             "Health",
-            "Signs to look at before believing the curves. A dashed red line is a limit, a cross the step that came to break it.",
-            plots.health_plots(data, signs),
-            tables.signs_table(signs),
+            "Metrics to look at before believing the curves. A dashed red line is a limit, a cross the step that came to break it.",
+            plots.health_plots(data, metrics),
+            tables.metrics_table(metrics),
         ),
         Section("tools", "Tool use", "What was called, how often, and what came of it.", plots.tool_plots(data), tables.tools_table(data)),
     ]
@@ -143,3 +151,13 @@ def _filters(readings: Sequence[Reading]) -> dict[str, list[str]]:
         "outcome": sorted({reading.outcome for reading in readings}, reverse=True),
         "hops": [str(hops) for hops in sorted({reading.hops for reading in readings if reading.hops is not None})],
     }
+
+
+def pack(text: str) -> str:
+    """The text as UTF-8, deflated (zlib, RFC 1950), in base64. Half of a surrogate pair becomes a question mark."""
+    return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 6)).decode("ascii")
+
+
+def pack_json(value: Any) -> str:
+    """A value as JSON, packed."""
+    return pack(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""The report's plots, section by section: which figures stand in which panel, and what is said under its title."""
+"""The report's plots, section by section: which figures stand in which panel, and the note under its title."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from flows.report.data import COMPARED, HORIZONS, WITHOUT_CPT, Collected, Curve, Evaluation, ReportData, RunFacts, stage_order
-from flows.report.drawing import (
+from flows.report.iterations import FrontierDepth, ToolUse
+from flows.report.panels import (
     COLOURS,
     DASHES,
     SHARE_AXIS,
@@ -24,18 +25,15 @@ from flows.report.drawing import (
     lines_panel,
     named_panels,
 )
-from flows.report.drawing import label as safe
-from flows.report.frontier import Depth
-from flows.report.signs import Sign, limit_words
-from flows.report.summary import wheel_evaluations
-from flows.report.tools import ToolUse
+from flows.report.panels import label as safe
+from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
 
 _STAGE_COLOURS = {"init": "#8b9099", "cpt": "#4c82d9", "sft": "#d9772e", "rl": "#2b9a78"}
 _VARIANT_NAMES = {"scaling": "ScalingInter", "fixed_first": "fixed at the first horizon", "fixed_last": "fixed at the last horizon"}
 _SOLVED = (("always", "#2b9a78"), ("sometimes", "#d9a52e"), ("never", "#8b9099"))
 
 
-def turn_plots(data: ReportData) -> Plots:
+def iteration_plots(data: ReportData) -> Plots:
     """The turns side by side: success after each stage, one panel a suite, a line for each stage over the turns."""
     evaluations = [evaluation for evaluation in wheel_evaluations(data) if evaluation.hops is None and evaluation.success is not None]
     if len({evaluation.turn for evaluation in evaluations}) < 2:
@@ -98,8 +96,8 @@ def loss_plots(data: ReportData) -> Plots:
     return gather(panels, [_turn_entry(curve) for curve in curves if curve.name == "loss"])
 
 
-def health_plots(data: ReportData, signs: Sequence[Sign]) -> Plots:
-    """Signs of health over the steps of RL with their limits and where they were broken, and the share of invalid trajectories."""
+def health_plots(data: ReportData, metrics: Sequence[MonitoredMetric]) -> Plots:
+    """Monitored metrics over the steps of RL with their limits and where these were broken, and the share of invalid trajectories."""
     titles = {
         "sampled_entropy": ("Entropy as sampled", "Of the policy's actions, in nats a token; a fall to zero ends exploration"),
         "entropy": ("Entropy", "Of the tokens that were trained on, in nats"),
@@ -117,11 +115,11 @@ def health_plots(data: ReportData, signs: Sequence[Sign]) -> Plots:
     curves = _own(data, "rl")
     panels: list[Panel | None] = []
     for name, (title, note) in titles.items():
-        found = [sign for sign in signs if sign.limit.sign == name]
+        found = [metric for metric in metrics if metric.limit.sign == name]
         limit = found[-1].limit if found else None
-        told = f"{note}. {limit_words(limit)}" if limit else note
         shown = [curve for curve in curves if curve.name == name]
-        panels.append(lines_panel(title, told, shown, _turn_entry, limit, [breach for sign in found for breach in sign.breaches]))
+        note = f"{note}. {limit_words(limit)}" if limit else note
+        panels.append(lines_panel(title, note, shown, _turn_entry, limit, [alert for metric in found for alert in metric.alerts]))
     return gather([*panels, _invalid_panel(data.collected)], [_turn_entry(curve) for curve in curves if curve.name in titles])
 
 
@@ -267,7 +265,7 @@ def _hop_bars(stage: str, evaluations: Sequence[Evaluation]) -> go.Bar:
     return bars(f"after {stage}", _stage_colour(stage), values, hover)
 
 
-def _frontier_panel(turn: int, depths: Sequence[Depth]) -> Panel:
+def _frontier_panel(turn: int, depths: Sequence[FrontierDepth]) -> Panel:
     drawn = [
         bars(
             f"{name} solved",

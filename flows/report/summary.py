@@ -1,17 +1,19 @@
-"""The sentences and the table that open the report: what each stage brought, and whether the change is real.
+"""What the figures come to: the headline and the table that open the report, and each monitored metric against its limit.
 
 Comparison policies of other curricula are left out here; they have a section of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.statistics import PairedTest
 from eval.trials import LARGEST_INVALID_SHARE
-from flows.report.data import COMPARED, Evaluation, ReportData, stage_order
-from flows.verdicts import Solved, paired, probability
+from flows.report.data import COMPARED, Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
+from flows.results import Solved, paired, probability
+from rl.training.config import MetricLimit
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "cold start", "rl": "reinforcement learning"}
 """What each stage is called in sentences."""
@@ -147,3 +149,45 @@ def _change_sentence(row: SummaryRow) -> str:
 
 def _unreliable(evaluation: Evaluation) -> str:
     return f"turn {evaluation.turn}, {evaluation.stage}, suite {evaluation.suite}: {evaluation.invalid:,} of {evaluation.trajectories:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoredMetric:
+    """One limit of one run: the last value of its metric, the one that came nearest to breaking it or broke it most, and the alerts."""
+
+    run: RunFacts
+    limit: MetricLimit
+    last: float
+    worst: float
+    alerts: tuple[Alert, ...]
+
+
+def monitored_metrics(data: ReportData) -> tuple[MonitoredMetric, ...]:
+    """Every limit of the wheel's own RL runs whose metric was recorded, in the order of runs and limits."""
+    curves = {(curve.run.id, curve.name): curve for curve in data.curves}
+    return tuple(
+        _metric(run, limit, curves[run.id, limit.sign], data.alerts)
+        for run in data.runs
+        if run.stage == "rl" and run.variant not in COMPARED
+        for limit in run.limits
+        if (run.id, limit.sign) in curves
+    )
+
+
+def limit_words(limit: MetricLimit) -> str:
+    """A limit as one sentence: its bounds, and what breaking it for how many steps in a row does."""
+    bounds = (("at least", limit.below), ("at most", limit.above), ("no fall by more than", limit.falls))
+    demanded = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None) or "a finite number"
+    return f"Limit: {demanded}, {limit.then} after {limit.steps} step{'' if limit.steps == 1 else 's'}."
+
+
+def _metric(run: RunFacts, limit: MetricLimit, curve: Curve, alerts: Sequence[Alert]) -> MonitoredMetric:
+    own = tuple(alert for alert in alerts if (alert.run, alert.metric) == (run.id, limit.sign))
+    return MonitoredMetric(run, limit, curve.values[-1], _worst(limit, curve.values), own)
+
+
+def _worst(limit: MetricLimit, values: Sequence[float]) -> float:
+    """The lowest value where the limit is a floor or a fall, else the one that is furthest from zero."""
+    if limit.below is not None or limit.falls is not None:
+        return min(values)
+    return max(values) if limit.above is not None else max(values, key=lambda value: math.fabs(value))

@@ -1,4 +1,4 @@
-"""The report's tables: text in cells, ready to be shown; what each says is read from the lake by the module of its section."""
+"""The report's tables: text in cells, ready to be shown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flows.report.data import COMPARED, HORIZONS, WITHOUT_CPT, Evaluation, ReportData
-from flows.report.lineage import Ancestor
+from flows.report.iterations import Ancestor, Iteration
 from flows.report.plots import variant_name
-from flows.report.signs import Sign, limit_words
-from flows.report.summary import percent, wheel_evaluations
-from flows.report.turns import TurnFacts
+from flows.report.summary import MonitoredMetric, limit_words, percent, wheel_evaluations
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +29,14 @@ class Table:
     words: int = 1
 
 
-def turns_table(data: ReportData) -> Table | None:
+def iterations_table(data: ReportData) -> Table | None:
     """The turns side by side: a column for each."""
-    if not data.turns:
+    if not data.iterations:
         return None
     last = {(e.turn, e.suite): e for e in wheel_evaluations(data) if e.hops is None}  # in the order of stages: the last one stays
     suites = sorted({suite for _, suite in last})
     decisions = {decision.wheel_turn: decision for decision in data.lineage.decisions}
-    lines: list[tuple[str, Callable[[TurnFacts], Cell]]] = [
+    lines: list[tuple[str, Callable[[Iteration], Cell]]] = [
         *((f"success, {suite}", lambda turn, suite=suite: _success(last.get((turn.wheel_turn, suite)))) for suite in suites),
         ("gate", lambda turn: _decision(decisions[turn.wheel_turn].promoted if turn.wheel_turn in decisions else None)),
         ("horizon", lambda turn: Cell(_horizons(data, turn.wheel_turn))),
@@ -48,18 +46,18 @@ def turns_table(data: ReportData) -> Table | None:
         ("invalid", lambda turn: Cell(percent(turn.invalid / turn.trajectories if turn.trajectories else None), f"{turn.invalid:,}")),
         ("tokens of actions", lambda turn: Cell(f"{turn.action_tokens:,}")),
         ("tokens of observations", lambda turn: Cell(f"{turn.observation_tokens:,}")),
-        *((f"time, {stage}", lambda turn, stage=stage: Cell(duration(turn.seconds.get(stage)))) for stage in _stages(data.turns)),
+        *((f"time, {stage}", lambda turn, stage=stage: Cell(duration(turn.seconds.get(stage)))) for stage in _stages(data.iterations)),
     ]
-    head = ("", *(f"turn {turn.wheel_turn}" for turn in data.turns))
-    return Table("The turns side by side", head, tuple((Cell(name), *map(cell_of, data.turns)) for name, cell_of in lines))
+    head = ("", *(f"turn {turn.wheel_turn}" for turn in data.iterations))
+    return Table("The turns side by side", head, tuple((Cell(name), *map(cell_of, data.iterations)) for name, cell_of in lines))
 
 
-def signs_table(signs: Sequence[Sign]) -> Table | None:
-    """Every limit on a sign of health: how far its sign went, and whether it was kept."""
-    if not signs:
+def metrics_table(metrics: Sequence[MonitoredMetric]) -> Table | None:
+    """Every limit on a metric: how far the metric went, and whether the limit was kept."""
+    if not metrics:
         return None
-    head = ("sign", "turn", "limit", "worst", "last", "state")
-    return Table("Signs of health and their limits", head, tuple(_sign(sign) for sign in signs), words=3)
+    head = ("metric", "turn", "limit", "worst", "last", "state")
+    return Table("Monitored metrics and their limits", head, tuple(map(_metric, metrics)), words=3)
 
 
 def tools_table(data: ReportData) -> Table | None:
@@ -127,16 +125,17 @@ def _horizons(data: ReportData, turn: int) -> str:
     return " → ".join(map(str, found[-1])) if found and found[-1] else "–"
 
 
-def _stages(turns: Sequence[TurnFacts]) -> list[str]:
+def _stages(turns: Sequence[Iteration]) -> list[str]:
     order = ("synth", "cpt", "sft", "rl", "eval")
     return [stage for stage in order if any(stage in turn.seconds for turn in turns)]
 
 
-def _sign(sign: Sign) -> tuple[Cell, ...]:
-    broken = sign.breaches
+def _metric(metric: MonitoredMetric) -> tuple[Cell, ...]:
+    broken = metric.alerts
     state = Cell("kept") if not broken else Cell(f"broken {len(broken)}×", f"from step {broken[0].since}")
-    words = limit_words(sign.limit).removeprefix("Limit: ").removesuffix(".")
-    return (Cell(sign.limit.sign), Cell(str(sign.run.wheel_turn)), Cell(words), Cell(f"{sign.worst:.3g}"), Cell(f"{sign.last:.3g}"), state)
+    words = limit_words(metric.limit).removeprefix("Limit: ").removesuffix(".")
+    texts = (metric.limit.sign, str(metric.run.wheel_turn), words, f"{metric.worst:.3g}", f"{metric.last:.3g}")
+    return (*map(Cell, texts), state)
 
 
 def _policy(policy: Ancestor) -> Cell:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flows.report.pieces import Pieces
-from flows.report.rows import rows
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
 from warehouse import Lake
 
 AT_MOST = 5_000
@@ -96,13 +98,13 @@ FROM turns t JOIN (SELECT unnest(?) AS id) wanted ON wanted.id = t.trajectory_id
 
 def read_trajectories(lake: Lake, at_most: int = AT_MOST, tokens_at_most: int = TOKENS_AT_MOST) -> tuple[Reading, ...]:
     """Up to `at_most` trajectories of `tokens_at_most` tokens in all, in the order of the wheel, those of one task side by side."""
-    sample = rows(lake, _SAMPLE, [at_most, tokens_at_most])
-    pieces = Pieces(lake)
+    sample = lake.query(_SAMPLE, [at_most, tokens_at_most]).to_pylist()
+    texts = TokenTexts(lake)
     policies = {row["id"]: row["policy"] for row in sample}
-    parts: dict[str, list[Part]] = {row["id"]: [_prompt(row, pieces)] for row in sample}
-    for turn in rows(lake, _TURNS, [list(parts)]):
+    parts: dict[str, list[Part]] = {row["id"]: [_prompt(row, texts)] for row in sample}
+    for turn in lake.query(_TURNS, [list(parts)]).to_pylist():
         own = parts[turn["trajectory_id"]]
-        own.extend(_parts(turn, own[-1].turn + 1, pieces, policies[turn["trajectory_id"]]))
+        own.extend(_parts(turn, own[-1].turn + 1, texts, policies[turn["trajectory_id"]]))
     readings = [_reading(row, tuple(parts[row["id"]])) for row in sample]
     return tuple(sorted(readings, key=_order))
 
@@ -134,16 +136,16 @@ def _reading(row: dict[str, Any], parts: tuple[Part, ...]) -> Reading:
     )
 
 
-def _prompt(row: dict[str, Any], pieces: Pieces) -> Part:
+def _prompt(row: dict[str, Any], texts: TokenTexts) -> Part:
     """The prompt as it stood in tokens; the question alone where its tokenizer is not there."""
-    text = pieces.text(row["policy"], row["prompt_ids"]) if row["prompt_ids"] else None
+    text = texts.text(row["policy"], row["prompt_ids"]) if row["prompt_ids"] else None
     return Part("prompt", 0, _cut(text or row["question"] or ""), len(row["prompt_ids"]))
 
 
-def _parts(turn: dict[str, Any], number: int, pieces: Pieces, policy: str) -> list[Part]:
+def _parts(turn: dict[str, Any], number: int, texts: TokenTexts, policy: str) -> list[Part]:
     tool = turn["tool"] or "no tool"
     reward = "" if turn["reward"] is None else f", reward {turn['reward']:g}"
-    parts = [Part("action", number, _cut(turn["action"]), len(turn["action_ids"]), tool + reward, _weighed(turn, pieces, policy))]
+    parts = [Part("action", number, _cut(turn["action"]), len(turn["action_ids"]), tool + reward, _weighed(turn, texts, policy))]
     if turn["observation_tokens"] or turn["observation"]:
         facts = [turn["tool_outcome"] or "", "" if turn["latency"] is None else f"{1000 * turn['latency']:.0f} ms"]
         note = f"{tool}: {', '.join(filter(None, facts))}" if any(facts) else tool
@@ -151,10 +153,10 @@ def _parts(turn: dict[str, Any], number: int, pieces: Pieces, policy: str) -> li
     return parts
 
 
-def _weighed(turn: dict[str, Any], pieces: Pieces, policy: str) -> tuple[tuple[str, float], ...]:
+def _weighed(turn: dict[str, Any], texts: TokenTexts, policy: str) -> tuple[tuple[str, float], ...]:
     ids: Sequence[int] = turn["action_ids"][:_PIECES_AT_MOST]
-    texts = pieces.of(policy, ids)
-    return tuple((text, float(f"{value:.3g}")) for text, value in zip(texts, turn["action_logprobs"], strict=False))
+    pieces = texts.of(policy, ids)
+    return tuple((text, float(f"{value:.3g}")) for text, value in zip(pieces, turn["action_logprobs"], strict=False))
 
 
 def _cut(text: str) -> str:
@@ -168,3 +170,40 @@ _ORDER = ("demonstration", "eval after init", "eval after cpt", "eval after sft"
 
 def _place(stage: str) -> int:
     return _ORDER.index(stage) if stage in _ORDER else len(_ORDER)
+
+
+class TokenTexts:
+    """The tokenizers of a home's policies, each loaded when it is first asked for."""
+
+    def __init__(self, lake: Lake) -> None:
+        """`lake` names the policies' folders, relative to its home; a folder outside of the home is not read."""
+        home = lake.place.home.resolve()
+        self._files = {
+            row["id"]: (home / row["path"] / "tokenizer.json").resolve() for row in lake.query("SELECT id, path FROM policies").to_pylist()
+        }
+        self._files = {policy: file for policy, file in self._files.items() if file.is_relative_to(home)}
+        self._loaded: dict[Path, Tokenizer | None] = {}
+
+    def of(self, policy: str, token_ids: Sequence[int]) -> list[str]:
+        """The piece of text that each token adds; the token's number in brackets where its tokenizer is not there or does not know it.
+
+        A character whose bytes are spread over several tokens stands with the last of them.
+        """
+        tokenizer = self._tokenizer(policy)
+        if tokenizer is None or any(token >= tokenizer.get_vocab_size() for token in token_ids):
+            return [f"[{token}]" for token in token_ids]
+        stream = DecodeStream(skip_special_tokens=False)
+        return [stream.step(tokenizer, token) or "" for token in token_ids]
+
+    def text(self, policy: str, token_ids: Sequence[int]) -> str | None:
+        """All of the tokens as text; None where the policy's tokenizer is not there."""
+        tokenizer = self._tokenizer(policy)
+        return None if tokenizer is None else str(tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def _tokenizer(self, policy: str) -> Tokenizer | None:
+        file = self._files.get(policy)
+        if file is None:
+            return None
+        if file not in self._loaded:
+            self._loaded[file] = Tokenizer.from_file(str(file)) if file.is_file() else None
+        return self._loaded[file]

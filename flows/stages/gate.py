@@ -14,7 +14,7 @@ from typing import Any
 from flows.config import EvaluationConfig
 from flows.context import RunContext
 from flows.plan import policy_id
-from flows.verdicts import Solved, paired, read_verdicts
+from flows.results import Solved, paired, read_verdicts
 from warehouse import Failure, Policy
 
 ALL = "all suites"

@@ -16,8 +16,8 @@ import duckdb
 
 from flows.context import RunContext
 from flows.plan import suite_label
+from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
-from flows.verdicts import paired, read_verdicts
 from rl.engines.figures import PoolFigures
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.rollout import RolloutRequest, Rollouts

@@ -1,8 +1,8 @@
 """What a policy and its ancestors were trained on, held against a suite: the same task, the same question, a suite's document or entity.
 
 Each ancestor is looked at as it was trained: at the snapshot that it was trained on, its examples, and of RL the tasks that it sampled.
-What was taken out of the lake later was trained on all the same. A document or an entity that was seen is no question that was seen, so
-those two are told apart from the rest.
+What was taken out of the lake later was trained on all the same. That a document or an entity was read does not mean that a
+question was, so those two sorts are counted apart.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
 from eval.answers import normalize
 from eval.suite_tasks import origin_of
-from flows.suites.drawing import Drawn
+from flows.suites.tasks import SuiteTasks
 from synth.formulas.triples import is_constant, members
 from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex
 from warehouse import Document, Example, Lake, Policy, Task
 from warehouse.errors import RequestError
 
 
-class Sort(StrEnum):
+class OverlapKind(StrEnum):
     """How a suite's task was met in training."""
 
     SAME_TASK = "same_task"
@@ -33,15 +37,19 @@ class Sort(StrEnum):
     ENTITY = "same_entity"
 
 
-ASKED = (Sort.SAME_TASK, Sort.SAME_QUESTION, Sort.SAME_FORMULA, Sort.NEAR_DUPLICATE, Sort.CONTAINED)
+ASKED = (OverlapKind.SAME_TASK, OverlapKind.SAME_QUESTION, OverlapKind.SAME_FORMULA, OverlapKind.NEAR_DUPLICATE, OverlapKind.CONTAINED)
 """The sorts by which the question itself was met; the others say that something of its world was read."""
 
 
+LISTED = 20
+"""Tasks that were met in training that are printed; `--json` has all."""
+
+
 @dataclass(frozen=True, slots=True)
-class Met:
+class Overlap:
     """A task of the suite (or a document, where that was met), the policy that was trained on it, and the piece of training data."""
 
-    sort: Sort
+    sort: OverlapKind
     task: str
     policy: str
     item: str
@@ -53,14 +61,14 @@ class ContaminationReport:
 
     looked_at: tuple[str, ...]
     unknown: dict[str, str]
-    met: tuple[Met, ...]
+    met: tuple[Overlap, ...]
 
     @property
     def counts(self) -> dict[str, int]:
         """Tasks (of `same_document` documents) that were met, by sort."""
         pairs = {(one.sort, one.task) for one in self.met}
         found = Counter(sort for sort, _ in pairs)
-        return {sort.value: found[sort] for sort in Sort}
+        return {sort.value: found[sort] for sort in OverlapKind}
 
     @property
     def tasks_asked(self) -> int:
@@ -77,11 +85,11 @@ class _Material:
     tasks: Sequence[Task] = ()
 
 
-def contamination(lake: Lake, policy: str, suite: str, drawn: Drawn) -> ContaminationReport:
+def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> ContaminationReport:
     """What the lineage of `policy` was trained on, held against the tasks and documents of `suite`."""
     index = EvaluationIndex.of({suite: drawn.tasks}, DecontaminationConfig())
     known = {policy.id: policy for policy in lake.policies()}
-    found: list[Met] = []
+    found: list[Overlap] = []
     looked, unknown = [], {}
     for name in _lineage(lake, policy):
         try:
@@ -90,8 +98,24 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: Drawn) -> Contamin
             unknown[name] = str(error)
             continue
         looked.append(name)
-        found += _met(index, drawn, name, material)
+        found += _overlaps(index, drawn, name, material)
     return ContaminationReport(tuple(looked), unknown, tuple(dict.fromkeys(found)))
+
+
+def print_contamination(policy: str, report: ContaminationReport) -> None:
+    """Counts by sort, and the first tasks that were met."""
+    console = Console()
+    looked = ", ".join(report.looked_at) or "nothing"
+    table = Table("met in training", "tasks", title=f"what {escape(policy)} was trained on: {escape(looked)}", title_justify="left")
+    for sort, count in report.counts.items():
+        table.add_row(sort, str(count))
+    console.print(table)
+    for name, reason in report.unknown.items():
+        console.print(f"not known of {escape(name)}: {escape(reason)}")
+    for one in report.met[:LISTED]:
+        console.print(f"  {one.sort.value}: {escape(one.task)} in {escape(one.item)} ({escape(one.policy)})", soft_wrap=True)
+    if len(report.met) > LISTED:
+        console.print(f"  and {len(report.met) - LISTED} more; --json lists all")
 
 
 def _lineage(lake: Lake, policy: str) -> list[str]:
@@ -114,27 +138,27 @@ def _material(lake: Lake, policy: Policy) -> _Material:
     return _Material(examples, documents=lake.read(Document, "id IN (SELECT unnest(?))", [sources], at))
 
 
-def _met(index: EvaluationIndex, drawn: Drawn, policy: str, material: _Material) -> Iterator[Met]:
+def _overlaps(index: EvaluationIndex, drawn: SuiteTasks, policy: str, material: _Material) -> Iterator[Overlap]:
     keys = {task.key for task in material.tasks} | {source for example in material.examples for source in example.sources}
     for task in drawn.tasks:
         for key in {task.key, origin_of(task)} & keys:
-            yield Met(Sort.SAME_TASK, task.key, policy, key)
+            yield Overlap(OverlapKind.SAME_TASK, task.key, policy, key)
     for failure in (*index.clear_tasks(material.tasks)[1], *index.clear_examples(material.examples)[1]):
         item = failure.item
-        yield Met(Sort(failure.kind), item["against"], policy, item.get("task") or item["example"])
-    yield from _seen(drawn, policy, material.documents)
+        yield Overlap(OverlapKind(failure.kind), item["against"], policy, item.get("task") or item["example"])
+    yield from _document_overlaps(drawn, policy, material.documents)
 
 
-def _seen(drawn: Drawn, policy: str, documents: Sequence[Document]) -> Iterator[Met]:
+def _document_overlaps(drawn: SuiteTasks, policy: str, documents: Sequence[Document]) -> Iterator[Overlap]:
     texts = {normalize(document.text): document.id for document in documents}
     for document in drawn.documents or ():
         if (same := texts.get(normalize(document.text))) is not None:
-            yield Met(Sort.DOCUMENT, document.id, policy, same)
+            yield Overlap(OverlapKind.DOCUMENT, document.id, policy, same)
     titles = {normalize(document.title): document.id for document in documents}
     for task in drawn.tasks:
         for name in sorted(_entities(task)):
             if name in titles:
-                yield Met(Sort.ENTITY, task.key, policy, titles[name])
+                yield Overlap(OverlapKind.ENTITY, task.key, policy, titles[name])
 
 
 def _entities(task: Task) -> set[str]:

@@ -1,13 +1,14 @@
 """What `flywheel top` shows, as a value: read from the lake and from the record that the process at work writes. Nothing is written.
 
 Both are read without a lock, so that looking never holds up a run. The lake is asked in small queries; documents, turns and tokens are not
-touched.
+touched. How long a stage and the wheel will still take follows from the steps that were made, and from what a stage took before.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.plan import Step, gate_id, steps
 from flows.progress import Progress, StageProgress, read_progress
-from flows.top.time_left import Remaining, stage_left, wheel_left
+from rl.config import SupervisedConfig
 from warehouse import Lake
 
 RECENT = 10
@@ -43,6 +44,14 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Remaining:
+    """Seconds that are left; `unknown` names what could not be estimated and comes on top. None where nothing could be."""
+
+    seconds: float | None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A wheel at one moment, `now` in seconds since 1970."""
 
@@ -56,13 +65,13 @@ class State:
     """Those that the stage at work has put into the lake, or all of them where none is."""
     invalid: int
     warnings: tuple[str, ...]
-    """Signs of health that the stage's run broke, the latest first."""
+    """Limits on metrics that the stage's run broke, the latest first."""
     left: Remaining
     wheel: Remaining
 
     @property
     def at_work(self) -> StageProgress | None:
-        """The stage at work, as long as its process tells of it."""
+        """The stage at work; None where the record of it is stale."""
         return self.progress.stage if self.progress and not self.progress.is_stale(self.now) else None
 
 
@@ -161,3 +170,41 @@ def _name(step: Step) -> tuple[str, int]:
         return f"eval {step.arguments['suite']}", int(str(step.arguments["policy"]).split("-")[0][1:])
     stage = step.arguments.get("stage", {"synthesis": "synth"}.get(step.kind, str(step.kind)))
     return stage, 0 if stage == "init" else step.arguments["turn"]
+
+
+def stage_left(stage: StageProgress | None, config: FlywheelConfig, now: float) -> Remaining:
+    """What is left of the stage at work, at the rate of the steps that its process has made so far; unknown before the second."""
+    if stage is None:
+        return Remaining(0.0)
+    total = stage_steps(stage, config)
+    made = (stage.step or 0) - stage.first_step
+    if total is None or stage.step is None or made < 1:
+        return Remaining(None, (stage.run,))
+    return Remaining(max(0.0, (now - stage.began) / made * (total - stage.step)))
+
+
+def stage_steps(stage: StageProgress, config: FlywheelConfig) -> int | None:
+    """The steps of a stage in all; those of CPT and SFT follow from the part of an epoch that is behind them, and from `max_tokens`."""
+    if stage.steps is not None or stage.stage not in ("cpt", "sft"):
+        return stage.steps
+    turn = config.for_turn(max(1, stage.wheel_turn))
+    settings: SupervisedConfig = turn.cpt if stage.stage == "cpt" else turn.sft
+    epoch = stage.figures.get("epoch")
+    if not epoch or not stage.step:
+        return None
+    total = math.ceil(stage.step * settings.epochs / epoch)
+    if settings.max_tokens is not None:
+        total = min(total, settings.max_tokens // (settings.rows_per_step * settings.row_tokens))
+    return max(total, stage.step)
+
+
+def wheel_left(stages: Sequence[tuple[str, str, float | None]], of_stage: Remaining) -> Remaining:
+    """What is left of the wheel. `stages` are (stage, state, seconds it took) in their order.
+
+    A stage that is to do is held to take what the last of its name took; one that never ran is unknown.
+    """
+    took = {stage: seconds for stage, state, seconds in stages if state == "done" and seconds is not None}
+    waiting = [stage for stage, state, _ in stages if state in ("to do", "stopped", "failed")]
+    unknown = tuple(dict.fromkeys(stage for stage in waiting if stage not in took))
+    known = sum(took.get(stage, 0.0) for stage in waiting)
+    return Remaining((of_stage.seconds or 0.0) + known, (*of_stage.unknown, *unknown))

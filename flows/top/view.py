@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.trials import LARGEST_INVALID_SHARE
-from flows.top.state import Figure, StageState, State
-from flows.top.time_left import Remaining
+from flows.top.state import Figure, Remaining, StageState, State
 from rl.engines.figures import PoolFigures
 from rl.hosting.figures import FaultFigures, HostingFigures
 
@@ -98,9 +97,9 @@ def _stage(state: State) -> Table:
         table.add_row(Text(stage.run, "bold cyan"), Text("begins"))
         return table
     unit = "trajectory" if stage.stage in ("eval", "rollout") else "step"
-    told = f"{unit} {stage.step:,}" + (f" of {stage.steps:,}" if stage.steps else "")
+    position = f"{unit} {stage.step:,}" + (f" of {stage.steps:,}" if stage.steps else "")
     bar = ProgressBar(total=stage.steps, completed=stage.step, width=30) if stage.steps else Text()
-    table.add_row(Text(stage.run, "bold cyan"), Text(told), bar, Text(f"left: {_left(state.left)}"))
+    table.add_row(Text(stage.run, "bold cyan"), Text(position), bar, Text(f"left: {_left(state.left)}"))
     return table
 
 
@@ -165,5 +164,5 @@ def _invalid(state: State) -> Text:
     if not state.trajectories:
         return Text("no trajectories yet", "dim")
     share = state.invalid / state.trajectories
-    told = f"invalid {100 * share:.1f} %: {state.invalid:,} of {state.trajectories:,} trajectories"
-    return Text(told, "bold red" if share > LARGEST_INVALID_SHARE else "")
+    text = f"invalid {100 * share:.1f} %: {state.invalid:,} of {state.trajectories:,} trajectories"
+    return Text(text, "bold red" if share > LARGEST_INVALID_SHARE else "")

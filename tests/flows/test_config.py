@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import PROFILES, FlywheelConfig, lay_over, load_config
-from flows.overrides import apply_overrides
+from flows.config import PROFILES, FlywheelConfig, apply_overrides, lay_over, load_config
 from warehouse.errors import RequestError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
-from flows.decontamination import decontaminate
+from flows.data.decontamination import decontaminate
 from warehouse import Example, Lake, Task
 
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"

@@ -15,8 +15,7 @@ from flows import doctor
 from flows.doctor import Check, diagnose
 from flows.doctor.machine import shared_memory
 from flows.doctor.model import model
-from flows.doctor.packages import versions
-from flows.doctor.services import prefect_server, ray_cluster
+from flows.doctor.software import prefect_server, ray_cluster, versions
 from rl.config import PolicyConfig, RolloutConfig
 
 
@@ -59,7 +58,7 @@ def test_a_broken_installation_is_a_finding() -> None:
 
 
 def test_a_package_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.doctor.packages.requires", lambda name: ["ray>=99", "nonesuch", 'absent; extra == "dev"'])
+    monkeypatch.setattr("flows.doctor.software.requires", lambda name: ["ray>=99", "nonesuch", 'absent; extra == "dev"'])
     found = versions()
     assert found.state == "missing"
     assert ">=99" in found.detail and "nonesuch is not installed" in found.detail and "absent" not in found.detail

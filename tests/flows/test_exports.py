@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from eval.kinds import KINDS
-from flows.exports import ExportWishes, export_dataset
+from flows.data.exports import ExportOptions, export_dataset
 from warehouse import Document, Example, Failure, Lake, Outcome, RequestError, StopReason, Task, Trajectory
 
 FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
@@ -58,19 +58,19 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.mark.slow
 def test_texts_for_pretraining(lake: Lake, tmp_path: Path) -> None:
-    dataset = export_dataset(lake, "cpt", tmp_path / "cpt", ExportWishes())
+    dataset = export_dataset(lake, "cpt", tmp_path / "cpt", ExportOptions())
     loaded = datasets.load_dataset(str(tmp_path / "cpt"), cache_dir=str(tmp_path / "cache"))["train"]
     assert [(row["id"], row["kind"]) for row in loaded] == [("e1", "document"), ("e2", "fas_reason"), ("e3", "fas_reason")]
     assert dataset.sources == {"kg_countries": 3}
     card = (tmp_path / "cpt" / "README.md").read_text()
     assert "ODbL" in card and "| train | 3 |" in card and f"--at {lake.snapshot()}" in card
-    fewer = export_dataset(lake, "cpt", tmp_path / "fewer.jsonl", ExportWishes(near_duplicates=0.9))
+    fewer = export_dataset(lake, "cpt", tmp_path / "fewer.jsonl", ExportOptions(near_duplicates=0.9))
     assert (fewer.rows, [failure.item for failure in fewer.failures]) == (2, [{"id": "e3", "of": "e2"}])
     assert "1 left out as near-duplicates" in (tmp_path / "fewer.jsonl.card.md").read_text()
 
 
 def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
-    export_dataset(lake, "sft", tmp_path / "sft.jsonl", ExportWishes())
+    export_dataset(lake, "sft", tmp_path / "sft.jsonl", ExportOptions())
     shown, sampled = (json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines())
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert [message["train"] for message in shown["messages"]] == [False, True, False, True]
@@ -81,7 +81,7 @@ def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> None:
-    export_dataset(lake, "rl", tmp_path / "rl", ExportWishes("parquet"))
+    export_dataset(lake, "rl", tmp_path / "rl", ExportOptions("parquet"))
     rows = {row["key"]: row for row in parquet.read_table(tmp_path / "rl" / "train.parquet").to_pylist()}
     assert rows["t1"]["verifier"] == {"name": "qa_em", "version": KINDS["qa_em"].version}
     assert (rows["t1"]["judged"], rows["t1"]["pass_rate"]) == (2, 0.5), "an invalid trajectory counts for nothing"
@@ -93,17 +93,17 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_prompts_split_anew(lake: Lake, tmp_path: Path) -> None:
-    dataset = export_dataset(lake, "rl", tmp_path / "rl", ExportWishes(split_by="pattern", held_out=0.5))
+    dataset = export_dataset(lake, "rl", tmp_path / "rl", ExportOptions(split_by="pattern", held_out=0.5))
     assert len(dataset.splits) == 1, "all three are of one pattern"
     assert "--split-by pattern --held-out 0.5" in (tmp_path / "rl" / "README.md").read_text()
 
 
 @pytest.mark.slow
 def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
-    export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportWishes())
+    export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportOptions())
     rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
     assert rows[0]["formalization"] == [list(triple) for triple in FORMULA] and len(rows) == 3
-    export_dataset(lake, "webshaper", tmp_path / "w", ExportWishes("hf"))
+    export_dataset(lake, "webshaper", tmp_path / "w", ExportOptions("hf"))
     assert (
         datasets.load_dataset(str(tmp_path / "w"), cache_dir=str(tmp_path / "cache"))["train"][0]["formalization"]
         == rows[0]["formalization"]
@@ -115,11 +115,11 @@ def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["cpt", "sft", "rl", "webshaper"])
 def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind: str, form: str) -> None:
     before = lake.snapshot()
-    export_dataset(lake, kind, tmp_path / "first", ExportWishes(form))
+    export_dataset(lake, kind, tmp_path / "first", ExportOptions(form))
     lake.add([task("t0", city="Rome"), trajectory("r9", Outcome.SUCCESS), Example("e0", "document", (("new", True),), ("d1",))])
     lake.add([Example("e6", "trajectory", ((ASKED, False), ("new", True)), ("t0",))])
-    export_dataset(lake, kind, tmp_path / "later", ExportWishes(form))
-    export_dataset(lake, kind, tmp_path / "again", ExportWishes(form, at=before))
+    export_dataset(lake, kind, tmp_path / "later", ExportOptions(form))
+    export_dataset(lake, kind, tmp_path / "again", ExportOptions(form, at=before))
     assert files(tmp_path / "again") == files(tmp_path / "first")
     assert files(tmp_path / "later") != files(tmp_path / "first")
 
@@ -127,15 +127,15 @@ def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind:
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for path, wishes in (
-        ("there", ExportWishes()),
-        ("a.jsonl", ExportWishes("parquet")),
-        ("a", ExportWishes("xml")),
-        ("a", ExportWishes(at=999)),
+        ("there", ExportOptions()),
+        ("a.jsonl", ExportOptions("parquet")),
+        ("a", ExportOptions("xml")),
+        ("a", ExportOptions(at=999)),
     ):
         with pytest.raises(RequestError):
             export_dataset(lake, "cpt", tmp_path / path, wishes)
     with pytest.raises(RequestError, match="nothing for cpt"):
-        export_dataset(lake, "cpt", tmp_path / "a", ExportWishes(turn=7))
+        export_dataset(lake, "cpt", tmp_path / "a", ExportOptions(turn=7))
     assert not (tmp_path / "a").exists() and not (tmp_path / "a.jsonl").exists()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.config import SynthConfig, load_config
-from flows.extraction import extract
+from flows.data.extraction import extract
 from flows.stages.synthesis.context import read_files
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
-from flows.home import Home
-from flows.locking import exclusive
+from flows.home import Home, exclusive
 from warehouse.errors import RequestError
 
 
@@ -66,7 +65,7 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> No
     code = f"""
 import sys
 from pathlib import Path
-from flows.locking import exclusive
+from flows.home import exclusive
 with exclusive(Path({str(lock)!r})):
     print("held", flush=True)
     sys.stdin.read()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.imports import import_file
+from flows.data.imports import import_file
 from warehouse import Lake
 from warehouse.errors import RequestError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
+from flows.data.imports import import_file
 from flows.home import Home
-from flows.imports import import_file
 from warehouse import Lake
 from warehouse.errors import RequestError
 

@@ -15,7 +15,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.server.api.server import SubprocessASGIServer
 from flows.prefect_runtime import quiet_prefect
-from flows.prefect_server import wait_until_up
+from flows.prefect_runtime import wait_until_up
 
 @flow
 def inner(number):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,29 +17,32 @@ import pytest
 from eval.statistics import mcnemar
 from flows.report import build_report
 from flows.report.data import ReportData, read_report_data
-from flows.report.packing import pack, unpack
-from flows.report.pieces import Pieces
+from flows.report.page import pack
 from flows.report.plots import (
     curriculum_plots,
     frontier_plots,
     health_plots,
     hops_plots,
+    iteration_plots,
     loss_plots,
     pretraining_plots,
     reinforcement_plots,
     reward_plots,
     tool_plots,
-    turn_plots,
-)  # fmt: skip
-from flows.report.signs import read_signs
-from flows.report.summary import summarize
-from flows.report.tables import line_table, signs_table, turns_table
-from flows.report.trajectories import Reading, read_trajectories
+)
+from flows.report.summary import monitored_metrics, summarize
+from flows.report.tables import iterations_table, line_table, metrics_table
+from flows.report.trajectories import Reading, TokenTexts, read_trajectories
 from tests.flows.wheel_records import HOSTILE, TOKENIZER, attempt, policies, task, write_wheel
 from warehouse import Lake
 from warehouse.records import Outcome
 
 pytestmark = pytest.mark.slow
+
+
+def unpack(packed: str) -> str:
+    """The text that `pack` took."""
+    return zlib.decompress(base64.b64decode(packed)).decode("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -142,14 +147,14 @@ def test_every_curve_has_its_panel_and_every_turn_its_line(data: ReportData) -> 
 
 
 def test_turns_stand_side_by_side(data: ReportData) -> None:
-    (panel,) = turn_plots(data).panels
+    (panel,) = iteration_plots(data).panels
     assert {trace["hovertemplate"].split("<extra>")[1]: len(trace["x"]) for trace in panel.figure["data"]} == {
         "after init</extra>": 1,
         "after cpt</extra>": 2,
         "after sft</extra>": 2,
         "after rl</extra>": 2,
     }
-    table = turns_table(data)
+    table = iterations_table(data)
     assert table is not None
     rows = {cells[0].text: [cell.text for cell in cells[1:]] for cells in table.rows}
     assert table.head == ("", "turn 1", "turn 2")
@@ -171,22 +176,22 @@ def test_the_frontier_counts_what_was_solved_in_some_attempts_and_not_in_others(
 
 
 def test_signs_of_health_stand_against_their_limits(data: ReportData) -> None:
-    signs = read_signs(data)
-    broken = [sign for sign in signs if sign.breaches]
-    assert [(sign.run.id, sign.limit.sign, sign.breaches[0].step) for sign in broken] == [("t2-rl", "zero_variance", 56)]
-    table = signs_table(signs)
+    metrics = monitored_metrics(data)
+    broken = [metric for metric in metrics if metric.alerts]
+    assert [(metric.run.id, metric.limit.sign, metric.alerts[0].step) for metric in broken] == [("t2-rl", "zero_variance", 56)]
+    table = metrics_table(metrics)
     assert table is not None
     states = {(cells[0].text, cells[1].text): cells[-1].text for cells in table.rows}
     assert states["zero_variance", "2"] == "broken 1×"
     assert states["zero_variance", "1"] == states["valid", "2"] == "kept"
-    panel = next(panel for panel in health_plots(data, signs).panels if panel.title == "Groups without variance")
+    panel = next(panel for panel in health_plots(data, metrics).panels if panel.title == "Groups without variance")
     assert "Limit: at most 0.95, warn after 5 steps." in panel.note
     assert [shape["y0"] for shape in panel.figure["layout"]["shapes"]] == [0.95]
     assert [trace["x"] for trace in panel.figure["data"] if trace.get("mode") == "markers"] == [[56]]
 
 
 def test_a_limit_that_lies_far_off_does_not_flatten_its_curve(data: ReportData) -> None:
-    panel = next(panel for panel in health_plots(data, read_signs(data)).panels if panel.title == "Gradient norm")
+    panel = next(panel for panel in health_plots(data, monitored_metrics(data)).panels if panel.title == "Gradient norm")
     assert "at most 10000" in panel.note
     assert panel.figure["layout"]["shapes"] == []
 
@@ -276,7 +281,7 @@ def test_pieces_of_unknown_tokens_are_their_numbers_and_no_file_outside_of_the_h
     policy = next(iter(policies()))
     with Lake(home) as lake:
         lake.add([replace(policy, id="away", path="../outside"), replace(policy, id="gone", path="policies/gone")])
-        pieces = Pieces(lake)
+        pieces = TokenTexts(lake)
         assert pieces.of("away", [5, 6]) == pieces.of("gone", [5, 6]) == pieces.of("never", [5, 6]) == ["[5]", "[6]"]
         assert pieces.text("away", [5]) is None
 
@@ -284,7 +289,7 @@ def test_pieces_of_unknown_tokens_are_their_numbers_and_no_file_outside_of_the_h
 def test_a_character_of_several_tokens_stands_with_the_last_of_them(home: Path, lake: Lake) -> None:
     ids = TOKENIZER.encode("é!").ids
     assert len(ids) == 3
-    assert Pieces(lake).of("t1-rl", ids) == ["", "é", "!"]
+    assert TokenTexts(lake).of("t1-rl", ids) == ["", "é", "!"]
 
 
 def test_what_is_packed_comes_back() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.show import _print_turn, plain_trajectory, print_trajectory
+from flows.cli.output import _print_turn, plain_trajectory, print_trajectory
 from warehouse import Call, Image, Lake, Outcome, StopReason, Task, Trajectory, Turn
 
 CALLS = (

@@ -22,8 +22,7 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.progress import Progress, ProgressWriter, StageProgress, read_progress
 from flows.stage_run import StageRun
-from flows.top.state import State, Watcher
-from flows.top.time_left import Remaining, stage_left, stage_steps, wheel_left
+from flows.top.state import Remaining, State, Watcher, stage_left, stage_steps, wheel_left
 from flows.top.view import frame, words
 from rl.engines.figures import EngineFigures, EngineState, PoolFigures
 from rl.hosting.figures import EnvironmentFigures, FaultFigures, HostingFigures
@@ -152,7 +151,7 @@ def test_a_record_is_written_anew_each_second_and_taken_away_at_the_end(tmp_path
 
 INTERRUPTED = """
 import random, signal
-from flows.top.live import Interrupts
+from flows.top import Interrupts
 
 interrupts, draw = Interrupts(signal.SIGALRM), random.Random(0)
 for _ in range(20_000):

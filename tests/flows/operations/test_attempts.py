@@ -9,7 +9,7 @@ import httpx
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from flows.locking import HomeBusy
+from flows.home import HomeBusy
 from flows.operations.attempts import is_fault
 from flows.operations.budgets import BudgetSpent
 from rl.engine import EngineDead, EngineFault

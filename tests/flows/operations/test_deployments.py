@@ -9,9 +9,8 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.operations.artifacts import headline
-from flows.operations.deployments import ENVIRONMENT, SCHEDULES, check_server, deployments
-from flows.operations.scheduled import week_of
+from flows.operations.events import headline
+from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_server, deployments, week_of
 from flows.plan import gate_id, next_turn
 from warehouse.errors import RequestError
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flows.operations.config import EventsConfig, Happening
-from flows.operations.events import Event, tell
+from flows.operations.config import EventKind, EventsConfig
+from flows.operations.events import Event, notify
 from warehouse import Lake
 
 pytestmark = pytest.mark.slow
 
-PROMOTION = Event(Happening.promotion, Path("runs/demo"), "t2-gate", "t2-rl is promoted: «besser»", {"p": 0.01})
+PROMOTION = Event(EventKind.promotion, Path("runs/demo"), "t2-gate", "t2-rl is promoted: «besser»", {"p": 0.01})
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_a_command_is_run_without_a_shell_with_the_event_on_its_standard_input(t
     heard = tmp_path / "heard; touch $HOME"
     script = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
     with Lake(tmp_path / "home") as lake:
-        tell(PROMOTION, EventsConfig(command=(sys.executable, "-c", script, str(heard))), lake)
+        notify(PROMOTION, EventsConfig(command=(sys.executable, "-c", script, str(heard))), lake)
         assert lake.failures() == []
     told = json.loads(heard.read_text())
     assert (told["event"], told["run"], told["sentence"]) == ("promotion", "t2-gate", "t2-rl is promoted: «besser»")
@@ -68,7 +68,7 @@ def test_a_command_is_run_without_a_shell_with_the_event_on_its_standard_input(t
 def test_a_webhook_is_posted_to_with_the_token_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_TOKEN", "secret")
     with receiver() as (address, received):
-        tell(PROMOTION, EventsConfig(webhook=address, token_variable="HOOK_TOKEN"), None)
+        notify(PROMOTION, EventsConfig(webhook=address, token_variable="HOOK_TOKEN"), None)
     ((headers, body),) = received
     assert headers["Authorization"] == "Bearer secret"
     assert body["sentence"] == PROMOTION.sentence
@@ -76,7 +76,7 @@ def test_a_webhook_is_posted_to_with_the_token_of_the_environment(tmp_path: Path
 
 def test_only_what_is_asked_for_is_told(tmp_path: Path) -> None:
     with receiver() as (address, received):
-        tell(PROMOTION, EventsConfig(webhook=address, on=(Happening.failed_schedule,)), None)
+        notify(PROMOTION, EventsConfig(webhook=address, on=(EventKind.failed_schedule,)), None)
         assert received == []
 
 
@@ -84,9 +84,9 @@ def test_hooks_that_fail_are_recorded_and_raise_nothing(tmp_path: Path) -> None:
     failing = (sys.executable, "-c", "import sys; sys.exit('no such channel')")
     slow = (sys.executable, "-c", "import time; time.sleep(60)")
     with Lake(tmp_path) as lake, receiver(status=500) as (address, _):
-        tell(PROMOTION, EventsConfig(command=failing, webhook=address), lake)
-        tell(PROMOTION, EventsConfig(command=slow, timeout_seconds=0.2), lake)
-        tell(PROMOTION, EventsConfig(command=("/no/such/program",), webhook="http://127.0.0.1:9/"), lake)
+        notify(PROMOTION, EventsConfig(command=failing, webhook=address), lake)
+        notify(PROMOTION, EventsConfig(command=slow, timeout_seconds=0.2), lake)
+        notify(PROMOTION, EventsConfig(command=("/no/such/program",), webhook="http://127.0.0.1:9/"), lake)
         failures = lake.failures("events")
     assert sorted(failure.kind for failure in failures) == ["command_failed"] * 3 + ["webhook_failed"] * 2
     reasons = " ".join(failure.reason for failure in failures)

@@ -10,9 +10,9 @@ import pytest
 
 from eval.suite_tasks import enter
 from flows.config import load_config
-from flows.decontamination import decontaminate
+from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
-from flows.suites.drawing import Drawn
+from flows.suites.tasks import SuiteTasks
 from synth.datasets.prompts import PromptWishes, rl_dataset
 from warehouse import Document, Example, Lake, Outcome, Policy, StopReason, Task, Trajectory
 
@@ -29,7 +29,7 @@ SUITE = [
         Task("q4", "search", "Who wrote it?", ("Nobody",)),
     )
 ]
-DRAWN = Drawn(tuple(SUITE), (Document("d9", "Amber Town", "Amber Town lies on the Blue River.", "suite"),))
+DRAWN = SuiteTasks(tuple(SUITE), (Document("d9", "Amber Town", "Amber Town lies on the Blue River.", "suite"),))
 
 
 def sampled(task: Task) -> Trajectory:

@@ -14,8 +14,8 @@ from eval.suite_tasks import enter
 from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
-from flows.suites.loading import find_suite
-from flows.suites.retrying import forget_invalid
+from flows.suites.config import find_suite
+from flows.suites.results import forget_invalid
 from warehouse import Lake, Outcome, Policy, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 

@@ -11,11 +11,10 @@ import pytest
 
 from eval.suite_tasks import origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
-from flows.suites.config import SuiteConfig
-from flows.suites.definitions import check_same
-from flows.suites.drawing import digest_of, draw
-from flows.suites.loading import FOLDER, find_suite, is_own, own_suite
-from flows.suites.running import rollout_config
+from flows.suites.config import FOLDER, SuiteConfig, find_suite, is_own, own_suite
+from flows.suites.evaluation import rollout_config
+from flows.suites.results import check_same
+from flows.suites.tasks import digest_of, draw_tasks
 from warehouse import Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
 
@@ -84,15 +83,15 @@ def test_an_unknown_suite_is_told_those_there_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["films", "countries", "musique", "gsm8k", "humaneval", "mbpp", "tasks"])
 def test_a_suite_whose_data_is_absent_says_so(name: str, lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="and there is no such file or folder"):
-        draw(find_suite(name, CONFIG.evaluation, [f"source.path={tmp_path / 'none'}"]), CONFIG, lake)
+        draw_tasks(find_suite(name, CONFIG.evaluation, [f"source.path={tmp_path / 'none'}"]), CONFIG, lake)
 
 
 def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake: Lake) -> None:
     rows = [{"key": f"k{number}", "question": f"Q{number}?", "answers": ["a"]} for number in range(5)]
     wanted = suite(tmp_path, *rows, verifier="qa_f1", dialect="chat", number=3)
-    drawn = draw(wanted, CONFIG, lake)
+    drawn = draw_tasks(wanted, CONFIG, lake)
     assert len(drawn.tasks) == 3 and drawn.documents is None
-    assert drawn == draw(wanted, CONFIG, lake)
+    assert drawn == draw_tasks(wanted, CONFIG, lake)
     task = drawn.tasks[0]
     assert (task.split, suite_of(task), task.key) == ("mine", "mine", f"mine-{origin_of(task)}")
     assert task.provenance["verifier"] == "qa_f1" and task.provenance["rollout"] == {"dialect": "chat"}
@@ -102,7 +101,7 @@ def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake
 def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"], "environment": "evil.py:create"})
     with pytest.raises(RequestError, match="which is code that the configuration does not know"):
-        draw(wanted, CONFIG, lake)
+        draw_tasks(wanted, CONFIG, lake)
 
 
 def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> None:
@@ -130,21 +129,21 @@ def test_a_suite_has_limits_and_an_environment_of_its_own() -> None:
 def test_the_homes_own_tasks_stay_as_they_are_and_others_are_copies(lake: Lake) -> None:
     easy, hard = (Task(key, "search", f"{key}?", ("a",), split="held_out", proofs={"easy": key == "easy"}) for key in ("easy", "hard"))
     lake.add([easy, hard])
-    assert draw(own_suite("held_out", CONFIG.evaluation), CONFIG, lake).tasks == (easy, hard)
+    assert draw_tasks(own_suite("held_out", CONFIG.evaluation), CONFIG, lake).tasks == (easy, hard)
     table = {"name": "hardest", "meaning": MEANING, "draw": "deepest", "source": {"kind": "home", "splits": ["held_out"]}}
-    (task,) = draw(SuiteConfig.model_validate(table), CONFIG, lake).tasks
+    (task,) = draw_tasks(SuiteConfig.model_validate(table), CONFIG, lake).tasks
     assert (task.key, task.split, origin_of(task)) == ("hardest-hard", "hardest", "hard")
     table["source"] = {"kind": "home", "splits": ["deep"]}
     with pytest.raises(RequestError, match="has no task in deep"):
-        draw(SuiteConfig.model_validate(table), CONFIG, lake)
+        draw_tasks(SuiteConfig.model_validate(table), CONFIG, lake)
 
 
 @pytest.mark.slow
 def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) -> None:
     small = ["source.world.entities=600", 'source.questions.counts={"3": 20, "5": 20}', "number=15"]
     wanted = find_suite("browse", CONFIG.evaluation, small)
-    drawn = draw(wanted, CONFIG, lake)
-    assert len(drawn.tasks) == 15 and drawn.digest == draw(wanted, FlywheelConfig(), lake).digest
+    drawn = draw_tasks(wanted, CONFIG, lake)
+    assert len(drawn.tasks) == 15 and drawn.digest == draw_tasks(wanted, FlywheelConfig(), lake).digest
     assert {task.hops for task in drawn.tasks} == {5}
     assert all(task.proofs["easy"] is False for task in drawn.tasks)
     assert drawn.documents is not None and len(drawn.documents) == 600
@@ -154,7 +153,7 @@ def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) 
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 def test_real_countries_are_drawn_and_held_out_ones_are_fewer(lake: Lake) -> None:
     place = f"source.path={DATA / 'kg_countries'}"
-    drawn = draw(find_suite("countries", CONFIG.evaluation, [place]), CONFIG, lake)
-    fewer = draw(find_suite("countries", CONFIG.evaluation, [place, "source.entities=held_out"]), CONFIG, lake)
+    drawn = draw_tasks(find_suite("countries", CONFIG.evaluation, [place]), CONFIG, lake)
+    fewer = draw_tasks(find_suite("countries", CONFIG.evaluation, [place, "source.entities=held_out"]), CONFIG, lake)
     assert len(drawn.tasks) > 100 > len(fewer.tasks) > 0 and drawn.documents
     assert {task.provenance["suite"] for task in drawn.tasks} == {"countries"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.imports import import_file
+from flows.data.imports import import_file
 from warehouse import Lake
 from warehouse.datasets_out.inspect_logs import export_logs
 from warehouse.errors import RequestError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.imports import import_file
+from flows.data.imports import import_file
 from warehouse import Lake
 from warehouse.errors import RequestError
 from warehouse.foreign.openai import read_openai

@@ -1,0 +1,86 @@
+"""`flywheel`: the command line. Exit status 0: done; 1: the work failed; 2: the request was wrong.
+
+Each family of commands is a module. Heavy imports stay inside the commands: `--help` must answer at once. A wrong request is one
+sentence on standard error. With `--json`, standard output is one JSON document and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from flows.cli import data, evaluation, inspection, lake, schedules, stages, verification
+from flows.runtime import quiet_libraries
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": stages.run,
+    "synth": stages.synth,
+    "train": stages.train,
+    "rollout": stages.rollout,
+    "eval": evaluation.evaluate,
+    "serve": schedules.serve,
+    "deploy": schedules.deploy,
+    "sql": inspection.sql,
+    "show": inspection.show,
+    "traces": inspection.traces,
+    "report": inspection.report,
+    "top": inspection.top,
+    "doctor": inspection.doctor,
+    "import": data.import_,
+    "extract": data.extract,
+    "verify": verification.verify,
+    "validate": verification.validate,
+    "reverify": verification.reverify,
+    "export": data.export,
+    "decontaminate": data.decontaminate,
+}
+"""Every command, in the order in which `--help` lists them."""
+
+app = typer.Typer(
+    help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
+    "Example: flywheel run --profile quickstart --home runs/demo --turns 2",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+app.add_typer(lake.lake_app, name="lake")
+
+
+def main() -> None:
+    """Run the command line and leave with its exit status."""
+    run_app(app)
+
+
+def run_app(app: Callable[[], Any]) -> None:
+    """Run a command line with our log on standard error; an error of ours ends it with one sentence and its exit status."""
+    quiet_libraries()
+    # A flow that fails raises, and the error is printed once, below.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
+    flywheel = logging.getLogger("flywheel")
+    flywheel.addHandler(handler)
+    flywheel.setLevel(logging.INFO)
+    flywheel.propagate = False
+    try:
+        app()
+    except Exception as error:
+        sys.exit(_exit_status(error))
+
+
+def _exit_status(error: Exception) -> int:
+    """Print an error of ours as one sentence and return its exit status; every other is raised again."""
+    from warehouse.errors import RequestError, WorkFailed  # and with it DuckDB and Pydantic, which --help does not need
+
+    if not isinstance(error, RequestError | WorkFailed):
+        raise error
+    print(f"flywheel: {error}", file=sys.stderr)
+    return 2 if isinstance(error, RequestError) else 1

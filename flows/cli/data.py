@@ -1,0 +1,133 @@
+"""Data in and out: `import` foreign files, `extract` a graph out of plain text, `export` from the lake, `decontaminate` it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
+
+
+def import_(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is: openai, inspect, …; a wrong name prints all.")],
+    path: Annotated[Path, typer.Argument(help="The file to read.")],
+    home: HomeOption,
+    json_: JsonOption = False,
+) -> None:
+    """Read a foreign file into the lake. A row that is not well formed is quarantined with its reason and its line.
+
+    Example: flywheel import webshaper webshaper.500.jsonl --home runs/demo
+    """
+    from flows.data.imports import import_file
+
+    figures = import_file(format_, path, home)
+    if json_:
+        print_json(figures)
+        return
+    tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
+    read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
+    print(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
+    for reason, count in figures["reasons"].items():
+        print(f"  {count:6} {reason}")
+    if figures["quarantined"]:
+        print(f"  flywheel sql \"SELECT kind, reason, item FROM failures WHERE stage = 'import'\" --home {home}")
+
+
+def extract(
+    pages: Annotated[Path, typer.Argument(help="A folder of Markdown and text, or one file of documents (.csv, .tsv, .jsonl, .parquet).")],
+    to: Annotated[Path, typer.Option(help="The folder that the graph and the documents are written to, for corpus.kind=files.")],
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Have a teacher read facts out of plain text. A fact is kept if its words stand in the text; what is dropped is counted by reason.
+
+    Example: flywheel extract notes --to notes-graph --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B
+    """
+    from flows.config import load_config
+    from flows.data.extraction import extract as work
+
+    figures = work(pages, to, load_config(profile or "quickstart", set_ or []).synth)
+    if json_:
+        print_json(figures)
+        return
+    print(f"{figures['documents']} documents: {figures['facts']} facts, {figures['dropped']} statements or pages dropped; written to {to}")
+    for reason, count in figures["reasons"].items():
+        print(f"  {count:6} {reason}")
+
+
+def export(
+    kind: Annotated[
+        str,
+        typer.Argument(help="cpt, sft, rl, webshaper (datasets); inspect (logs of Inspect AI); duckdb (all); a table's name."),
+    ],
+    home: HomeOption,
+    to: Annotated[
+        Path,
+        typer.Option(help="Folder, .parquet, .jsonl (dataset); folder, .eval (inspect); .duckdb; .parquet, .jsonl, .csv (table)."),
+    ],
+    format_: Annotated[str | None, typer.Option("--format", help="hf, parquet or jsonl for a dataset; by the path without it.")] = None,
+    at: Annotated[int | None, typer.Option(help="Snapshot of the lake to read a dataset from; the present one without it.")] = None,
+    turn: Annotated[int | None, typer.Option(help="cpt, sft: one turn of the wheel alone.")] = None,
+    near_duplicates: Annotated[
+        float | None, typer.Option(min=0.1, max=1.0, help="cpt, sft: leave out texts so alike to an earlier one (Jaccard index).")
+    ] = None,
+    split_by: Annotated[str | None, typer.Option(help="rl: split anew by entity, formula or pattern.")] = None,
+    held_out: Annotated[float, typer.Option(min=0.0, max=1.0, help="rl: share held out with --split-by.")] = 0.1,
+) -> None:
+    """Take data out of the lake: a dataset with its card, evaluations as logs, everything in one DuckDB file, or one table.
+
+    Example: flywheel export sft --home runs/demo --to sft.jsonl
+    """
+    from flows.data.exports import KINDS, ExportOptions, export_dataset
+    from flows.lakes import open_lake
+
+    with open_lake(home) as lake:
+        if kind in KINDS:
+            dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
+            print(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
+        elif kind == "inspect":
+            from warehouse.datasets_out.inspect_logs import export_logs
+
+            print(f"{len(export_logs(lake, to))} evaluations")
+        else:
+            from warehouse.export import export_database, export_table
+
+            if kind == "duckdb":
+                export_database(lake, to)
+            else:
+                export_table(lake, kind, to)
+    print(to)
+
+
+def decontaminate(
+    home: HomeOption,
+    against: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FILE", help="An evaluation set beside the home's suites; repeatable.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Take out of the lake what meets an evaluation set, and report it. What is removed stands in `failures` with its reason.
+
+    Example: flywheel decontaminate --home runs/demo --against gsm8k=test.jsonl
+    """
+    from flows.context import open_context
+    from flows.data.decontamination import decontaminate as work
+    from warehouse.errors import RequestError
+
+    sets: dict[str, Path] = {}
+    for text in against or []:
+        name, separator, path = text.partition("=")
+        if not (name and separator and path):
+            raise RequestError(f"--against {text!r} is not of the form NAME=FILE; write for example --against gsm8k=test.jsonl.")
+        sets[name] = Path(path)
+    with open_context(home) as shop:
+        rows = work(shop.lake, shop.config, sets)
+    if json_:
+        print_json(rows)
+    else:
+        from flows.cli.output import print_rows
+
+        print_rows(rows)

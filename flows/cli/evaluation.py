@@ -1,0 +1,131 @@
+"""`flywheel eval`: a policy on a suite, its figures, the comparison with another policy, and the check of the suite itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.options import HomeOption, JsonOption, SetOption, print_json
+
+if TYPE_CHECKING:
+    from flows.suites.config import SuiteConfig
+    from warehouse import Lake
+
+SuiteOption = Annotated[str, typer.Option(help="A suite of the home, one of profiles/suites, or the path of a TOML file.")]
+
+
+def evaluate(
+    home: HomeOption,
+    policy: Annotated[str | None, typer.Option(help="Id of a policy; the home's champion without it.")] = None,
+    suite: SuiteOption = "held_out",
+    against: Annotated[str | None, typer.Option(help="Another policy, already evaluated on the suite, to compare with.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the suite itself and contamination; run nothing.")] = False,
+    retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Make attempts again that a fault made invalid.")] = False,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Evaluate a policy on a suite and print its figures with 95 % intervals. Exit status 1 where too little was judged for a result.
+
+    Started again, it goes on where it was; what is done is only printed.
+
+    Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
+    """
+    from flows.home import Home
+    from flows.lakes import open_lake, policy_of
+    from flows.plan import evaluation_id
+    from flows.suites.config import check_data, find_suite
+    from flows.suites.results import check_same
+
+    config = Home(home).load()
+    chosen = find_suite(suite, config.evaluation, set_ or [])
+    check_data(chosen)
+    with open_lake(home) as lake:
+        named = policy or _champion(lake)
+        for each in filter(None, (named, against)):
+            policy_of(lake, each)
+        check_same(lake, chosen)
+        done = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
+    if check:
+        options = "".join(f" --set {text}" for text in set_ or [])
+        _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)
+    else:
+        forgotten = _forget_invalid(home, chosen, named) if retry_invalid else 0
+        if forgotten or not done:
+            _run_suite(home, chosen, named)
+        _report_suite(home, chosen, named, against, json_)
+
+
+def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
+    from flows.context import open_context
+    from flows.suites.results import forget_invalid
+
+    with open_context(home) as shop:
+        return forget_invalid(shop.lake, policy, suite.name)
+
+
+def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
+    from flows.stage_flows import evaluation_flow, run_flow
+    from flows.suites.config import is_own
+
+    if is_own(suite):
+        run_flow(home, evaluation_flow, policy=policy, suite=suite.name)
+    else:
+        from flows.suites.evaluation import suite_flow
+
+        run_flow(home, suite_flow, policy=policy, suite=suite)
+
+
+def _report_suite(home: Path, suite: SuiteConfig, policy: str, against: str | None, as_json: bool) -> None:
+    from flows.lakes import open_lake
+    from flows.suites.results import read_report
+
+    with open_lake(home) as lake:
+        report = read_report(lake, suite, policy, against)
+    if as_json:
+        print_json(report.record())
+    else:
+        from flows.suites.results import print_report
+
+        print_report(report)
+    if report.objection is not None:
+        raise typer.Exit(1)
+
+
+def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_json: bool) -> None:
+    from eval.traits import State
+    from flows.home import Home
+    from flows.lakes import open_lake
+    from flows.suites.checks import check_suite
+    from flows.suites.contamination import contamination
+    from flows.suites.tasks import draw_tasks
+
+    config = Home(home).load()
+    with open_lake(home) as lake:
+        drawn = draw_tasks(suite, config, lake)
+        traits = check_suite(lake, suite, drawn, config.evaluation.verifier, command)
+        trained = contamination(lake, policy, suite.name, drawn)
+    if as_json:
+        record = asdict(trained) | {"counts": trained.counts, "tasks_asked": trained.tasks_asked}
+        print_json({"suite": suite.name, "traits": [asdict(trait) for trait in traits], "policy": policy, "contamination": record})
+    else:
+        from flows.suites.checks import print_traits
+        from flows.suites.contamination import print_contamination
+
+        print_traits(suite.name, traits)
+        print_contamination(policy, trained)
+    if any(trait.state is State.NOT_KEPT for trait in traits if trait.name in ("label quality", "grading checked")):
+        raise typer.Exit(1)
+
+
+def _champion(lake: Lake) -> str:
+    from flows.lakes import champion_of
+    from warehouse.errors import RequestError
+
+    champion = champion_of(lake)
+    if champion is None:
+        known = ", ".join(policy.id for policy in lake.policies()) or "none yet"
+        raise RequestError(f"{lake.place.home} has no champion; name a policy with --policy (it has {known}).")
+    return champion.id

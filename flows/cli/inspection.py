@@ -1,0 +1,152 @@
+"""Commands that read: SQL over the lake, one trajectory, traces of many, the report, a live view, what the machine has."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import HomeOption, JsonOption, ProfileOption, print_json
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def sql(
+    home: HomeOption,
+    query: Annotated[str | None, typer.Argument(help="A SELECT.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
+    at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; the present one without it.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print every table, view and macro with what it means.")] = False,
+    how: Annotated[bool, typer.Option("--how", help="Print the lines by which a plain DuckDB client reads this lake.")] = False,
+) -> None:
+    """Read-only SQL over the lake, also while a run is writing.
+
+    Example: flywheel sql "SELECT * FROM learning_curve LIMIT 5" --home runs/demo --format json
+    """
+    from flows.cli.output import print_result
+    from flows.lakes import open_lake
+    from warehouse.errors import RequestError
+    from warehouse.pins import snapshot_of
+
+    if how:
+        from warehouse.how import how_to_attach
+
+        open_lake(home).close()
+        print(how_to_attach(home))
+        return
+    if schema:
+        from flows.cli.output import print_schema
+        from warehouse.describe import describe
+
+        with open_lake(home) as lake:
+            print_schema(describe(lake), format_.value)
+        return
+    if query is None:
+        raise RequestError('flywheel sql needs a query, for example: flywheel sql "SELECT count(*) FROM trajectories" --home ' + str(home))
+    with open_lake(home) as lake:
+        print_result(lake.query(query, at=None if at is None else snapshot_of(lake, at)), format_.value)
+
+
+def show(
+    trajectory: Annotated[str, typer.Argument(help="Id of a trajectory.")],
+    home: HomeOption,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Token ids and log-probabilities of every action.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """One trajectory, turn by turn.
+
+    Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
+    """
+    from flows.cli.output import plain_trajectory, print_trajectory
+    from flows.lakes import open_lake
+    from warehouse.errors import RequestError
+
+    with open_lake(home) as lake:
+        found = lake.trajectories("id = ?", [trajectory])
+        if not found:
+            raise RequestError(
+                f'{home} has no trajectory {trajectory!r}; `flywheel sql "SELECT id FROM trajectories" --home {home}` lists them.'
+            )
+        if json_:
+            print_json(plain_trajectory(found[0]))
+        else:
+            print_trajectory(found[0], lake, tokens)
+
+
+def traces(
+    home: HomeOption,
+    to: Annotated[str, typer.Option(help="A collector, http://host:port/v1/traces, or a file that ends in .jsonl.")],
+    where: Annotated[str, typer.Option(help="SQL condition on the table trajectories.")] = "true",
+    limit: Annotated[int, typer.Option(min=1, help="Trajectories at most, the first ones by id.")] = 1000,
+) -> None:
+    """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sent twice, a trace is the same one.
+
+    Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
+    """
+    from flows.data.traces import send_traces
+    from flows.lakes import open_lake
+
+    with open_lake(home) as lake:
+        trajectories, spans = send_traces(lake, to, where, limit)
+    print(f"{trajectories} trajectories, {spans} spans, to {to}")
+
+
+def report(
+    home: HomeOption, output: Annotated[Path | None, typer.Option(help="Where to write the page; HOME/report.html without it.")] = None
+) -> None:
+    """Write the report: one self-contained HTML page.
+
+    Example: flywheel report --home runs/demo
+    """
+    from flows.home import Home
+    from flows.lakes import open_lake
+    from flows.report import build_report
+
+    with open_lake(home) as lake:
+        print(build_report(lake, output or Home(home).report))
+
+
+def top(
+    home: HomeOption,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """Watch a wheel: stage, step, figures, engines, environments, tools, invalid share, time left. Ctrl-C ends the view, not the wheel.
+
+    Example: flywheel top --home runs/demo
+    """
+    from flows.top import watch
+
+    watch(home, once, every)
+
+
+def doctor(
+    home: Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="A home whose configuration is looked at.")] = None,
+    profile: ProfileOption = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a model to load, and to prove the dialect with.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """What this machine has, what is missing, what to do. Exit status 1 where something is missing.
+
+    Example: flywheel doctor --profile quickstart
+    """
+    from dataclasses import asdict
+
+    from flows.doctor import diagnose
+
+    checks = diagnose(home, profile, model)
+    if json_:
+        print_json([asdict(check) for check in checks])
+    else:
+        for check in checks:
+            print(f"{check.state:8} {check.name:22} {check.detail}" + (f"  → {check.advice}" if check.advice else ""))
+    if any(check.state == "missing" for check in checks):
+        raise typer.Exit(1)

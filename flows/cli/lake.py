@@ -1,0 +1,120 @@
+"""`flywheel lake`: versions, names for snapshots, and upkeep."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import HomeOption, JsonOption, print_json
+
+lake_app = typer.Typer(help="Bring a lake up to date, keep snapshots by name, and keep it tidy.", no_args_is_help=True)
+
+
+@lake_app.command()
+def migrate(home: HomeOption) -> None:
+    """Bring a lake that an earlier version wrote to this version. Opening it to write, as every stage does, does the same.
+
+    Example: flywheel lake migrate --home runs/demo
+    """
+    from flows.lakes import open_to_keep
+
+    with open_to_keep(home) as lake:
+        (row,) = lake.query("SELECT version, brings FROM migrations ORDER BY version DESC, recorded DESC LIMIT 1").to_pylist()
+    print(f"{home} is of version {row['version']}")
+
+
+@lake_app.command()
+def pin(
+    name: Annotated[str, typer.Argument(help="Name for the snapshot.")],
+    home: HomeOption,
+    at: Annotated[int | None, typer.Option(help="Snapshot to keep; the present one without it.")] = None,
+    query: Annotated[str | None, typer.Option(help="A SELECT: the pin is then a dataset, with the digest of its rows.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Keep a snapshot, or a dataset, under a name that `flywheel sql --at` takes.
+
+    Example: flywheel lake pin paper --query "SELECT * FROM tasks WHERE split = 'train'" --home runs/demo
+    """
+    from dataclasses import asdict
+
+    from flows.lakes import open_to_keep
+    from warehouse.pins import pin as keep
+
+    with open_to_keep(home) as lake:
+        kept = keep(lake, name, at, query)
+    if json_:
+        print_json(asdict(kept))
+    else:
+        print(f"{name}: snapshot {kept.snapshot}" + (f", {kept.n_rows} rows, digest {kept.digest}" if kept.query else ""))
+
+
+@lake_app.command()
+def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: HomeOption) -> None:
+    """Let go of a pin.
+
+    Example: flywheel lake unpin paper --home runs/demo
+    """
+    from flows.lakes import open_to_keep
+    from warehouse.pins import unpin as let_go
+
+    with open_to_keep(home) as lake:
+        let_go(lake, name)
+    print(f"{name} is no pin any more")
+
+
+@lake_app.command()
+def pins(home: HomeOption, json_: JsonOption = False) -> None:
+    """Every pin, and whether its dataset has the rows that it had; exit status 1 where one has not.
+
+    Example: flywheel lake pins --home runs/demo
+    """
+    from dataclasses import asdict
+
+    from flows.lakes import open_lake
+    from warehouse.pins import check
+
+    with open_lake(home) as lake:
+        checked = check(lake)
+    if json_:
+        print_json([asdict(one.pin) | {"same": one.same} for one in checked])
+    else:
+        words = {True: "same rows", False: "OTHER ROWS", None: ""}
+        for one in checked:
+            print(f"{one.pin.name:24} {one.pin.snapshot:8} {one.pin.digest or '':18} {words[one.same]}".rstrip())
+    if any(one.same is False for one in checked):
+        raise typer.Exit(1)
+
+
+@lake_app.command()
+def compact(home: HomeOption) -> None:
+    """Merge small files and remove those that no snapshot needs. Readers and writers go on meanwhile.
+
+    Example: flywheel lake compact --home runs/demo
+    """
+    from flows.lakes import open_to_keep
+    from warehouse.maintenance import compact as work
+
+    with open_to_keep(home) as lake:
+        work(lake)
+        sizes = "SELECT sum(file_count)::BIGINT AS files, sum(file_size_bytes)::DOUBLE AS bytes FROM ducklake_table_info('lake')"
+        (row,) = lake.query(sizes).to_pylist()
+    print(f"{row['files']} files, {row['bytes'] / 1e6:.1f} MB")
+
+
+@lake_app.command()
+def retain(
+    days: Annotated[float, typer.Argument(min=0, help="Age in days up to which every snapshot stays.")],
+    home: HomeOption,
+) -> None:
+    """Forget older snapshots. Pinned ones, those that a policy was trained on and the latest stay.
+
+    Example: flywheel lake retain 30 --home runs/demo
+    """
+    from datetime import timedelta
+
+    from flows.lakes import open_to_keep
+    from warehouse.maintenance import retain as work
+
+    with open_to_keep(home) as lake:
+        print(f"{work(lake, timedelta(days=days))} snapshots forgotten")

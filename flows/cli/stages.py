@@ -1,0 +1,147 @@
+"""`flywheel run`, the whole wheel, and one command a stage: the same work by the same functions, for a home that exists."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
+
+
+def run(
+    home: HomeOption = Path("runs/default"),
+    profile: ProfileOption = None,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of the wheel in all; those that are done are not done again.")] = 1,
+    set_: SetOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and what would run.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Turn the wheel: synthesis, CPT, SFT, RL and evaluation, as often as --turns says. Started again, it goes on where it was.
+
+    Example: flywheel run --profile quickstart --home runs/demo --turns 2
+    """
+    from flows.home import Home, choose_config
+
+    place = Home(home)
+    config = choose_config(place, profile, set_ or [])
+    if dry_run:
+        from flows.plan import plan
+
+        print_json({"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(place, config, turns)})
+        return
+    place.claim(config)
+    from flows.wheel import turn_the_wheel
+
+    table = turn_the_wheel(place, turns)
+    if json_:
+        print_json(table)
+    else:
+        from flows.results import print_table
+
+        print_table(table)
+
+
+PolicyOption = Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')]
+TurnOption = Annotated[int, typer.Option(min=1, help="The turn of the wheel.")]
+
+
+class SynthKind(StrEnum):
+    """What synthesis makes."""
+
+    all = "all"
+    webshaper = "webshaper"
+    fas = "fas"
+    has = "has"
+
+
+class TrainStage(StrEnum):
+    """The stages of training."""
+
+    cpt = "cpt"
+    sft = "sft"
+    rl = "rl"
+
+
+class Variant(StrEnum):
+    """Stages to compare with the wheel's own."""
+
+    fixed_first = "fixed_first"
+    fixed_last = "fixed_last"
+    without_cpt = "without_cpt"
+
+
+def synth(
+    home: HomeOption,
+    kind: Annotated[SynthKind, typer.Argument(help="One kind alone; all of a turn without it.")] = SynthKind.all,
+    turn: TurnOption = 1,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Make the questions and the training examples of a turn, or one kind of them and nothing else. Started again, it goes on where it was.
+
+    Example: flywheel synth webshaper --profile movies --home runs/questions --set synth.webshaper.count=2000
+    """
+    from flows.home import Home, choose_config
+
+    place = Home(home)
+    place.claim(choose_config(place, profile, set_ or [], new=profile is not None))
+    from flows.stage_flows import run_flow, synthesis_flow
+
+    run_flow(home, synthesis_flow, turn=turn, kind=kind.value)
+
+
+def train(
+    stage: TrainStage,
+    home: HomeOption,
+    turn: TurnOption = 1,
+    variant: Annotated[Variant | None, typer.Option(help="RL with a fixed horizon, or SFT and RL without CPT before.")] = None,
+) -> None:
+    """Train one stage of a turn whose earlier stages are done.
+
+    Example: flywheel train rl --home runs/demo --turn 1 --variant fixed_first
+    """
+    from flows.variants import check_variant
+
+    if variant is not None:
+        check_variant(stage.value, variant.value)
+    from flows.stage_flows import run_flow, training_flow
+
+    run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
+
+
+def rollout(
+    home: HomeOption,
+    policy: PolicyOption,
+    suite: Annotated[str | None, typer.Option(help="Tasks of this split, such as a held-out suite or train.")] = None,
+    tasks: Annotated[str | None, typer.Option(metavar="SQL", help="Tasks that meet this condition on the table tasks.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Turns of a trajectory; that of evaluations without it.")] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Make trajectories of a policy, store them under the stage rollout, and print what they came to. Started again, it goes on.
+
+    Example: flywheel rollout --home runs/demo --policy t1-rl --tasks "split = 'train' AND hops = 2" --samples 4
+    """
+    from warehouse.errors import RequestError
+
+    if (suite is None) == (tasks is None):
+        raise RequestError("give either --suite NAME or --tasks SQL.")
+    condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
+    from flows.stage_flows import run_flow, sampling_flow
+
+    _show(
+        run_flow(home, sampling_flow, policy=policy, condition=condition, samples=samples, temperature=temperature, horizon=horizon), json_
+    )
+
+
+def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+    else:
+        from flows.cli.output import print_rows
+
+        print_rows(rows)

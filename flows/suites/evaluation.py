@@ -1,0 +1,99 @@
+"""A suite at work: its tasks into the lake, an attempt for each that is missing, every trajectory and verdict stored as it ends.
+
+A suite has engines and environments of its own, for its limits, its environment's options and its documents are other than the home's.
+Those documents never enter the lake, where training could find them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from eval.suite_tasks import SUITE
+from flows.context import RunContext
+from flows.plan import evaluation_id
+from flows.run_stage import open_home, run_stage
+from flows.stage_run import StageRun
+from flows.suites.config import SuiteConfig
+from flows.suites.results import check_same, policies_on
+from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
+from rl.config import Limits, RolloutConfig
+from warehouse import Lake, Policy, Task, Trajectory
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+from warehouse.settings import read_options
+
+
+@flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)
+def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
+    """Run what is missing of `suite` with a policy of the home; returns how much there was to do.
+
+    Raises:
+        RequestError: there is no such policy, the suite's data is absent, or the home has run another suite under this name.
+    """
+    with open_home(home) as shop:
+        record = shop.policy(policy)
+        check_same(shop.lake, suite)
+        drawn = draw_tasks(suite, shop.config, shop.lake)
+
+        def work(run: StageRun) -> dict[str, Any]:
+            return run_suite(shop, record, suite, drawn, run)
+
+        settings = {SUITE: suite.model_dump(mode="json")}
+        return run_stage(shop, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)
+
+
+def run_suite(shop: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
+    """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
+    from rl.rollouts.rollout import RolloutRequest  # Ray and transformers: not before engines are wanted
+
+    _keep_tasks(shop.lake, suite, drawn)
+    requests = [
+        RolloutRequest(
+            trajectory_id=f"{policy.id}-{task.key}-{sample}",
+            task=task,
+            policy=policy.id,
+            horizon=suite.horizon,
+            seed=seed_from(suite.seed, policy.id, task.key, sample),
+            temperature=suite.temperature,
+            stage="eval",
+            wheel_turn=policy.wheel_turn,
+            suite=suite.name,
+            sample=sample,
+        )
+        for task in drawn.tasks
+        for sample in range(suite.samples)
+    ]
+    stored = shop.lake.existing(Trajectory, [request.trajectory_id for request in requests])
+    missing = [request for request in requests if request.trajectory_id not in stored]
+    if missing:
+        from flows.stages.rollouts import roll_out
+
+        documents = shop.lake.documents() if drawn.documents is None else drawn.documents
+        with shop.other_rollouts(rollout_config(suite, shop.config.rollout), shop.folder(policy), documents) as rollouts:
+            roll_out(shop, rollouts, missing, run)
+    return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(requests), "made": len(missing)}
+
+
+def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
+    """The home's settings with the suite's limits and environment. Raises RequestError for a limit that is none."""
+    limits = read_options(Limits, {**home.limits.model_dump(), **suite.limits})
+    kinds = dict(home.environments.kinds)
+    if suite.environment is not None and suite.kind is not None:
+        kinds[suite.environment] = suite.kind
+    return home.model_copy(update={"limits": limits, "environments": home.environments.model_copy(update={"kinds": kinds})})
+
+
+def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:
+    """The tasks into the lake; where one was attempted already, they must be the same ones."""
+    stored = lake.tasks(split=suite.name)
+    if stored and digest_of(stored) != drawn.digest:
+        if policies_on(lake, suite.name):
+            raise RequestError(
+                f"the tasks of the suite {suite.name} are other ones than {lake.place.home} was evaluated on: its data has changed; "
+                f"give the suite another name with --set name=NAME."
+            )
+        lake.remove(Task, [task.key for task in stored])
+    lake.add([*drawn.tasks, *drawn.failures])

@@ -1,0 +1,118 @@
+"""The tasks of a suite and the documents that its searches read: drawn from the source by the suite's seed, the same each time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eval.suite_tasks import enter
+from flows.config import FlywheelConfig
+from flows.stages.synthesis.context import HELD_OUT_SHARE
+from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own
+from rl.environment import ENVIRONMENTS
+from rl.retrieval.search import SearchIndex
+from synth.knowledge.graph import KnowledgeGraph
+from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.deepest import deepest
+from synth.questions.paths import first_hit
+from synth.questions.splits import HELD_OUT, split_of
+from synth.worlds.world import generate_world
+from warehouse import Document, Failure, Lake, Task
+from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.countries import read_countries
+from warehouse.corpora.films import read_films
+from warehouse.digests import digest, seed_from
+from warehouse.errors import RequestError
+from warehouse.question_sets.gsm8k import read_gsm8k
+from warehouse.question_sets.musique import read_musique
+from warehouse.question_sets.programs import read_humaneval, read_mbpp
+from warehouse.question_sets.task_rows import read_tasks
+
+_FILES: dict[str, Callable[[Path], list[Task]]] = {"gsm8k": read_gsm8k, "humaneval": read_humaneval, "mbpp": read_mbpp}
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteTasks:
+    """The tasks of a suite, by key; its documents, None where they are those of the home; what its source left out."""
+
+    tasks: tuple[Task, ...]
+    documents: tuple[Document, ...] | None = None
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Digest of what the tasks ask and accept."""
+        return digest_of(self.tasks)
+
+
+def digest_of(tasks: Iterable[Task]) -> str:
+    """Digest of what tasks ask and accept, whatever their order."""
+    return digest(sorted([task.key, task.digest] for task in tasks))
+
+
+def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteTasks:
+    """The tasks of `suite` for the home of `config` and `lake`.
+
+    Raises:
+        RequestError: the source's data is absent or broken, or gives no task.
+    """
+    check_data(suite)
+    source = _read(suite, lake)
+    found = source.tasks
+    chosen = deepest(found, suite.number) if suite.draw == "deepest" else _any(found, suite)
+    if not chosen:
+        raise RequestError(f"the suite {suite.name} has no task: its source gives {len(found)}, and none that is wanted.")
+    if not is_own(suite):
+        chosen = [enter(task, suite.name, suite.environment, suite.verifier, suite.rollout) for task in chosen]
+    check_environments(chosen, suite, config)
+    return replace(source, tasks=tuple(sorted(chosen, key=lambda task: task.key)))
+
+
+def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
+    """All that the source has."""
+    source = suite.source
+    if isinstance(source, GeneratedSource):
+        corpus = generate_world(source.world, "heldout", seed_from(suite.seed, "suite"))
+        return _proven(suite, source.questions, corpus, None)
+    if isinstance(source, GraphSource):
+        corpus = read_films(source.path, source.longest_document) if source.kind == "films" else read_countries(source.path)
+        return _proven(suite, source.questions, corpus, _is_held_out if source.entities == "held_out" else None)
+    if isinstance(source, QuestionSetSource):
+        if source.kind == "musique":
+            questions, passages = read_musique(source.path)
+            return SuiteTasks(tuple(questions), tuple(passages))
+        return SuiteTasks(tuple(_FILES[source.kind](source.path)), ())
+    if isinstance(source, HomeSource):
+        tasks = [task for split in source.splits for task in lake.tasks(split=split)]
+        if not tasks:
+            raise RequestError(f"{lake.place.home} has no task in {', '.join(source.splits)}; `flywheel synth` makes them.")
+        return SuiteTasks(tuple(tasks))
+    return SuiteTasks(tuple(read_tasks(source.path)))
+
+
+def _proven(suite: SuiteConfig, wanted: QuestionConfig, corpus: Corpus, allowed: Callable[[str], bool] | None) -> SuiteTasks:
+    seed = seed_from(suite.seed, suite.source.kind)
+    tasks, failures = build_questions(KnowledgeGraph.of(corpus), wanted, seed, first_hit(SearchIndex(corpus.documents)), allowed)
+    return SuiteTasks(tuple(tasks), corpus.documents, (*corpus.failures, *failures))
+
+
+def _is_held_out(entity: str) -> bool:
+    return split_of(entity, HELD_OUT_SHARE) == HELD_OUT
+
+
+def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:
+    if suite.number is None or suite.number >= len(tasks):
+        return list(tasks)
+    return random.Random(seed_from(suite.seed, "draw")).sample(sorted(tasks, key=lambda task: task.key), suite.number)
+
+
+def check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: FlywheelConfig) -> None:
+    """Raises RequestError for a task whose environment data may not name: known before anything is started."""
+    listed = {**config.rollout.environments.listed, **({suite.environment: suite.environment} if suite.environment else {})}
+    for task in tasks:
+        try:
+            ENVIRONMENTS.resolve_recorded(task.environment, listed)
+        except RequestError as error:
+            raise RequestError(f"task {task.key!r:.100}: {error} Or name the suite's environment with --set environment=NAME.") from error
