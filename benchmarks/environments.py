@@ -24,7 +24,7 @@ from rl.config import EnvironmentPoolConfig, RayConfig
 from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
 from rl.hosting.ray_runtime import RayRuntime
 from rl.renderers.base import Action
-from synth.tool_worlds.generate import generate_tasks
+from synth.worlds.tool_tasks import generate_tasks
 from warehouse.records import Task
 
 KINDS = {

@@ -27,9 +27,9 @@ from flows.stages.synthesis.context import read_sources
 from rl.retrieval.search import SearchIndex
 from synth.formulas.proofs import prove
 from synth.formulas.triples import formula_digest
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.definitions import Definer
-from synth.questions.expansion import Grown, Growth, Structure, essence, grow
+from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow
 from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
 from synth.worlds.world import WorldConfig, generate_world
@@ -48,9 +48,9 @@ Judge = Callable[[Sequence[Task]], list[Outcome]]
 """What became of each task when the policy tried it."""
 
 
-def draw(graph: KnowledgeGraph, growth: Growth, count: int, seed: int) -> list[Grown]:
+def draw(graph: KnowledgeGraph, growth: GrowthSpec, count: int, seed: int) -> list[GrownQuestion]:
     """So many questions of different formulas, or as many as there are."""
-    found: dict[str, Grown] = {}
+    found: dict[str, GrownQuestion] = {}
     for grown in grow(Definer(graph), growth, random.Random(seed_from(seed, growth.structure, growth.layers, growth.checked)), count):
         found.setdefault(formula_digest(grown.formula), grown)
         if len(found) == count:
@@ -58,13 +58,13 @@ def draw(graph: KnowledgeGraph, growth: Growth, count: int, seed: int) -> list[G
     return list(found.values())
 
 
-def task_of(grown: Grown, phrasing: Phrasing) -> Task:
+def task_of(grown: GrownQuestion, phrasing: Phrasing) -> Task:
     """The question in compact words. A triple between constants has none: it asks nothing."""
     question = word_question(essence(grown.formula), phrasing, 1, random.Random(0))
     return Task(formula_digest(grown.formula), "search", question, (grown.answer,), grown.formula)
 
 
-def measure(graph: KnowledgeGraph, growth: Growth, count: int, seed: int, index: SearchIndex, judge: Judge | None) -> dict[str, Any]:
+def measure(graph: KnowledgeGraph, growth: GrowthSpec, count: int, seed: int, index: SearchIndex, judge: Judge | None) -> dict[str, Any]:
     """One row of the table."""
     questions = draw(graph, growth, count, seed)
     phrasing = Phrasing.of(graph)
@@ -128,8 +128,8 @@ def compare(name: str, corpus: Corpus, arguments: argparse.Namespace, judge: Jud
     graph, index = KnowledgeGraph.of(corpus), SearchIndex(corpus.documents)
     rows: list[dict[str, Any]] = []
     for layers in arguments.layers:
-        kinds = [Growth(structure, layers, arguments.intersections) for structure in Structure]
-        kinds.append(Growth(Structure.LAYERWISE, layers, arguments.intersections, checked=False))
+        kinds = [GrowthSpec(structure, layers, arguments.intersections) for structure in Structure]
+        kinds.append(GrowthSpec(Structure.LAYERWISE, layers, arguments.intersections, checked=False))
         of_layer = [{"graph": name, **measure(graph, growth, arguments.count, arguments.seed, index, judge)} for growth in kinds]
         against = of_layer[0]["success"]
         rows += [{**row, "ratio": row["success"] / against if against and row["success"] is not None else None} for row in of_layer]

@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from rl.retrieval.search import SearchIndex
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.paths import first_hit
 from warehouse.corpora.films import read_films
 from warehouse.records import Document

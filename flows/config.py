@@ -19,14 +19,14 @@ from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import CurriculumConfig
+from synth.corpora.config import ExpanderConfig, ExtractionConfig
+from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
-from synth.open_corpora.config import ExpanderConfig, ExtractionConfig
-from synth.questions.building import QuestionConfig
+from synth.questions.config import QuestionConfig
 from synth.questions.decontamination import DecontaminationConfig
 from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
-from synth.trajectories.demonstrations import DemonstrationConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
 from warehouse.settings import Section, first_error

@@ -45,7 +45,7 @@ def open_verifier(name: str, judge: TeacherConfig | None, lake: Lake) -> Iterato
 @contextmanager
 def open_judge(config: TeacherConfig | None, lake: Lake) -> Iterator[Judge]:
     """The judge over the configured model, after its calibration. Raises RequestError where it is not fit to judge."""
-    from synth.teachers.opening import open_teacher
+    from synth.teachers.model_teacher import open_teacher
 
     if config is None:
         raise RequestError("the verifier judge needs a model: set evaluation.judge.kind to openai or engine, and its model.")

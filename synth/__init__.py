@@ -1,1 +1,1 @@
-"""Synthesis, room by room: `worlds` and `knowledge` below, `formulas` and `questions` on them, then what training reads of them."""
+"""Synthesis, room by room: `worlds` and `graph` below, `formulas` and `questions` on them, then what training reads of them."""

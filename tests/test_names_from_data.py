@@ -27,7 +27,7 @@ from rl.environment import ENVIRONMENTS
 from rl.environments.tool_world.environment import WORLDS
 from rl.hosting.environment_worker import EnvironmentWorker
 from rl.rollouts.loops import LOOPS, AgentLoops
-from synth.tool_worlds.generate import generate_tasks
+from synth.worlds.tool_tasks import generate_tasks
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Lake, Task
 from warehouse.errors import RequestError

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
+from flows.variants import Variant
 
 
 def run(
@@ -63,14 +64,6 @@ class TrainStage(StrEnum):
     cpt = "cpt"
     sft = "sft"
     rl = "rl"
-
-
-class Variant(StrEnum):
-    """Stages to compare with the wheel's own."""
-
-    fixed_first = "fixed_first"
-    fixed_last = "fixed_last"
-    without_cpt = "without_cpt"
 
 
 def synth(

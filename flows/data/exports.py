@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from synth.datasets.prompts import PromptWishes, rl_dataset
-from synth.datasets.texts import TextWishes, cpt_dataset, sft_dataset
-from synth.datasets.webshaper import tasks_to_write, webshaper_dataset
+from synth.exporters.tasks import PromptOptions, rl_dataset, tasks_to_write, webshaper_dataset
+from synth.exporters.texts import TextOptions, cpt_dataset, sft_dataset
 from synth.formulas.webshaper import write_rows
 from warehouse import Lake
 from warehouse.datasets_out.card import card_of
@@ -23,8 +22,8 @@ class ExportOptions:
 
     Attributes:
         at: snapshot of the lake; the present one without it.
-        turn, near_duplicates: of `cpt` and `sft`; see `TextWishes`.
-        split_by, held_out: of `rl`; see `PromptWishes`.
+        turn, near_duplicates: of `cpt` and `sft`; see `TextOptions`.
+        split_by, held_out: of `rl`; see `PromptOptions`.
     """
 
     form: str | None = None
@@ -43,9 +42,9 @@ class ExportOptions:
 
 
 _BUILDERS: dict[str, Callable[[Lake, int, ExportOptions], Dataset]] = {
-    "cpt": lambda lake, at, options: cpt_dataset(lake, at, TextWishes(options.turn, options.near_duplicates)),
-    "sft": lambda lake, at, options: sft_dataset(lake, at, TextWishes(options.turn, options.near_duplicates)),
-    "rl": lambda lake, at, options: rl_dataset(lake, at, PromptWishes(options.split_by, options.held_out)),
+    "cpt": lambda lake, at, options: cpt_dataset(lake, at, TextOptions(options.turn, options.near_duplicates)),
+    "sft": lambda lake, at, options: sft_dataset(lake, at, TextOptions(options.turn, options.near_duplicates)),
+    "rl": lambda lake, at, options: rl_dataset(lake, at, PromptOptions(options.split_by, options.held_out)),
     "webshaper": lambda lake, at, options: webshaper_dataset(lake, at),
 }
 KINDS = tuple(_BUILDERS)

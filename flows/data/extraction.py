@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import SynthConfig
-from synth.open_corpora.extraction import extract_facts
-from synth.teachers.opening import open_teacher
+from synth.corpora.extraction import extract_facts
+from synth.teachers.model_teacher import open_teacher
 from warehouse import Lake
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.pages import read_pages

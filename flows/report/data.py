@@ -11,17 +11,12 @@ from typing import Any
 
 from flows.report.iterations import FrontierDepth, Iteration, Lineage, ToolUse, read_frontier, read_iterations, read_lineage, read_tools
 from flows.results import Solved, read_verdicts
+from flows.variants import Variant
 from rl.training.config import MetricLimit
 from warehouse import Lake, Run
 
 STAGES = ("init", "cpt", "sft", "rl")
 """Stages of a turn of the wheel, in their order."""
-HORIZONS = ("fixed_first", "fixed_last")
-"""Variants of RL by their horizon."""
-WITHOUT_CPT = "without_cpt"
-"""The variant of SFT and RL that skips pre-training."""
-COMPARED = (*HORIZONS, WITHOUT_CPT)
-"""Variants of a stage that exist for comparison only and are no part of the wheel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +217,10 @@ def _run(run: Run) -> RunFacts:
         wheel_turn=run.wheel_turn,
         state=run.state,
         variant=None if variant is None else str(variant),
-        rounds=_rounds_of(variant, _rounds(run.config)),
+        rounds=Variant(variant).horizons(_rounds(run.config)) if variant in list(Variant) else _rounds(run.config),
         policy=policy if isinstance(policy, str) else None,
         limits=tuple(MetricLimit.model_validate(limit) for limit in run.config.get("rl", {}).get("health", {}).get("limits", ())),
     )
-
-
-def _rounds_of(variant: Any, rounds: tuple[int, ...]) -> tuple[int, ...]:
-    """The horizons in force: a fixed variant keeps the schedule in its configuration and uses one value of it."""
-    return {"fixed_first": rounds[:1], "fixed_last": rounds[-1:]}.get(variant, rounds)
 
 
 def _rounds(config: dict[str, Any]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from flows.report.data import COMPARED, HORIZONS, WITHOUT_CPT, Collected, Curve, Evaluation, ReportData, RunFacts, stage_order
+from flows.report.data import Collected, Curve, Evaluation, ReportData, RunFacts, stage_order
 from flows.report.iterations import FrontierDepth, ToolUse
 from flows.report.panels import (
     COLOURS,
@@ -31,6 +31,7 @@ from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
 _STAGE_COLOURS = {"init": "#8b9099", "cpt": "#4c82d9", "sft": "#d9772e", "rl": "#2b9a78"}
 _VARIANT_NAMES = {"scaling": "ScalingInter", "fixed_first": "fixed at the first horizon", "fixed_last": "fixed at the last horizon"}
 _SOLVED = (("always", "#2b9a78"), ("sometimes", "#d9a52e"), ("never", "#8b9099"))
+from flows.variants import HORIZONS, Variant
 
 
 def iteration_plots(data: ReportData) -> Plots:
@@ -150,7 +151,7 @@ def tool_plots(data: ReportData) -> Plots:
 def curriculum_plots(data: ReportData) -> Plots:
     """The growing horizon against fixed ones; empty where the lake holds no run to compare."""
     turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in HORIZONS}
-    runs = {run.id for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and run.variant != WITHOUT_CPT}
+    runs = {run.id for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and run.variant != Variant.WITHOUT_CPT}
     curves = [curve for curve in data.curves if curve.run.id in runs]
     titles = {
         "success": ("Success in training", "Share of the valid trajectories of a step"),
@@ -162,7 +163,7 @@ def curriculum_plots(data: ReportData) -> Plots:
 
 def pretraining_plots(data: ReportData) -> Plots:
     """SFT and RL with pre-training before them and without it; empty where the lake holds no run without."""
-    skipped = {(run.wheel_turn, run.stage) for run in data.runs if run.variant == WITHOUT_CPT}
+    skipped = {(run.wheel_turn, run.stage) for run in data.runs if run.variant == Variant.WITHOUT_CPT}
     curves = [c for c in data.curves if (c.run.wheel_turn, c.run.stage) in skipped and c.run.variant not in HORIZONS]
     titles = {
         ("sft", "loss"): ("Loss of the cold start", "Per action token, observations masked"),
@@ -184,7 +185,7 @@ def variant_name(run: RunFacts) -> str:
 
 def _own(data: ReportData, stage: str) -> list[Curve]:
     """Curves of the wheel's own runs of a stage."""
-    return [curve for curve in data.curves if curve.run.stage == stage and curve.run.variant not in COMPARED]
+    return [curve for curve in data.curves if curve.run.stage == stage and curve.run.variant not in list(Variant)]
 
 
 def _turn_entry(curve: Curve) -> Entry:
@@ -201,7 +202,7 @@ def _variant_entry(curve: Curve) -> Entry:
 
 
 def _pretraining_entry(curve: Curve) -> Entry:
-    if curve.run.variant == WITHOUT_CPT:
+    if curve.run.variant == Variant.WITHOUT_CPT:
         return Entry("without pre-training", _STAGE_COLOURS["init"], "dash")
     return Entry("with pre-training", _STAGE_COLOURS["cpt"], "solid")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flows.report.data import COMPARED, HORIZONS, WITHOUT_CPT, Evaluation, ReportData
+from flows.report.data import Evaluation, ReportData
 from flows.report.iterations import Ancestor, Iteration
 from flows.report.plots import variant_name
 from flows.report.summary import MonitoredMetric, limit_words, percent, wheel_evaluations
+from flows.variants import HORIZONS, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def line_table(data: ReportData) -> Table | None:
 def curricula_table(data: ReportData) -> Table | None:
     """Success of curricula that stand against each other; None where there is nothing to compare."""
     turns = {run.wheel_turn for run in data.runs if run.stage == "rl" and run.variant in HORIZONS}
-    runs = [run for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and run.variant != WITHOUT_CPT]
+    runs = [run for run in data.runs if run.stage == "rl" and run.wheel_turn in turns and run.variant != Variant.WITHOUT_CPT]
     names = {run.policy: variant_name(run) for run in runs if run.policy}
     found = [e for e in data.evaluations if e.hops is None and e.policy in names]
     lines = [(Cell(names[e.policy]), Cell(str(e.turn)), Cell(e.suite), _success(e), Cell(f"{e.tasks:,}")) for e in found]
@@ -121,7 +122,7 @@ def _decision(promoted: bool | None) -> Cell:
 
 
 def _horizons(data: ReportData, turn: int) -> str:
-    found = [run.rounds for run in data.runs if run.stage == "rl" and run.wheel_turn == turn and run.variant not in COMPARED]
+    found = [run.rounds for run in data.runs if run.stage == "rl" and run.wheel_turn == turn and run.variant not in list(Variant)]
     return " → ".join(map(str, found[-1])) if found and found[-1] else "–"
 
 

@@ -16,7 +16,7 @@ from eval.suite_figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, describe, read_table
 from rl.config import EnvironmentKindConfig
 from rl.rollouts.choices import RolloutChoice
-from synth.questions.building import QuestionConfig
+from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
 from warehouse.settings import Section

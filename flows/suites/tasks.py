@@ -13,9 +13,10 @@ from flows.stages.synthesis.context import HELD_OUT_SHARE
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own
 from rl.environment import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
-from synth.questions.deepest import deepest
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
+from synth.questions.difficulty import deepest
 from synth.questions.paths import first_hit
 from synth.questions.splits import HELD_OUT, split_of
 from synth.worlds.world import generate_world

@@ -12,14 +12,14 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from synth.fas.jury import Jury
-from synth.fas.memory import Memory, Statement
+from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import check_plans
-from synth.fas.styles import Plan, QuestionStyle, SliceQuestion
+from synth.fas.slices import Memory, Plan, QuestionStyle, SliceQuestion, Statement
 from synth.questions.paths import Retrieve
-from synth.teachers.teacher import Request, Teacher, user
+from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import seed_from
 from warehouse.records import Example, Failure
+from warehouse.requests import Request, user
 
 _ASK = """Known statements:
 {statements}
@@ -37,31 +37,25 @@ def build_memory_plans(
     styles: Sequence[QuestionStyle],
     seed: int,
     retrieve: Retrieve | None = None,
-    jury: Jury | None = None,
+    judge: PlanJudge | None = None,
     entities: int = 3,
     wheel_turn: int = 1,
 ) -> tuple[list[Example], list[Failure]]:
     """Plan examples over `slices` slices of `entities` entities each, and the rejected ones.
 
     Raises:
-        ValueError: there is neither a search nor a jury, so that nothing could check a plan.
+        ValueError: there is neither a search nor a judge, so that nothing could check a plan.
     """
-    if retrieve is None and jury is None:
-        raise ValueError("plans are checked by a search or by a jury; give one of them")
+    if retrieve is None and judge is None:
+        raise ValueError("plans are checked by a search or by a judge; give one of them")
     drawn = list(_slices(memory, slices, entities, random.Random(seed_from("memory", seed))))
     replies = teacher.complete([_request(statements, styles) for statements in drawn])
-    questions: list[SliceQuestion] = []
-    failures: list[Failure] = []
-    for statements, reply in zip(drawn, replies, strict=True):
-        if isinstance(reply, Failure):
-            failures.append(reply)
-            continue
-        for asked in read_questions(reply.text, statements):
-            if isinstance(asked, Failure):
-                failures.append(asked)
-            else:
-                questions.append(asked)
-    examples, rejected = check_plans(questions, retrieve or _nothing, retrieve is not None, jury, wheel_turn)
+    questions, failures = parted(
+        question
+        for statements, reply in zip(drawn, replies, strict=True)
+        for question in ([reply] if isinstance(reply, Failure) else read_questions(reply.text, statements))
+    )
+    examples, rejected = check_plans(questions, retrieve or (lambda query: None), retrieve is not None, judge, wheel_turn)
     return examples, failures + rejected
 
 
@@ -73,10 +67,6 @@ def read_questions(text: str, statements: Sequence[Statement]) -> Iterator[Slice
             yield _read(bare, statements)
 
 
-def _nothing(query: str) -> None:
-    return None
-
-
 def _slices(memory: Memory, count: int, entities: int, rng: random.Random) -> Iterator[tuple[Statement, ...]]:
     known = list(memory)
     for _ in range(count if known else 0):
@@ -85,12 +75,12 @@ def _slices(memory: Memory, count: int, entities: int, rng: random.Random) -> It
 
 
 def _request(statements: Sequence[Statement], styles: Sequence[QuestionStyle]) -> Request:
-    listed = "\n".join(f"{number}. {_said(statement)}" for number, statement in enumerate(statements, start=1))
+    listed = "\n".join(f"{number}. {_numbered(statement)}" for number, statement in enumerate(statements, start=1))
     named = ", ".join(style.replace("_", "-") for style in styles)
     return user(_ASK.format(statements=listed, count=len(styles), styles=named), max_tokens=1_024)
 
 
-def _said(statement: Statement) -> str:
+def _numbered(statement: Statement) -> str:
     return f"{statement.entity}: {statement.text}" + (f" ({statement.time})" if statement.time else "")
 
 

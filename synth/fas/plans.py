@@ -3,7 +3,7 @@
 Several differently built questions share one slice of the memory, and each gets one plan: variety comes from the questions, not
 from sampling. Nothing is executed. A plan is kept only if its first action can acquire knowledge that the question requires
 and the plan names all of the rest. Running the first search on the index says so where there is an index; a teacher's judgement
-where there is none. With both the index decides, and what each said is recorded. What is rejected is returned with the reason.
+where there is none. With both the index decides, and what each judged is recorded. What is rejected is returned with the reason.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from synth.fas.jury import INDEX, Jury, Plea, Verdict
-from synth.fas.memory import Statement
-from synth.fas.styles import Plan, QuestionStyle, Slice, SliceQuestion, ask, ask_along, propose
-from synth.knowledge.graph import KnowledgeGraph
+from synth.demonstrations.oracle import action, prompt
+from synth.fas.plan_judge import INDEX, JudgeRequest, PlanJudge, PlanVerdict
+from synth.fas.slices import Plan, QuestionStyle, Slice, SliceQuestion, Statement, ask, ask_along
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve, Route
 from synth.questions.walks import Shape, Walker
 from synth.questions.wording import Phrasing
-from synth.trajectories.transcripts import action, prompt
+from synth.teachers.teacher import parted
 from warehouse.digests import digest, seed_from
 from warehouse.records import Document, Example, Failure
-
-__all__ = ["Misalignment", "Plan", "PlanWishes", "build_plans", "misalignment", "propose"]
 
 
 class Misalignment(StrEnum):
@@ -39,7 +37,7 @@ class Misalignment(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWishes:
+class PlanSpec:
     """How many plans of which kind: `slices` of the memory, `questions` over each, of up to `max_hops` hops, in turn of `shapes`.
 
     With `styles` the questions over a slice are of these styles in turn; without, they are stretches of the slice's path.
@@ -55,42 +53,37 @@ class PlanWishes:
 
 def build_plans(
     graph: KnowledgeGraph,
-    wishes: PlanWishes,
+    spec: PlanSpec,
     seed: int,
     retrieve: Retrieve | None,
     phrasing: Phrasing,
     wheel_turn: int = 1,
     allowed: Callable[[str], bool] | None = None,
-    jury: Jury | None = None,
+    judge: PlanJudge | None = None,
 ) -> tuple[list[Example], list[Failure]]:
-    """Plan examples, all of them different, and the rejected ones; what was checked twice stands in `jury.checks`."""
+    """Plan examples, all of them different, and the rejected ones; what was checked twice stands in `judge.checks`."""
     rng = random.Random(seed_from("plans", seed))
-    failures: list[Failure] = []
-    questions: list[SliceQuestion] = []
-    for asked in _questions(graph, Walker(graph, allowed, pivots=retrieve is not None), wishes, phrasing, rng):
-        if isinstance(asked, Failure):
-            failures.append(asked)
-        else:
-            questions.append(asked)
-    examples, rejected = check_plans(questions, retrieve or graph.titled, retrieve is not None, jury, wheel_turn)
+    walker = Walker(graph, allowed, pivots=retrieve is not None)
+    questions, failures = parted(_questions(graph, walker, spec, phrasing, rng))
+    examples, rejected = check_plans(questions, retrieve or graph.titled, retrieve is not None, judge, wheel_turn)
     return examples, failures + rejected
 
 
 def check_plans(
-    questions: list[SliceQuestion], find: Retrieve, indexed: bool, jury: Jury | None, wheel_turn: int = 1
+    questions: list[SliceQuestion], find: Retrieve, indexed: bool, judge: PlanJudge | None, wheel_turn: int = 1
 ) -> tuple[list[Example], list[Failure]]:
     """The plans that stand, all of them different, and the rejected ones with their reasons.
 
-    `find` runs the first search; `indexed` says whether it is a search, whose word then goes before the jury's.
+    `find` runs the first search; `indexed` says whether it is a search, whose word then goes before the judge's.
     """
     examples: dict[str, Example] = {}
     failures: list[Failure] = []
-    for asked, reason in zip(questions, _reasons(questions, find, indexed, jury), strict=True):
+    for asked, reason in zip(questions, _reasons(questions, find, indexed, judge), strict=True):
         example = _example(asked, wheel_turn)
         if reason is None:
             examples.setdefault(example.id, example)
         else:
-            failures.append(_failure(asked, reason, example.id, jury))
+            failures.append(_failure(asked, reason, example.id, judge))
     return list(examples.values()), failures
 
 
@@ -111,44 +104,44 @@ def misalignment(plan: Plan, required: tuple[Statement, ...], found: Document | 
 
 
 def _questions(
-    graph: KnowledgeGraph, walker: Walker, wishes: PlanWishes, phrasing: Phrasing, rng: random.Random
+    graph: KnowledgeGraph, walker: Walker, spec: PlanSpec, phrasing: Phrasing, rng: random.Random
 ) -> Iterator[SliceQuestion | Failure]:
     """The questions over all slices, those over one behind each other; a failure for a style that a slice does not carry."""
-    for number in range(wishes.slices):
-        shape = wishes.shapes[number % len(wishes.shapes)]
-        hops = rng.randint(min(2, wishes.max_hops), wishes.max_hops)
+    for number in range(spec.slices):
+        shape = spec.shapes[number % len(spec.shapes)]
+        hops = rng.randint(min(2, spec.max_hops), spec.max_hops)
         drawn = next(walker.paths(shape, hops, 0.0, rng, wanted=1), None)
         if drawn is None:
             continue
-        slice_ = Slice(graph, drawn, phrasing, wishes.variety, rng)
-        if wishes.styles:
-            yield from _styled(slice_, wishes, number)
+        slice_ = Slice(graph, drawn, phrasing, spec.variety, rng)
+        if spec.styles:
+            yield from _styled(slice_, spec, number)
         else:
-            yield from (ask_along(slice_, path) for path in _windows(drawn, wishes.questions, rng))
+            yield from (ask_along(slice_, path) for path in _windows(drawn, spec.questions, rng))
 
 
-def _styled(slice_: Slice, wishes: PlanWishes, number: int) -> Iterator[SliceQuestion | Failure]:
+def _styled(slice_: Slice, spec: PlanSpec, number: int) -> Iterator[SliceQuestion | Failure]:
     """As many questions as wished over one slice, one a style; slices begin at each style in turn."""
-    turned = [wishes.styles[(number + place) % len(wishes.styles)] for place in range(len(wishes.styles))]
-    for style in turned[: wishes.questions]:
+    turned = [spec.styles[(number + place) % len(spec.styles)] for place in range(len(spec.styles))]
+    for style in turned[: spec.questions]:
         asked = ask(slice_, style)
         where = f"the slice of {slice_.path[0].entity} carries no {style} question"
         yield asked if asked is not None else Failure("synth", "fas_plan_no_such_question", where, {"style": style, "slice": number})
 
 
-def _reasons(questions: list[SliceQuestion], find: Retrieve, indexed: bool, jury: Jury | None) -> list[str | None]:
-    """Why each plan is rejected, None where it is kept: by the index, or by the jury where there is no index."""
+def _reasons(questions: list[SliceQuestion], find: Retrieve, indexed: bool, judge: PlanJudge | None) -> list[str | None]:
+    """Why each plan is rejected, None where it is kept: by the index, or by the judge where there is no index."""
     reasons = [_reject(asked, find(asked.plan.query)) for asked in questions]
-    if jury is None:
+    if judge is None:
         return reasons
     places = [place for place, asked in enumerate(questions) if asked.unique]
-    verdicts = jury.align([_plea(questions[place]) for place in places])
+    verdicts = judge.verdicts([_judge_request(questions[place]) for place in places])
     for place, verdict in zip(places, verdicts, strict=True):
         if indexed:
-            said = Verdict(reasons[place] is None, reasons[place] or "")
-            jury.record("fas_plan", _example(questions[place]).id, INDEX, said)
+            verdict = PlanVerdict(reasons[place] is None, reasons[place] or "")
+            judge.record("fas_plan", _example(questions[place]).id, INDEX, verdict)
         else:
-            reasons[place] = _by_jury(verdict)
+            reasons[place] = _judged_reason(verdict)
     return reasons
 
 
@@ -158,23 +151,23 @@ def _reject(asked: SliceQuestion, found: Document | None) -> str | None:
     return misalignment(asked.plan, asked.required, found, asked.secret)
 
 
-def _by_jury(verdict: Verdict | Failure) -> str | None:
-    """The jury's reason; a verdict that could not be had keeps nothing."""
+def _judged_reason(verdict: PlanVerdict | Failure) -> str | None:
+    """The judge's reason against a plan; None where it accepts. Without a verdict nothing is kept."""
     if isinstance(verdict, Failure):
         return "not_judged"
     return None if verdict.accepted else f"teacher_{verdict.reason}"
 
 
-def _plea(asked: SliceQuestion) -> Plea:
-    return Plea(_example(asked).id, asked.question, asked.plan.thought, asked.plan.query, asked.required)
+def _judge_request(asked: SliceQuestion) -> JudgeRequest:
+    return JudgeRequest(_example(asked).id, asked.question, asked.plan.thought, asked.plan.query, asked.required)
 
 
-def _failure(asked: SliceQuestion, reason: str, sample: str, jury: Jury | None) -> Failure:
-    """The rejected plan with its reason; what each checker said of it is found by the id of its sample."""
+def _failure(asked: SliceQuestion, reason: str, sample: str, judge: PlanJudge | None) -> Failure:
+    """The rejected plan with its reason; what each checker judged of it is found by the id of its sample."""
     item: dict[str, Any] = {"formula": asked.formula}
     if asked.style is not None:
         item |= {"style": asked.style, "answer": asked.answer, "plan": asked.plan.relations, "query": asked.plan.query}
-    if jury is not None:
+    if judge is not None:
         item |= {"sample": sample}
     return Failure("synth", f"fas_plan_{reason}", f"rejected plan for: {asked.question}", item)
 

@@ -1,14 +1,16 @@
 """First-order action synthesis (AgentFounder, arXiv 2509.13310): plans with a first action, and reasoning chains; no tool is run.
 
-Reasoning takes two passes. The first decomposes the question and answers it from what the oracle knows; the second refines that
-on the required documents and is kept if its answer is a gold one. Everything is written in the one dialect of the trajectories,
-and short lookups stand among the long chains: a second format, or long texts alone, delay copying in a small policy.
+Reasoning takes two passes (section 2.3). The first decomposes the question and answers it from what the oracle or a teacher knows; the
+second refines that on the required documents and is kept if its answer is a gold one. A teacher's first pass is not judged; it stands
+beside the second in whatever is rejected. Everything is written in the one dialect of the trajectories, and short lookups stand among the
+long chains: a second format, or long texts alone, delay copying in a small policy.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,21 +18,40 @@ from pydantic import Field, model_validator
 
 from eval.answers import exact_match
 from rl.retrieval.search import passage
-from synth.fas.jury import Jury
-from synth.fas.plans import PlanWishes, build_plans
-from synth.fas.styles import QuestionStyle
-from synth.fas.teacher_passes import Assignment, reason_by_teacher
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
-from synth.questions.paths import Hop, Retrieve
+from synth.demonstrations.oracle import OracleStep, Show, Solution, action, path_of, prompt, read, transcript
+from synth.fas.plan_judge import PlanJudge
+from synth.fas.plans import PlanSpec, build_plans
+from synth.fas.slices import QuestionStyle
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
+from synth.questions.paths import Hop, Retrieve, Route
 from synth.questions.walks import Shape
 from synth.questions.wording import Phrasing, spoken
-from synth.teachers.teacher import Teacher
-from synth.trajectories.oracle import OracleStep, Show, Solution, path_of, read, transcript
+from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Document, Example, Failure, Task
+from warehouse.records import Completion, Document, Example, Failure, Task
+from warehouse.requests import Request, user
 from warehouse.settings import Section
+
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+
+_FIRST = """Question: {question}
+
+Break the question into sub-questions and answer each from what you know; look nothing up. End with the final answer between <answer> and
+</answer>."""
+
+_SECOND = """Question: {question}
+
+What is known:
+{known}
+
+A first attempt, made without that knowledge:
+{attempt}
+
+Write the reasoning anew: step by step, every step resting on what is known, wrong ones mended, the attempt itself not mentioned. End
+with the final answer, as short as can be, between <answer> and </answer>."""
 
 
 class FasConfig(Section):
@@ -58,7 +79,7 @@ class FasConfig(Section):
     reasoner: Literal["oracle", "teacher"] = "oracle"
     """Who writes the reasoning: the graph, in full chains with searches; or a teacher, in two passes without any."""
     judge: bool = False
-    """Let the teacher judge every plan beside the search; what both said is recorded."""
+    """Let the teacher judge every plan beside the search; both verdicts are recorded."""
     max_reasoning_tokens: int = Field(default=1_024, ge=1)
     """Bound of each pass of a teacher's reasoning."""
 
@@ -76,30 +97,13 @@ class FasConfig(Section):
         lookups = round(longer * self.lookup_share / (1 - self.lookup_share))
         return {**self.reasoning, 1: max(self.reasoning.get(1, 0), lookups)}
 
-    def plan_wishes(self) -> PlanWishes:
+    def plan_spec(self) -> PlanSpec:
         """What the plans are to be like: as deep as the reasoning, and of the same shapes in turn."""
         shapes = [Shape.CHAIN] if self.intersections + self.unions < 1 else []
         shapes += [Shape.INTERSECTION] if self.intersections else []
         shapes += [Shape.UNION] if self.unions else []
         max_hops = max((hops for hops, count in self.reasoning.items() if count), default=1)
-        return PlanWishes(self.plan_slices, self.plan_questions, max_hops, tuple(shapes), self.variety, self.plan_styles)
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """The first pass: the hops that a question falls into, each a sub-question with the answer from memory."""
-
-    hops: tuple[Hop, ...]
-
-    @property
-    def sub_questions(self) -> tuple[str, ...]:
-        """The sub-questions as text."""
-        return tuple(f"{spoken(hop.relation or 'name')} of {hop.entity}?" for hop in self.hops)
-
-    @property
-    def answer(self) -> str:
-        """The answer from memory alone (A1)."""
-        return self.hops[-1].value
+        return PlanSpec(self.plan_slices, self.plan_questions, max_hops, tuple(shapes), self.variety, self.plan_styles)
 
 
 def build_fas(
@@ -112,7 +116,7 @@ def build_fas(
     wheel_turn: int = 1,
     allowed: Callable[[str], bool] | None = None,
     teacher: Teacher | None = None,
-    jury: Jury | None = None,
+    judge: PlanJudge | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """Plan examples, then reasoning examples, and what was rejected on the way.
 
@@ -121,46 +125,34 @@ def build_fas(
         show: how an observation shows a document; give what the environment does.
         allowed: which entities questions may touch, as in `build_questions`.
         teacher: writes the reasoning where the configuration says so.
-        jury: judges plans beside the search; what it and the search said stands in its `checks`, to be stored by the caller.
+        judge: judges plans beside the search; both verdicts stand in its `checks`, to be stored by the caller.
 
     Raises:
         RequestError: the configuration asks for a teacher's reasoning and there is no teacher.
     """
     phrasing = phrasing or Phrasing.of(graph)
-    plans, rejected = build_plans(graph, config.plan_wishes(), seed, retrieve, phrasing, wheel_turn, allowed, jury)
-    chains, dropped = build_reasoning(graph, config, seed, retrieve, show, phrasing, wheel_turn, allowed, teacher)
-    return plans + chains, rejected + dropped
-
-
-def build_reasoning(
-    graph: KnowledgeGraph,
-    config: FasConfig,
-    seed: int,
-    retrieve: Retrieve | None,
-    show: Show,
-    phrasing: Phrasing,
-    wheel_turn: int = 1,
-    allowed: Callable[[str], bool] | None = None,
-    teacher: Teacher | None = None,
-) -> tuple[list[Example], list[Failure]]:
-    """Reasoning examples in the order of the configuration."""
-    wishes = QuestionConfig(
+    plans, rejected = build_plans(graph, config.plan_spec(), seed, retrieve, phrasing, wheel_turn, allowed, judge)
+    wanted = QuestionConfig(
         counts=config.counts(), intersections=config.intersections, unions=config.unions, identify=config.identify, variety=config.variety
     )
-    tasks, failures = build_questions(graph, wishes, seed_from("fas", seed), retrieve, allowed, phrasing)
+    tasks, dropped = build_questions(graph, wanted, seed_from("fas", seed), retrieve, allowed, phrasing)
     if config.order == "mixed":
         random.Random(seed_from("fas order", seed)).shuffle(tasks)
     if config.reasoner == "teacher":
-        examples, rejected = _taught(graph, tasks, config, retrieve, wheel_turn, teacher)
-        return examples, failures + rejected
-    examples = []
-    for task in tasks:
-        solution = two_passes(graph, task, retrieve)
-        if solution is not None and exact_match(solution.answer, task.answers):
-            examples.append(_example(task, solution, show, wheel_turn))
-        else:
-            failures.append(Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", task.key))
-    return examples, failures
+        chains, wrong = _taught(graph, tasks, config, retrieve, wheel_turn, teacher)
+    else:
+        chains, wrong = parted(_reasoned(graph, task, retrieve, show, wheel_turn) for task in tasks)
+    return plans + chains, rejected + dropped + wrong
+
+
+def _reasoned(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None, show: Show, wheel_turn: int) -> Example | Failure:
+    """The oracle's reasoning: a full chain with searches."""
+    solution = two_passes(graph, task, retrieve)
+    if solution is None or not exact_match(solution.answer, task.answers):
+        return Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", task.key)
+    text = "".join(part for part, _ in transcript(task.question, solution, show))
+    sources = (task.key, *(step.document.id for step in solution.steps))
+    return Example(f"reason-{digest([task.key, text])}", "fas_reason", ((text, True),), sources, wheel_turn)
 
 
 def _taught(
@@ -172,10 +164,9 @@ def _taught(
     assignments: list[Assignment] = []
     failures: list[Failure] = []
     for task in tasks:
-        documents = [read(graph, hop, retrieve) for hop in path_of(graph, task) or ()]
-        known = tuple(document for document in documents if document is not None)
-        if documents and len(known) == len(documents):
-            assignments.append(Assignment(task, known))
+        documents = _required(graph, path_of(graph, task), retrieve)
+        if documents is not None:
+            assignments.append(Assignment(task, tuple(documents)))
         else:
             failures.append(Failure("synth", "fas_reason_no_document", f"no documents for: {task.question}", task.key))
     examples, rejected = reason_by_teacher(teacher, assignments, config.max_reasoning_tokens, wheel_turn)
@@ -183,26 +174,27 @@ def _taught(
 
 
 def two_passes(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None) -> Solution | None:
-    """Decompose and answer from memory, then refine on the required documents; None where a pass comes to nothing."""
-    drafted = draft(graph, task)
-    if drafted is None:
-        return None
-    documents = [read(graph, hop, retrieve) for hop in drafted.hops]
-    known = [document for document in documents if document is not None]
-    return refine(graph, drafted, known) if len(known) == len(documents) else None
+    """Decompose and answer from memory, then refine on the required documents; None where a pass comes to nothing.
 
-
-def draft(graph: KnowledgeGraph, task: Task) -> Draft | None:
-    """The first pass: the question's decomposition, answered from the graph without a document; None where it has none."""
+    The first pass is the path of the task: each hop is a sub-question with the answer that the graph remembers.
+    """
     path = path_of(graph, task)
-    return Draft(path) if path else None
+    documents = _required(graph, path, retrieve)
+    return None if path is None or documents is None else refine(graph, path, documents)
 
 
-def refine(graph: KnowledgeGraph, drafted: Draft, documents: list[Document]) -> Solution | None:
-    """The second pass: each sub-question is answered again from what its document states; None where one does not answer it."""
+def _required(graph: KnowledgeGraph, path: Route | None, retrieve: Retrieve | None) -> list[Document] | None:
+    """The documents that a path reads; None where there is no path or one of them is missing."""
+    documents = [read(graph, hop, retrieve) for hop in path or ()]
+    known = [document for document in documents if document is not None]
+    return known if known and len(known) == len(documents) else None
+
+
+def refine(graph: KnowledgeGraph, path: Route, documents: list[Document]) -> Solution | None:
+    """The second pass: each hop's sub-question is answered again from what its document states; None where one does not answer it."""
     steps: list[OracleStep] = []
     think, value = "", ""
-    for hop, document in zip(drafted.hops, documents, strict=True):
+    for hop, document in zip(path, documents, strict=True):
         steps.append(OracleStep(think, hop.query, document))
         stated = _stated(graph, hop, document)
         if not stated:
@@ -219,7 +211,55 @@ def _stated(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
     return [fact.object for fact in graph.about(hop.entity) if fact.relation == hop.relation and document.id in fact.documents]
 
 
-def _example(task: Task, solution: Solution, show: Show, wheel_turn: int) -> Example:
-    text = "".join(part for part, _ in transcript(task.question, solution, show))
-    sources = (task.key, *(step.document.id for step in solution.steps))
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A question and the documents that its answer requires."""
+
+    task: Task
+    documents: tuple[Document, ...]
+
+
+def reason_by_teacher(
+    teacher: Teacher, assignments: Sequence[Assignment], max_tokens: int = 1_024, wheel_turn: int = 1
+) -> tuple[list[Example], list[Failure]]:
+    """An example for each question whose second pass ends on a gold answer; the others as failures with both passes."""
+    first = teacher.complete([_first(assignment, max_tokens) for assignment in assignments])
+    tried = [(assignment, reply) for assignment, reply in zip(assignments, first, strict=True) if isinstance(reply, Completion)]
+    failures = [_without_completion(a, 1, reply) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Failure)]
+    second = teacher.complete([_second(assignment, a1.text, max_tokens) for assignment, a1 in tried])
+    examples, rejected = parted(
+        _without_completion(assignment, 2, a2) if isinstance(a2, Failure) else judge_passes(assignment, a1.text, a2.text, wheel_turn)
+        for (assignment, a1), a2 in zip(tried, second, strict=True)
+    )
+    return examples, failures + rejected
+
+
+def judge_passes(assignment: Assignment, a1: str, a2: str, wheel_turn: int = 1) -> Example | Failure:
+    """The example that the second pass makes, or why it makes none."""
+    task, item = assignment.task, {"task": assignment.task.key, "a1": a1, "a2": a2}
+    found = list(_ANSWER.finditer(a2))
+    if not found:
+        return Failure("synth", "fas_reason_no_answer", f"the second pass gives no answer to: {task.question}", item)
+    answer = found[-1][1].strip()
+    if not exact_match(answer, task.answers):
+        return Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", item | {"answer": answer})
+    thought = a2[: found[-1].start()].strip()
+    if not thought:
+        return Failure("synth", "fas_reason_no_reasoning", f"the second pass answers without reasoning: {task.question}", item)
+    text = prompt(task.question) + action("answer", answer, thought)
+    sources = (task.key, *(document.id for document in assignment.documents))
     return Example(f"reason-{digest([task.key, text])}", "fas_reason", ((text, True),), sources, wheel_turn)
+
+
+def _first(assignment: Assignment, max_tokens: int) -> Request:
+    return user(_FIRST.format(question=assignment.task.question), max_tokens=max_tokens)
+
+
+def _second(assignment: Assignment, attempt: str, max_tokens: int) -> Request:
+    known = "\n".join(f"- {passage(document)}" for document in assignment.documents)
+    return user(_SECOND.format(question=assignment.task.question, known=known, attempt=attempt), max_tokens=max_tokens)
+
+
+def _without_completion(assignment: Assignment, number: int, failure: Failure) -> Failure:
+    reason = f"pass {number} brought no completion ({failure.kind}: {failure.reason})"
+    return Failure("synth", "fas_reason_no_completion", reason, {"task": assignment.task.key, "pass": number, "reply": failure.item})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from synth.formulas.triples import TARGET, VARIABLE, Defect, MalformedFormula, constant, is_constant, members, validate
+from synth.formulas.triples import TARGET, VARIABLE, MalformedFormula, constant, is_constant, members, validate
 from warehouse.records import Triple
 
 
@@ -57,6 +57,9 @@ class Intersection:
 
 Expression = Constant | Variable | Projection | Union | Intersection
 
+Tree = dict[str, list[tuple[Triple, bool]]]
+"""For each unknown the triples below it, each with whether the unknown at its other end is first met there; see `spread`."""
+
 
 def has_circle(expression: Expression) -> bool:
     """Whether a variable stands twice, or the target inside its own definition: no nesting alone says that, but an equality."""
@@ -76,15 +79,6 @@ def _nodes(expression: Expression) -> Iterator[Expression]:
                 yield from _nodes(part)
 
 
-def without(formula: Sequence[Triple], number: int) -> tuple[Triple, ...]:
-    """The formula without one of its triples and without what then has no way to the target: a constraint with all that hangs below it."""
-    left = [triple for n, triple in enumerate(formula) if n != number]
-    if not any(TARGET in (subject, value) for subject, _, value in left):
-        return ()
-    lost = {problem.triple for problem in validate(left) if problem.defect is Defect.DISCONNECTED}
-    return tuple(triple for n, triple in enumerate(left) if n not in lost)
-
-
 def from_triples(formula: Sequence[Triple]) -> Expression:
     """The expression of the target of `formula`.
 
@@ -98,12 +92,12 @@ def from_triples(formula: Sequence[Triple]) -> Expression:
     return _define(TARGET, spread(formula))
 
 
-def spread(formula: Sequence[Triple]) -> dict[str, list[tuple[Triple, bool]]]:
+def spread(formula: Sequence[Triple]) -> Tree:
     """For each unknown, breadth first from the target, the triples that hang below it.
 
     Each with whether the unknown at its other end is first met there; else that end is a constant, or the triple closes a circle.
     """
-    below: dict[str, list[tuple[Triple, bool]]] = {}
+    below: Tree = {}
     placed, taken = [TARGET], set[int]()
     for node in placed:
         below[node] = []
@@ -125,12 +119,12 @@ def definitions(formula: Sequence[Triple]) -> dict[str, Expression]:
     return {node: _define(node, below) for node, triples in below.items() if triples}
 
 
-def _define(node: str, below: dict[str, list[tuple[Triple, bool]]]) -> Expression:
+def _define(node: str, below: Tree) -> Expression:
     parts = tuple(_project(node, triple, is_new, below) for triple, is_new in below[node])
     return parts[0] if len(parts) == 1 else Intersection(parts)
 
 
-def _project(node: str, triple: Triple, is_new: bool, below: dict[str, list[tuple[Triple, bool]]]) -> Projection:
+def _project(node: str, triple: Triple, is_new: bool, below: Tree) -> Projection:
     subject, relation, value = triple
     other = value if subject == node else subject
     if is_constant(other):
@@ -175,7 +169,7 @@ def _triples(node: str, expression: Expression, names: Iterator[str]) -> Iterato
 
 
 def _name(source: Expression, names: Iterator[str]) -> tuple[str, Expression | None]:
-    """The node of a projection's source, and what is still to be said of it."""
+    """The node of a projection's source, and its definition where it is still to be written."""
     match source:
         case Constant(texts):
             return constant(*texts), None

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import islice
 
 from synth.formulas.algebra import Expression, definitions, from_triples, has_circle, to_triples
-from synth.formulas.matching import Matcher, Part
+from synth.formulas.entity_sets import EntitySet, Matcher
 from synth.formulas.triples import TARGET, MalformedFormula, is_constant, members
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Triple
 
 Values = dict[str, str]
@@ -154,7 +154,7 @@ class _Plan:
         return all(node not in self._below or self._below[node].holds(number) for node, number in bound.items())
 
     @cached_property
-    def _below(self) -> dict[str, Part]:
+    def _below(self) -> dict[str, EntitySet]:
         matcher = Matcher(self._graph)
         return {node: matcher.part(expression) for node, expression in definitions(self._formula).items()}
 

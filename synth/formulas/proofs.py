@@ -14,7 +14,7 @@ from typing import Any
 from synth.formulas.projections import Values, exceeds, solve
 from synth.formulas.projections import witnesses as find_witnesses
 from synth.formulas.triples import TARGET, is_constant, members
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Document, Triple
 
 

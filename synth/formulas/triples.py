@@ -8,7 +8,7 @@ are joined by " | ": `C@1990 | 1991`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,7 +25,7 @@ class MalformedFormula(ValueError):
     """A formula that `validate` finds fault with, or an expression of the algebra that has no formula."""
 
 
-class Defect(StrEnum):
+class FormulaDefect(StrEnum):
     """What is wrong with a formula."""
 
     EMPTY = "empty"
@@ -40,7 +40,7 @@ class Defect(StrEnum):
 class Problem:
     """One defect, the number of the triple that has it (None for the formula as a whole) and a sentence about it."""
 
-    defect: Defect
+    defect: FormulaDefect
     triple: int | None
     detail: str
 
@@ -60,19 +60,33 @@ def is_constant(node: str) -> bool:
     return node.startswith(CONSTANT)
 
 
+def nodes_of(formula: Iterable[Triple]) -> Iterator[str]:
+    """The two ends of each triple."""
+    return (node for subject, _, value in formula for node in (subject, value))
+
+
 def unknowns(formula: Iterable[Triple]) -> list[str]:
     """The variables and the target, in the order in which they first occur."""
-    return list(dict.fromkeys(node for triple in formula for node in (triple[0], triple[2]) if not is_constant(node)))
+    return list(dict.fromkeys(node for node in nodes_of(formula) if not is_constant(node)))
+
+
+def count_constants(formula: Iterable[Triple]) -> int:
+    """How many ends of triples are constants."""
+    return sum(map(is_constant, nodes_of(formula)))
+
+
+def layers(formula: Sequence[Triple]) -> Iterator[list[Triple]]:
+    """The triples of a tree of projections by their distance from the target, the nearest first."""
+    frontier, left = {TARGET}, list(formula)
+    while touching := [triple for triple in left if triple[0] in frontier or triple[2] in frontier]:
+        yield touching
+        frontier = {node for node in nodes_of(touching) if not is_constant(node)}
+        left = [triple for triple in left if triple not in touching]
 
 
 def depth(formula: Sequence[Triple]) -> int:
     """The number of layers of a tree of projections: the triples on the longest way from the target to a leaf."""
-    layers, frontier, left = 0, {TARGET}, list(formula)
-    while touching := [triple for triple in left if triple[0] in frontier or triple[2] in frontier]:
-        layers += 1
-        frontier = {node for triple in touching for node in (triple[0], triple[2]) if not is_constant(node)}
-        left = [triple for triple in left if triple not in touching]
-    return layers
+    return sum(1 for _ in layers(formula))
 
 
 def validate(formula: Sequence[Sequence[object]], constants_connect: bool = False) -> list[Problem]:
@@ -82,26 +96,26 @@ def validate(formula: Sequence[Sequence[object]], constants_connect: bool = Fals
     a projection of the target. `constants_connect` takes the released rows' wider view, a graph in which constants are nodes like others.
     """
     if not formula:
-        return [Problem(Defect.EMPTY, None, "the formula has no triple")]
+        return [Problem(FormulaDefect.EMPTY, None, "the formula has no triple")]
     problems = [problem for number, triple in enumerate(formula) for problem in _check_triple(number, triple)]
-    if any(problem.defect is Defect.ARITY for problem in problems):
+    if any(problem.defect is FormulaDefect.ARITY for problem in problems):
         return problems
     triples: list[Triple] = [(str(triple[0]), str(triple[1]), str(triple[2])) for triple in formula]
     if not any(TARGET in (triple[0], triple[2]) for triple in triples):
-        return [*problems, Problem(Defect.TARGET, None, f"no triple has the target, which is written {TARGET!r}")]
+        return [*problems, Problem(FormulaDefect.TARGET, None, f"no triple has the target, which is written {TARGET!r}")]
     return problems + _check_connection(triples, constants_connect)
 
 
 def _check_triple(number: int, triple: Sequence[object]) -> list[Problem]:
     if isinstance(triple, str) or len(triple) != 3 or not all(isinstance(part, str) for part in triple):
-        return [Problem(Defect.ARITY, number, f"{triple!r} is not three texts")]
+        return [Problem(FormulaDefect.ARITY, number, f"{triple!r} is not three texts")]
     problems = [
-        Problem(Defect.PREFIX, number, f"{node!r} is no variable (V@…), constant (C@…) or target (?)")
+        Problem(FormulaDefect.PREFIX, number, f"{node!r} is no variable (V@…), constant (C@…) or target (?)")
         for node in (str(triple[0]), str(triple[2]))
         if not _is_node(node)
     ]
     if not str(triple[1]).strip():
-        problems.append(Problem(Defect.RELATION, number, "the relation has no name"))
+        problems.append(Problem(FormulaDefect.RELATION, number, "the relation has no name"))
     return problems
 
 
@@ -120,7 +134,7 @@ def _check_connection(triples: Sequence[Triple], constants_connect: bool) -> lis
         ends = [node for triple in touching.values() for node in (triple[0], triple[2])]
         reached.update(node for node in ends if constants_connect or not is_constant(node))
         left = {number: triple for number, triple in left.items() if number not in touching}
-    return [Problem(Defect.DISCONNECTED, number, f"{triple!r} has no way to the target") for number, triple in left.items()]
+    return [Problem(FormulaDefect.DISCONNECTED, number, f"{triple!r} has no way to the target") for number, triple in left.items()]
 
 
 def canonical(formula: Iterable[Triple]) -> tuple[Triple, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, Defect, depth, is_constant, validate
+from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, FormulaDefect, count_constants, depth, validate
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Task, Triple
@@ -22,7 +22,7 @@ from warehouse.records import Failure, Task, Triple
 PACK = " & "
 FIELDS = ("id", "question", "answer", "formalization", "urls")
 SPLIT = "webshaper"
-"""The split of imported tasks: no stage draws from it unless it is told to."""
+"""The split of imported tasks: no stage draws from it by default."""
 
 Packing = tuple[int, int, str]
 """A packed entry: number of its first triple, number of triples, and the packed places: some of `s`, `r` and `o`."""
@@ -72,7 +72,8 @@ def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tup
     """The triples of a row's formalization, and how they were packed.
 
     Raises:
-        Unreadable: an entry or the whole is malformed, has no target or is not connected; the kind is the first `Defect`, or `packing`.
+        Unreadable: an entry or the whole is malformed, has no target or is not connected; the kind is the first `FormulaDefect`, or
+            `packing`.
     """
     triples: list[Any] = []
     packing: list[Packing] = []
@@ -82,7 +83,7 @@ def parse_formalization(entries: Sequence[Any]) -> tuple[tuple[Triple, ...], tup
             packing.append((len(triples), len(parts), places))
         triples += parts
     if problems := validate(triples, constants_connect=True):
-        problems.sort(key=lambda problem: list(Defect).index(problem.defect))
+        problems.sort(key=lambda problem: list(FormulaDefect).index(problem.defect))
         raise Unreadable(str(problems[0].defect), [problem.detail for problem in problems])
     return tuple((subject, relation, value) for subject, relation, value in triples), tuple(packing)
 
@@ -113,7 +114,7 @@ def task_of(row: Row) -> Task:
         formula=row.formula,
         split=SPLIT,
         hops=layers,
-        constraints=sum(is_constant(node) for subject, _, value in row.formula for node in (subject, value)),
+        constraints=count_constants(row.formula),
         layers=layers,
         provenance={
             "source": "webshaper",

@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.answers import exact_match
+from synth.demonstrations.oracle import observation, paths_of, prompt, tagged, thought
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import Decision, DecisionRecord, Option, calls_of, option
-from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve, Route, stating_documents
-from synth.trajectories.oracle import paths_of, thought
-from synth.trajectories.transcripts import observation, prompt, tagged
 from warehouse.digests import digest
 from warehouse.records import ANSWER, Document, Example, Task, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Bearings:
+class Progress:
     """Where a run stands on its question's path: the path and how many of its documents have been read, in their order."""
 
     task: Task
@@ -30,14 +29,14 @@ class Bearings:
     read: int
 
 
-class Compass:
+class ActionOracle:
     """Tells which actions lead on; `retrieve` is the search that they would use, without it titles serve."""
 
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
         self._graph = graph
         self._retrieve = retrieve
 
-    def bearings(self, task: Task, before: Sequence[Turn]) -> Bearings | None:
+    def progress(self, task: Task, before: Sequence[Turn]) -> Progress | None:
         """Where a run stands after the turns `before`; None where the graph knows no path to the answer, or several, as to a set."""
         paths = paths_of(self._graph, task)
         if len(paths) != 1:
@@ -47,20 +46,20 @@ class Compass:
         for turn in before:
             for tool, query in calls_of(turn):
                 read += read < len(path) and tool == "search" and self._brings(path, read, query)
-        return Bearings(task, path, read)
+        return Progress(task, path, read)
 
-    def leads_on(self, at: Bearings, action: Option) -> bool:
+    def leads_on(self, at: Progress, action: Option) -> bool:
         """Whether `action` leads on from there; of several calls one is enough."""
         return any(self._call_leads_on(at, tool, argument) for tool, argument in action.calls)
 
-    def best(self, at: Bearings) -> Option:
+    def best(self, at: Progress) -> Option:
         """What the oracle would do."""
         think = thought(self._graph, at.path[at.read - 1]) if at.read else ""
         if at.read < len(at.path):
             return option(think, ("search", at.path[at.read].query))
         return option(think, ("answer", at.path[-1].value))
 
-    def _call_leads_on(self, at: Bearings, tool: str, argument: str) -> bool:
+    def _call_leads_on(self, at: Progress, tool: str, argument: str) -> bool:
         if tool == ANSWER:
             return exact_match(argument, at.task.answers)
         return tool == "search" and at.read < len(at.path) and self._brings(at.path, at.read, argument)
@@ -73,23 +72,25 @@ class Compass:
         return self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
 
 
-def contrasts(compass: Compass, task: Task, record: DecisionRecord, count: int, rng: random.Random, wheel_turn: int = 1) -> list[Example]:
+def contrasts(
+    oracle: ActionOracle, task: Task, record: DecisionRecord, count: int, rng: random.Random, wheel_turn: int = 1
+) -> list[Example]:
     """At most `count` contrastive examples from the decisions of a record, at steps drawn at random, in their order."""
-    found = [(decision, drawn) for decision in record.steps if (drawn := _contrast(compass, task, decision, rng)) is not None]
+    found = [(decision, drawn) for decision in record.steps if (drawn := _contrast(oracle, task, decision, rng)) is not None]
     chosen = sorted(rng.sample(range(len(found)), min(count, len(found))))
     return [_example(record, *found[number], wheel_turn) for number in chosen]
 
 
-def _contrast(compass: Compass, task: Task, decision: Decision, rng: random.Random) -> tuple[tuple[Option, ...], int] | None:
+def _contrast(oracle: ActionOracle, task: Task, decision: Decision, rng: random.Random) -> tuple[tuple[Option, ...], int] | None:
     """The options, one of which leads on, and its number; None where their worth is not known or all are worth the same.
 
     Where none of the decision's own leads on, the oracle's is added.
     """
-    at = compass.bearings(task, decision.step.before)
+    at = oracle.progress(task, decision.step.before)
     if at is None:
         return None
-    worth = [compass.leads_on(at, option) for option in decision.options]
-    good = [option for option, leads in zip(decision.options, worth, strict=True) if leads] or _checked(compass, at)
+    worth = [oracle.leads_on(at, option) for option in decision.options]
+    good = [option for option, leads in zip(decision.options, worth, strict=True) if leads] or _checked(oracle, at)
     bad = [option for option, leads in zip(decision.options, worth, strict=True) if not leads]
     if not good or not bad:
         return None
@@ -99,9 +100,9 @@ def _contrast(compass: Compass, task: Task, decision: Decision, rng: random.Rand
     return tuple(options), options.index(best)
 
 
-def _checked(compass: Compass, at: Bearings) -> list[Option]:
-    best = compass.best(at)
-    return [best] if compass.leads_on(at, best) else []
+def _checked(oracle: ActionOracle, at: Progress) -> list[Option]:
+    best = oracle.best(at)
+    return [best] if oracle.leads_on(at, best) else []
 
 
 def _example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Option, ...], int], wheel_turn: int) -> Example:
@@ -109,10 +110,10 @@ def _example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Opti
     options, number = drawn
     listed = " ".join(f"{place}. {option.text}" for place, option in enumerate(options, start=1))
     best = options[number]
-    said = tagged("think", f"options: {listed} Only option {number + 1} leads on") + "".join(
+    decided = tagged("think", f"options: {listed} Only option {number + 1} leads on") + "".join(
         tagged(tool, argument) for tool, argument in best.calls
     )
-    segments = ((prompt(record.question), False), *_history(decision.step.before), (said, True))
+    segments = ((prompt(record.question), False), *_history(decision.step.before), (decided, True))
     identifier = f"contrast-{digest([record.trajectory_id, segments])}"
     return Example(identifier, "has_contrast", segments, (record.trajectory_id,), wheel_turn)
 

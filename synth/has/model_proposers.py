@@ -15,13 +15,15 @@ from typing import Any, Protocol, TypeVar
 
 from rl.engine import EngineFault, Generation, Sampling
 from rl.renderers.base import Dialect, ParseError
-from synth.has.decisions import Option, Step, describe, option
-from synth.has.rendering import shortened
-from synth.teachers.teacher import Request, Teacher, user
+from synth.has.decisions import Option, Step, describe, option, shortened
+from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import seed_from
 from warehouse.records import Failure
+from warehouse.requests import Request, user
 
 T = TypeVar("T")
+StepKey = tuple[str, int]
+"""Id of the trajectory and index of the turn."""
 
 _ASK = """A task is being worked on with tools. Question: {question}
 
@@ -35,7 +37,7 @@ Write {count} other actions that could have been taken at this point, different 
 Write those lines and nothing else."""
 
 
-class Pool(Protocol):
+class GenerationPool(Protocol):
     """The part of an `EnginePool` that is used here."""
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation: ...
@@ -43,17 +45,17 @@ class Pool(Protocol):
     def release(self, request_id: str) -> None: ...
 
 
-class Waiting(Protocol):
+class AsyncRunner(Protocol):
     """Whoever runs the event loop that a pool lives in: a `BackgroundLoop`, or `Rollouts`."""
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
-class _Prepared:
+class _ModelProposer:
     """The actions that a model proposed for each step."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], list[Option]] = {}
+        self._found: dict[StepKey, list[Option]] = {}
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
         """The first `count` of what the model proposed for `step`."""
@@ -61,7 +63,7 @@ class _Prepared:
         return list(different.values())[:count]
 
 
-class TeacherProposer(_Prepared):
+class TeacherProposer(_ModelProposer):
     """A teacher writes the alternatives of a step in one completion; `max_response_characters` bounds each response it is shown."""
 
     def __init__(
@@ -85,8 +87,8 @@ class TeacherProposer(_Prepared):
         return failures
 
     def _request(self, step: Step, count: int) -> Request:
-        told = [line for turn in step.before for line in (describe(turn).text, f"-> {shortened(turn.observation, self._shown)}")]
-        history = "\n".join(told) or "nothing yet"
+        lines = [line for turn in step.before for line in (describe(turn).text, f"-> {shortened(turn.observation, self._shown)}")]
+        history = "\n".join(lines) or "nothing yet"
         asked = _ASK.format(question=step.question, history=history, taken=describe(step.turn).text, count=count)
         return user(asked, max_tokens=self._max_tokens, temperature=self._temperature, seed=seed_from("has teacher", self._seed, *step.key))
 
@@ -122,14 +124,16 @@ def _argument(value: Any) -> str:
     return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-class PolicyProposer(_Prepared):
+class PolicyProposer(_ModelProposer):
     """A policy's engines sample each alternative from the step's own context, in token ids as they were.
 
     Foreign runs have no token ids, so it proposes nothing for them. `loop` runs the one that the engines live in; `concurrency` bounds
     the requests in flight.
     """
 
-    def __init__(self, pool: Pool, loop: Waiting, dialect: Dialect, sampling: Sampling, seed: int = 0, concurrency: int = 64) -> None:
+    def __init__(
+        self, pool: GenerationPool, loop: AsyncRunner, dialect: Dialect, sampling: Sampling, seed: int = 0, concurrency: int = 64
+    ) -> None:
         super().__init__()
         self._pool, self._loop, self._dialect, self._seed = pool, loop, dialect, seed
         self._sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids or dialect.stop_token_ids)
@@ -146,13 +150,9 @@ class PolicyProposer(_Prepared):
     async def _sample_all(self, steps: Sequence[Step], count: int) -> list[Failure]:
         wanted = [(step, number) for step in steps for number in range(count)]
         sampled = await asyncio.gather(*(self._sample(step, number) for step, number in wanted))
-        failures: list[Failure] = []
-        for (step, _), result in zip(wanted, sampled, strict=True):
-            found = self._read(step, result)
-            if isinstance(found, Failure):
-                failures.append(found)
-            else:
-                self._found.setdefault(step.key, []).append(found)
+        found, failures = parted(self._read(step, result) for (step, _), result in zip(wanted, sampled, strict=True))
+        for key, action in found:
+            self._found.setdefault(key, []).append(action)
         return failures
 
     async def _sample(self, step: Step, number: int) -> Generation | EngineFault:
@@ -167,13 +167,13 @@ class PolicyProposer(_Prepared):
             finally:
                 self._pool.release(request)
 
-    def _read(self, step: Step, result: Generation | EngineFault) -> Option | Failure:
+    def _read(self, step: Step, result: Generation | EngineFault) -> tuple[StepKey, Option] | Failure:
         if isinstance(result, EngineFault):
             return Failure("synth", "proposal_engine_fault", str(result), step.key)
         action = self._dialect.parse(result.token_ids)
         if isinstance(action, ParseError):
             return _unread("policy", step, self._dialect.decode(result.token_ids))
-        return option(action.think or "", *((call.tool, call.arguments) for call in action.calls))
+        return step.key, option(action.think or "", *((call.tool, call.arguments) for call in action.calls))
 
 
 def _unread(proposer: str, step: Step, text: str) -> Failure:

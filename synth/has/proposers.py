@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rl.retrieval.search import SearchIndex
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import Option, Step, calls_of, describe, option, steps_of
-from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.wording import spoken
 from warehouse.records import Document, Failure, Task, Trajectory, Turn
@@ -22,7 +22,7 @@ class Proposer(Protocol):
     """Proposes other actions for a step."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Is told of all steps before the first is asked for, so that a model is asked once; what goes wrong is returned."""
+        """Receives all steps before the first proposal, so that a model is asked once; returns what went wrong."""
         ...
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
@@ -39,7 +39,7 @@ class OracleProposer:
     def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
         self._graph = graph
         self._retrieve = retrieve
-        self._seen: dict[str, list[str]] = {}
+        self._titles: dict[str, list[str]] = {}
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
         """Needs none."""
@@ -59,10 +59,10 @@ class OracleProposer:
         return [title for tool, query in calls_of(turn) if tool == "search" and query for title in self._found(query)]
 
     def _found(self, query: str) -> list[str]:
-        if query not in self._seen:
+        if query not in self._titles:
             document = self._retrieve(query) if self._retrieve is not None else self._graph.titled(query)
-            self._seen[query] = [document.title] if document is not None else []
-        return self._seen[query]
+            self._titles[query] = [document.title] if document is not None else []
+        return self._titles[query]
 
 
 def _after_reading(graph: KnowledgeGraph, entity: str) -> list[Option]:

@@ -13,11 +13,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from synth.has.contrasts import Compass, contrasts
-from synth.has.decisions import Decision, DecisionRecord, Option, Step, describe, steps_of
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.has.contrasts import ActionOracle, contrasts
+from synth.has.decisions import RENDERINGS, Decision, DecisionRecord, Option, Rendering, Step, describe, steps_of
 from synth.has.proposers import OracleProposer, Proposer
-from synth.has.rendering import RENDERINGS, Rendering
-from synth.knowledge.graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
@@ -75,7 +74,7 @@ def build_has(
     """
     known: dict[str, Proposer] = {} if graph is None else {"oracle": OracleProposer(graph, retrieve)}
     mixture = _Mixture(known | dict(proposers or {}), config)
-    compass = Compass(graph, retrieve) if graph is not None and config.contrasts else None
+    oracle = ActionOracle(graph, retrieve) if graph is not None and config.contrasts else None
     usable, failures = _sort_out(trajectories, tasks, config)
     failures += mixture.prepare([step for trajectory in usable for step in steps_of(trajectory, tasks[trajectory.task_key].question)])
     examples: list[Example] = []
@@ -87,7 +86,7 @@ def build_has(
             failures.append(Failure("synth", "has_no_alternative", "a step has no alternative at all", trajectory.id))
             continue
         examples.append(_example(record, config, wheel_turn))
-        examples += contrasts(compass, task, record, config.contrasts, rng, wheel_turn) if compass is not None else []
+        examples += contrasts(oracle, task, record, config.contrasts, rng, wheel_turn) if oracle is not None else []
     return examples, failures
 
 

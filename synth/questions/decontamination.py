@@ -2,21 +2,26 @@
 
 Formulas are compared in their canonical form, so other variable names or another order hide nothing. Questions from templates are
 alike in wording whatever they ask; a near-duplicate of a question with a formula must therefore also name one of its constants.
+Evaluation sets beside the suites are read from JSON or JSON lines, and of them only what is asked.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from synth.formulas.triples import formula_digest, is_constant, members
-from synth.questions.duplicates import NearDuplicates, words_of
-from synth.questions.evaluation_sets import read_evaluation_set
+from synth.formulas.triples import formula_digest, is_constant, members, nodes_of
+from synth.questions.text_comparison import NearDuplicates, words_of
+from warehouse.digests import digest
+from warehouse.errors import RequestError
 from warehouse.records import Example, Failure, Task
 from warehouse.settings import Section
 
@@ -174,5 +179,40 @@ def _normalised(question: str) -> str:
 
 def _constants(task: Task) -> frozenset[tuple[str, ...]]:
     """What a task's formula names, in words."""
-    nodes = (node for subject, _, value in task.formula for node in (subject, value))
-    return frozenset(tuple(words_of(member)) for node in nodes if is_constant(node) for member in members(node))
+    return frozenset(tuple(words_of(member)) for node in nodes_of(task.formula) if is_constant(node) for member in members(node))
+
+
+ASKED = ("question", "prompt")
+"""The fields in which evaluation sets keep what they ask."""
+NAMED = ("id", "task_id", "key")
+
+
+def read_evaluation_set(path: Path) -> list[Task]:
+    """The questions in a JSON list or in JSON lines, packed by gzip or not, as tasks without answers.
+
+    Raises:
+        RequestError: no such file, no JSON, or a row without a question: an evaluation set that is half read would protect by half.
+    """
+    if not path.is_file():
+        raise RequestError(f"there is no evaluation set {path}; name a file of JSON or JSON lines.")
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+        rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise RequestError(f"{path} is neither JSON nor JSON lines: {error}.") from error
+    tasks: dict[str, Task] = {}
+    for number, row in enumerate(rows, start=1):
+        task = _task(row, number, path)
+        key = task.key if task.key not in tasks else f"{task.key} in row {number}"
+        tasks[key] = replace(task, key=key)
+    return list(tasks.values())
+
+
+def _task(row: Any, number: int, path: Path) -> Task:
+    fields = row if isinstance(row, dict) else {}
+    question = next((fields[name] for name in ASKED if isinstance(fields.get(name), str)), None)
+    if question is None:
+        raise RequestError(f"row {number} of {path} has no text under {' or '.join(ASKED)}.")
+    name = next((str(fields[name]) for name in NAMED if name in fields), digest(question))
+    return Task(name, "evaluation", question, (), split=path.stem)

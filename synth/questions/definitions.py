@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations, islice
 
 from synth.formulas.triples import UNION, constant
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Triple
 
 MAX_SUBJECTS = 16

@@ -1,6 +1,8 @@
 """How hard a task is: what its formula shows, and how often a policy has solved it.
 
-A pass rate is measured over valid trajectories alone. Where there is none, it is unknown, which is not zero.
+A pass rate is measured over valid trajectories alone. Where there is none, it is unknown, which is not zero. The deepest tasks are chosen
+in the spirit of BrowseComp (Wei et al. 2025, arXiv 2504.12516): a short answer, proven to be the only one, is checked at once, and found
+with difficulty where the way to it is long and no single search shows it.
 """
 
 from __future__ import annotations
@@ -76,3 +78,14 @@ def pass_rates(lake: Lake, policy: str | None = None, at: int | None = None) -> 
 def by_difficulty(tasks: Iterable[Task], rates: dict[str, PassRate]) -> dict[str, Difficulty]:
     """The difficulty of each task, by key."""
     return {task.key: difficulty_of(task, rates.get(task.key)) for task in tasks}
+
+
+def deepest(tasks: Iterable[Task], number: int | None = None) -> list[Task]:
+    """The `number` deepest proven tasks (all without one), the deepest first: most hops, then layers, then constraints.
+
+    Left out are tasks with several answers, those without a proof of how they are found, and those whose own wording, given to the search,
+    brings a document of the answer on top.
+    """
+    hard = [task for task in tasks if len(task.answers) == 1 and task.proofs.get("easy") is False]
+    hard.sort(key=lambda task: (-task.hops, -task.layers, -task.constraints, task.key))
+    return hard[:number]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from synth.formulas.algebra import spread
+from synth.formulas.algebra import Tree, spread
 from synth.formulas.projections import solve
 from synth.formulas.triples import TARGET, VARIABLE, constant, is_constant, members
 from synth.questions.definitions import Constraint, Definer, Image
@@ -24,11 +24,8 @@ from warehouse.records import Triple
 MAX_TRIES = 12
 """Definitions of one constant that are tried, until one is needed in all its parts."""
 
-
 MAX_FOLLOWED = 200
 """Members of a set by which it is seen whether there are more answers."""
-
-Below = dict[str, list[tuple[Triple, bool]]]
 
 
 class Structure(StrEnum):
@@ -40,7 +37,7 @@ class Structure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthSpec:
     """What a question looks like: its layers, and the shares of unknowns with two constraints and of questions with an open constant.
 
     Where `checked`, a definition is taken only if the answers to the whole question grow without any one of its constraints: that they
@@ -56,7 +53,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class GrownQuestion:
     """A question's formula, its only answer, and the value of each unknown by which it was grown."""
 
     formula: tuple[Triple, ...]
@@ -64,17 +61,12 @@ class Grown:
     values: dict[str, str]
 
 
-def constant_edges(formula: tuple[Triple, ...]) -> tuple[int, ...]:
-    """The numbers of the triples that join a constant with a constant: they say nothing of any unknown."""
-    return tuple(number for number, (subject, _, value) in enumerate(formula) if is_constant(subject) and is_constant(value))
-
-
 def essence(formula: tuple[Triple, ...]) -> tuple[Triple, ...]:
     """The formula without the triples between constants, which are facts of the graph and narrow nothing."""
     return tuple(triple for triple in formula if not (is_constant(triple[0]) and is_constant(triple[2])))
 
 
-def grow(definer: Definer, growth: Growth, rng: random.Random, wanted: int) -> Iterator[Grown]:
+def grow(definer: Definer, growth: GrowthSpec, rng: random.Random, wanted: int) -> Iterator[GrownQuestion]:
     """Questions of one kind, each proven to have its one answer; many more than `wanted`, or fewer where the graph has no more.
 
     The same answer can come twice; a caller that wants formulas once keeps account of them.
@@ -100,7 +92,7 @@ def _draw_answer(definer: Definer, entity: str, rng: random.Random) -> str | Non
 class _Draft:
     """A question that is growing."""
 
-    def __init__(self, definer: Definer, growth: Growth, rng: random.Random) -> None:
+    def __init__(self, definer: Definer, growth: GrowthSpec, rng: random.Random) -> None:
         self._definer, self._growth, self._rng = definer, growth, rng
         self._triples: list[Triple] = []
         self._values: dict[str, str] = {}
@@ -108,7 +100,7 @@ class _Draft:
         self._left = 0
         """Layers still to come."""
 
-    def grow(self, answer: str) -> Grown | None:
+    def grow(self, answer: str) -> GrownQuestion | None:
         """The question with `answer`; None where a constant on the way has no definition."""
         self._left = self._growth.layers - 1
         leaves = self._define(TARGET, answer)
@@ -125,7 +117,7 @@ class _Draft:
             return None
         if self._rng.random() < self._growth.unions and not self._open(leaves):
             return None
-        return Grown(tuple(self._triples), answer, dict(self._values))
+        return GrownQuestion(tuple(self._triples), answer, dict(self._values))
 
     def _define(self, node: str, value: str) -> list[int]:
         """Add the constraints that define `node` as `value`; the numbers of their triples, none where there is no definition."""
@@ -157,7 +149,7 @@ class _Draft:
             image = self._step(image, gone[1], self._rest(node, gone, below))
         return image is None or any(entity != self._values[TARGET] for entity in image)
 
-    def _rest(self, node: str, gone: Triple, below: Below) -> Image | None:
+    def _rest(self, node: str, gone: Triple, below: Tree) -> Image | None:
         """What the other triples below a node let it be."""
         others = [(triple[1], _other(node, triple)) for triple, _ in below[node] if triple != gone]
         return self._definer.meet([self._definer.joined(relation, _value(other, self._values)) for relation, other in others])
@@ -240,7 +232,7 @@ class _Draft:
         return True
 
 
-def readings(grown: Grown) -> tuple[Hop, ...]:
+def readings(grown: GrownQuestion) -> tuple[Hop, ...]:
     """The documents that answer a question, from the leaves to the target: each found by a name, or by all that is known of its entity.
 
     A value is read in the document of what it is a fact of; an entity that is known by its own facts is found by them together.
@@ -257,7 +249,7 @@ def readings(grown: Grown) -> tuple[Hop, ...]:
     return tuple(dict.fromkeys(hops))
 
 
-def _is_read_above(node: str, below: dict[str, list[tuple[Triple, bool]]]) -> bool:
+def _is_read_above(node: str, below: Tree) -> bool:
     """Whether the node above reads a value in the document of this one."""
     return any(is_new and triple[0] == node for owner, triples in below.items() if owner != node for triple, is_new in triples)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rl.retrieval.search import Index
 from synth.formulas.projections import Values, witness
 from synth.formulas.triples import TARGET, VARIABLE, constant, is_constant, members
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Document, Triple
 
 

@@ -19,15 +19,15 @@ from pydantic import Field, PositiveInt, TypeAdapter
 
 from synth.formulas.projections import witness
 from synth.formulas.proofs import prove
-from synth.formulas.triples import TARGET, is_constant, members, validate
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.mentions import mentions, numbers, plain, without
+from synth.formulas.triples import TARGET, is_constant, members, nodes_of, validate
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
+from synth.questions.text_comparison import mentions, numbers, plain, without
 from synth.questions.wording import Phrasing, spoken
-from synth.teachers.replies import read_json
-from synth.teachers.teacher import Completion, Request, Teacher, user
+from synth.teachers.teacher import Teacher, parted, read_json
 from warehouse.digests import digest, seed_from
-from warehouse.records import Failure, Task, Triple
+from warehouse.records import Completion, Failure, Task, Triple
+from warehouse.requests import Request, user
 from warehouse.settings import Section
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class RewordingConfig(Section):
     """Relations that the reader may choose from: those of the formula and, drawn from the graph, others."""
 
 
-class Defect(StrEnum):
+class RewordingDefect(StrEnum):
     """Why a rewording is no question of the task's."""
 
     UNCHANGED = "unchanged"
@@ -68,7 +68,7 @@ class Defect(StrEnum):
 class Finding:
     """One defect and a sentence about it."""
 
-    defect: Defect
+    defect: RewordingDefect
     detail: str
 
 
@@ -100,13 +100,15 @@ def reword(
     has proofs is graded anew as easy or not, which depends on its words; without, that is left open.
     """
     phrasing = phrasing or Phrasing.of(graph)
-    wishes = [(task, variant) for task in tasks if task.formula for variant in range(config.variants)]
+    wanted = [(task, variant) for task in tasks if task.formula for variant in range(config.variants)]
     failures = [
-        Failure(STAGE, Defect.UNREADABLE, "the task has no formula to check against", {"task": t.key}) for t in tasks if not t.formula
+        Failure(STAGE, RewordingDefect.UNREADABLE, "the task has no formula to check against", {"task": t.key})
+        for t in tasks
+        if not t.formula
     ]
-    replies = teacher.complete([_request(task, config, seed_from(seed, task.key, variant)) for task, variant in wishes])
+    replies = teacher.complete([_request(task, config, seed_from(seed, task.key, variant)) for task, variant in wanted])
     made: list[Task] = []
-    for (task, variant), reply in zip(wishes, replies, strict=True):
+    for (task, variant), reply in zip(wanted, replies, strict=True):
         if isinstance(reply, Failure):
             failures.append(reply)
             continue
@@ -127,23 +129,25 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
         hidden: entities on the way to the answer, which the question must not name.
         phrasing: where given, each relation must be spoken of in its words, as often as the formula has it.
     """
-    constants = [member for node in _nodes(task.formula) if is_constant(node) for member in members(node)]
+    constants = [member for node in dict.fromkeys(nodes_of(task.formula)) if is_constant(node) for member in members(node)]
     rest = without(question, constants)
     new_numbers = numbers(question) - numbers(task.question) - {number for text in constants for number in numbers(text)}
-    findings = [Finding(Defect.SEVERAL_LINES, "the reply is more than a question")] if "\n" in question else []
-    findings += [Finding(Defect.UNCHANGED, "the question is as it was")] if plain(question) == plain(task.question) else []
-    findings += [Finding(Defect.CONSTANT_MISSING, f"{text!r} is not named") for text in constants if not mentions(question, text)]
-    findings += [Finding(Defect.NUMBER_ADDED, f"{number} is not in the question") for number in sorted(new_numbers)]
-    findings += [Finding(Defect.ANSWER_LEAKED, f"the answer {text!r} is named") for text in task.answers if mentions(rest, text)]
+    findings = [Finding(RewordingDefect.SEVERAL_LINES, "the reply is more than a question")] if "\n" in question else []
+    findings += [Finding(RewordingDefect.UNCHANGED, "the question is as it was")] if plain(question) == plain(task.question) else []
+    findings += [Finding(RewordingDefect.CONSTANT_MISSING, f"{text!r} is not named") for text in constants if not mentions(question, text)]
+    findings += [Finding(RewordingDefect.NUMBER_ADDED, f"{number} is not in the question") for number in sorted(new_numbers)]
+    findings += [Finding(RewordingDefect.ANSWER_LEAKED, f"the answer {text!r} is named") for text in task.answers if mentions(rest, text)]
     findings += [
-        Finding(Defect.WAY_LEAKED, f"{text!r}, on the way to the answer, is named") for text in sorted(hidden) if mentions(rest, text)
+        Finding(RewordingDefect.WAY_LEAKED, f"{text!r}, on the way to the answer, is named")
+        for text in sorted(hidden)
+        if mentions(rest, text)
     ]
     return findings + (_unspoken(rest, task.formula, phrasing) if phrasing else [])
 
 
 def hidden_of(graph: KnowledgeGraph, task: Task) -> set[str]:
     """The entities that the unknowns beside the target stand for, by the graph; none where it does not prove the answer."""
-    constants = {member for node in _nodes(task.formula) if is_constant(node) for member in members(node)}
+    constants = {member for node in nodes_of(task.formula) if is_constant(node) for member in members(node)}
     values = [witness(graph, task.formula, answer) or {} for answer in task.answers]
     return {value for found in values for node, value in found.items() if node != TARGET} - constants - set(task.answers)
 
@@ -171,7 +175,7 @@ def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[
         fragments = {part for phrase in phrasing.phrases.get(relation, ()) for part in phrase.split("{s}")}
         words = {plain(text).removeprefix("the ") for text in (spoken(relation), phrasing.word(relation), *fragments)} - {""}
         if sum(mentions(rest, text) for text in words) < count:
-            findings.append(Finding(Defect.RELATION_MISSING, f"{spoken(relation)} is not asked for {count} times"))
+            findings.append(Finding(RewordingDefect.RELATION_MISSING, f"{spoken(relation)} is not asked for {count} times"))
     return findings
 
 
@@ -179,15 +183,10 @@ def _read_back(
     tasks: Sequence[Task], teacher: Teacher, config: RewordingConfig, seed: int, graph: KnowledgeGraph
 ) -> tuple[list[Task], list[Failure]]:
     """The tasks whose question is read as their formula, and the others as failures."""
-    kept, failures = [], []
     replies = teacher.complete([_reading_request(task, config, seed, graph) for task in tasks])
-    for task, reply in zip(tasks, replies, strict=True):
-        finding = reply if isinstance(reply, Failure) else _compare(reply, task)
-        if finding is None:
-            kept.append(task)
-        else:
-            failures.append(finding if isinstance(finding, Failure) else _failure(finding, task, task.question, teacher))
-    return kept, failures
+    return parted(
+        reply if isinstance(reply, Failure) else _compared(reply, task, teacher) for task, reply in zip(tasks, replies, strict=True)
+    )
 
 
 def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: KnowledgeGraph) -> Request:
@@ -198,14 +197,18 @@ def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: Know
     return user(f"Relations: {', '.join(listed)}\nQuestion: {task.question}", READER, config.max_formula_tokens)
 
 
-def _compare(reply: Completion, task: Task) -> Finding | Failure | None:
+def _compared(reply: Completion, task: Task, teacher: Teacher) -> Task | Failure:
+    """The task, if the reply reads its question as its formula."""
     read = read_json(reply, _FORMULA)
     if isinstance(read, Failure):
         return read
-    problems = validate(read)
-    if problems:
-        return Finding(Defect.UNREADABLE, f"it is read as a formula that is none: {problems[0].detail}")
-    return None if same_formula(read, task.formula) else Finding(Defect.READ_DIFFERENTLY, f"it is read as {read}")
+    if problems := validate(read):
+        finding = Finding(RewordingDefect.UNREADABLE, f"it is read as a formula that is none: {problems[0].detail}")
+    elif same_formula(read, task.formula):
+        return task
+    else:
+        finding = Finding(RewordingDefect.READ_DIFFERENTLY, f"it is read as {read}")
+    return _failure(finding, task, task.question, teacher)
 
 
 def _reworded(task: Task, variant: int, question: str, teacher: Teacher, config: RewordingConfig) -> Task:
@@ -224,10 +227,6 @@ def _graded(task: Task, graph: KnowledgeGraph, retrieve: Retrieve | None) -> Tas
 
 def _failure(finding: Finding, task: Task, question: str, teacher: Teacher) -> Failure:
     return Failure(STAGE, finding.defect, finding.detail, {"task": task.key, "text": question, "teacher": teacher.name})
-
-
-def _nodes(formula: Sequence[Triple]) -> list[str]:
-    return list(dict.fromkeys(node for triple in formula for node in (triple[0], triple[2])))
 
 
 def _shape(formula: Sequence[Triple]) -> networkx.MultiGraph:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from synth.formulas.triples import CONSTANT, canonical, formula_digest, is_constant, members
+from synth.formulas.triples import CONSTANT, canonical, formula_digest, is_constant, members, nodes_of
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Task, Triple
@@ -51,7 +51,7 @@ def split_tasks(tasks: Sequence[Task], rule: str, share: float, salt: str = "") 
 
 def entities_of(task: Task) -> set[str]:
     """What a task is about: constants, way and answers; plain numbers left out."""
-    constants = (m for subject, _, value in task.formula for node in (subject, value) if is_constant(node) for m in members(node))
+    constants = (member for node in nodes_of(task.formula) if is_constant(node) for member in members(node))
     named = {*constants, *map(str, task.provenance.get("path", ())), *task.answers}
     return {entity for entity in named if not entity.isdecimal()}
 

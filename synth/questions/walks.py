@@ -14,8 +14,8 @@ from enum import StrEnum
 from itertools import combinations, islice
 from typing import TypeVar
 
-from synth.knowledge.columns import Ids
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.columns import Ids
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Anchor, Hop, Route
 
 Item = TypeVar("Item")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from synth.formulas.triples import TARGET, is_constant, members
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.worlds.schema import ASKED, PHRASES
 from warehouse.records import Triple
 

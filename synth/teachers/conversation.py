@@ -16,8 +16,9 @@ from dataclasses import replace
 from rl.content import PlacedImage
 from rl.engine import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
-from synth.teachers.teacher import Fault, Message, Request, Teacher, ask
+from synth.teachers.teacher import Fault, Teacher, ask
 from warehouse.records import Failure, Trajectory
+from warehouse.requests import Message, Request
 
 USER, ASSISTANT = 0xE000, 0xE001
 """Who speaks from here on: code points of Unicode's private use area."""
@@ -40,7 +41,7 @@ class TextDialect:
         return tuple(f"</{tool}>" for tool in self._tools)
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
-        """The question, and what there is to see, as the user's first message; the tools are told in the system's."""
+        """The question, and what there is to see, as the user's first message; the tools stand in the system's."""
         if not seen:
             return self._from_user(question)
         return self._from_user(f"{question}\n\n{seen if cut is None else _cut(seen, cut.max_tokens, cut)}")
@@ -94,7 +95,7 @@ class TeacherEngine:
     """The part of an engine that the agent loop uses, over a teacher.
 
     `max_tokens` bounds a completion in the teacher's own tokens. A completion that was cut off is an action that cannot be read, and
-    the teacher is told; every other failure is a fault, and makes the trajectory invalid.
+    the teacher sees that as an observation; every other failure is a fault, and makes the trajectory invalid.
     """
 
     def __init__(self, teacher: Teacher, dialect: TextDialect, system: str, max_tokens: int, threads: Executor) -> None:

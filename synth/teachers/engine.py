@@ -16,13 +16,13 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from rl.engine import EngineFault, GenerationStop, Sampling
 from rl.engines.pool import EnginePool
 from rl.hosting.ray_runtime import RayRuntime
-from synth.teachers.background import BackgroundLoop
 from synth.teachers.config import TeacherConfig
-from synth.teachers.source import Unanswered
-from synth.teachers.teacher import Ending, Fault, Message, Request, completion_id
+from synth.teachers.source import BackgroundLoop, SourceError
+from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.digests import digest_files
 from warehouse.errors import RequestError
 from warehouse.records import Completion
+from warehouse.requests import Message, Request
 
 
 class EngineSource:
@@ -59,11 +59,11 @@ class EngineSource:
         prompt = render(self._tokenizer, request.messages)
         if len(prompt) + request.max_tokens > self._longest:
             reason = f"{len(prompt)} tokens of prompt and {request.max_tokens} of completion are more than the model's {self._longest}"
-            raise Unanswered(Fault.REFUSED, reason)
+            raise SourceError(Fault.REFUSED, reason)
         try:
             generation = await self._pool.generate(request_id, prompt, self._sampling(request))
         except EngineFault as error:
-            raise Unanswered(Fault.SERVER_ERROR, str(error)) from error
+            raise SourceError(Fault.SERVER_ERROR, str(error)) from error
         finally:
             self._pool.release(request_id)
         text = str(self._tokenizer.decode(list(generation.token_ids), skip_special_tokens=True))

@@ -13,10 +13,11 @@ import openai
 from pydantic import BaseModel, Field, ValidationError
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.source import Unanswered
-from synth.teachers.teacher import Ending, Fault, Request, completion_id
+from synth.teachers.source import SourceError
+from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.errors import RequestError
 from warehouse.records import Completion
+from warehouse.requests import Request
 from warehouse.settings import first_error
 
 SHOWN_CHARACTERS = 2_000
@@ -77,7 +78,7 @@ class OpenAiSource:
         await self._client.close()
 
     async def _send(self, request: Request) -> str:
-        """The body of the server's reply. Raises `Unanswered` and `RequestError`."""
+        """The body of the server's reply. Raises `SourceError` and `RequestError`."""
         try:
             response = await self._client.chat.completions.with_raw_response.create(
                 model=self._config.model or "",
@@ -88,32 +89,32 @@ class OpenAiSource:
                 extra_body={self._config.token_limit_parameter: request.max_tokens, **self._config.extra},
             )
         except openai.APITimeoutError as error:
-            raise Unanswered(Fault.TIMEOUT, "the server did not reply in time") from error
+            raise SourceError(Fault.TIMEOUT, "the server did not reply in time") from error
         except openai.APIConnectionError as error:
-            raise Unanswered(Fault.CONNECTION, f"no connection to {self._client.base_url}: {error.__cause__ or error}") from error
+            raise SourceError(Fault.CONNECTION, f"no connection to {self._client.base_url}: {error.__cause__ or error}") from error
         except openai.APIStatusError as error:
             raise self._refusal(error) from error
         return response.http_response.text
 
-    def _refusal(self, error: openai.APIStatusError) -> Unanswered | RequestError:
+    def _refusal(self, error: openai.APIStatusError) -> SourceError | RequestError:
         """What a status other than 200 means."""
         status, text = error.status_code, error.response.text[:SHOWN_CHARACTERS]
         if status in (401, 403, 404):
             mend = f"check teacher.base_url, teacher.model and the key in {self._config.api_key_variable}"
             return RequestError(f"the server at {self._client.base_url} answers {status} for {self._config.model!r}; {mend}.")
         if status == 429 and error.code != _OUT_OF_MONEY:
-            return Unanswered(Fault.RATE_LIMITED, "too many requests (429)", text, _retry_after(error.response.headers.get("retry-after")))
+            return SourceError(Fault.RATE_LIMITED, "too many requests (429)", text, _retry_after(error.response.headers.get("retry-after")))
         if status in (408, 409) or status >= 500:
             wanted = _retry_after(error.response.headers.get("retry-after"))
-            return Unanswered(Fault.SERVER_ERROR, f"the server failed ({status})", text, wanted)
-        return Unanswered(Fault.REFUSED, f"the server refuses the request ({status})", text)
+            return SourceError(Fault.SERVER_ERROR, f"the server failed ({status})", text, wanted)
+        return SourceError(Fault.REFUSED, f"the server refuses the request ({status})", text)
 
 
 def _read(text: str) -> _Body:
     try:
         return _Body.model_validate_json(text)
     except ValidationError as error:
-        raise Unanswered(Fault.MALFORMED, f"the reply cannot be read: {first_error(error, 'body')}", text[:SHOWN_CHARACTERS]) from error
+        raise SourceError(Fault.MALFORMED, f"the reply cannot be read: {first_error(error, 'body')}", text[:SHOWN_CHARACTERS]) from error
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -1,20 +1,25 @@
-"""What stands behind a teacher: a model that is asked once, and either completes or says why not."""
+"""What stands behind a teacher: a model that is asked once, and either completes or says why not, and the event loop that it lives in."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
-from synth.teachers.teacher import Fault, Request
+from synth.teachers.teacher import Fault
 from warehouse.records import Completion
+from warehouse.requests import Request
 
-PASSING = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED})
+RETRYABLE = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED})
 """Faults after which the same request may succeed."""
 
 UNBILLED = frozenset({Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
 """Faults that cost no token. After others the server may have written everything that it was asked for."""
 
 
-class Unanswered(Exception):
+class SourceError(Exception):
     """A try that brought no completion; `text` is what came instead, `pause_seconds` how long the server asks to be left alone."""
 
     def __init__(self, fault: Fault, reason: str, text: str = "", pause_seconds: float | None = None) -> None:
@@ -34,7 +39,7 @@ class Source(Protocol):
         """One try.
 
         Raises:
-            Unanswered: where it brought nothing.
+            SourceError: where it brought nothing.
             RequestError: where no request whatever can succeed.
         """
         ...
@@ -42,3 +47,39 @@ class Source(Protocol):
     async def close(self) -> None:
         """Give back what is held."""
         ...
+
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """The loop and its thread, from construction to `close` or the end of a `with` block."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, from any thread but the loop's own."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Cancel what is under way, so that nobody waits for it for ever, stop the loop and end the thread."""
+        self.wait(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> BackgroundLoop:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

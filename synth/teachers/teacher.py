@@ -1,21 +1,26 @@
-"""The seam between synthesis and whatever writes text for it.
+"""The interface between synthesis and whatever writes text for it, the oracle that implements it without a model, and reading replies.
 
-A teacher completes requests. What comes back is a `Completion` or a `Failure` with what the model said, never an exception and
+A teacher completes requests. What comes back is a `Completion` or a `Failure` with the model's text, never an exception and
 never nothing, in the order of the requests. Which of the two a reply is, `judged` says: a reply that is empty or was cut off at its
 token limit is stored and counted as spent, but nobody downstream has to look for half a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
+from eval.outcome import right_answer
 from warehouse.digests import digest
-from warehouse.records import Completion, Failure
-from warehouse.requests import Message, Request, user
+from warehouse.records import Completion, Failure, Task
+from warehouse.requests import Request
+from warehouse.settings import first_error
 
-__all__ = ["Completion", "Fault", "Message", "Reply", "Request", "Teacher", "ask", "failed", "judged", "user"]
+T = TypeVar("T")
 
 STAGE = "teacher"
 """The stage of a teacher's failures."""
@@ -88,5 +93,72 @@ def completion_id(teacher: str, request: Request) -> str:
     return digest([teacher, request.content])
 
 
+def parted(results: Iterable[T | Failure]) -> tuple[list[T], list[Failure]]:
+    """What came out well, and the failures, each in their order."""
+    kept, failures = list[T](), list[Failure]()
+    for result in results:
+        if isinstance(result, Failure):
+            failures.append(result)
+        else:
+            kept.append(result)
+    return kept, failures
+
+
 def _item(completion: Completion) -> dict[str, Any]:
     return {"teacher": completion.teacher, "completion": completion.id, "text": completion.text}
+
+
+class OracleTeacher:
+    """Answers by question. A request is the question alone, as the last message."""
+
+    name = "oracle"
+
+    def __init__(self, answers: Mapping[str, str]) -> None:
+        self._answers = answers
+
+    @classmethod
+    def of(cls, tasks: Iterable[Task]) -> OracleTeacher:
+        """The oracle that knows the answers of `tasks`."""
+        return cls({task.question: right_answer(task) for task in tasks if task.answers})
+
+    def complete(self, requests: Sequence[Request]) -> list[Reply]:
+        """The answer to each question, the list of all where it asks for a set; a failure where the question is none of those."""
+        return [self._reply(request) for request in requests]
+
+    def _reply(self, request: Request) -> Reply:
+        answer = self._answers.get(request.messages[-1].content.strip()) if request.messages else None
+        if answer is None:
+            return failed(Fault.UNKNOWN, "the graph has no such question", self.name, request)
+        return Completion(completion_id(self.name, request), self.name, request.content, answer, Ending.STOP, 0, 0, attempts=0)
+
+
+_DECODER = json.JSONDecoder()
+
+
+def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
+    """The first JSON value in the completion that has `shape`, or a failure with the text."""
+    reason = "the reply holds no JSON"
+    for value in _values(completion.text):
+        try:
+            return shape.validate_python(value)
+        except ValidationError as error:
+            reason = first_error(error, "the reply")
+    return Failure(STAGE, Fault.MALFORMED, reason, _item(completion))
+
+
+def read_yes(completion: Completion) -> bool | None:
+    """Whether the reply begins with yes or with no; None where with neither."""
+    word = completion.text.strip().strip("*\"'").casefold()
+    return True if word.startswith("yes") else False if word.startswith("no") and not word.startswith(("not ", "none")) else None
+
+
+def _values(text: str) -> list[Any]:
+    """Every JSON object and list in `text` that is not inside another."""
+    values, place = [], 0
+    while (found := min((p for p in (text.find("{", place), text.find("[", place)) if p >= 0), default=-1)) >= 0:
+        try:
+            value, place = _DECODER.raw_decode(text, found)
+            values.append(value)
+        except json.JSONDecodeError:
+            place = found + 1
+    return values

@@ -2,24 +2,49 @@
 
 The embedded default corpus: seeded, without download or model, from a hundred to a million entities. Assignments are uniform
 except that the capital of a country lies in it. Training and held-out worlds share no name, hence no document and no fact.
+
+Every text begins with the name of its entity. Prose of variety 1 and 2 states a relation by the keyword that questions use; variety 3
+mostly does not, so that reading it takes more than matching words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from synth.worlds.names import Split, make_names
-from synth.worlds.prose import sentence_choices, write_keywords, write_sentences
+from synth.worlds.names import NAME_WORDS, Split, make_names
 from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
-from synth.worlds.words import NAME_WORDS
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 from warehouse.records import Document, Fact
 from warehouse.settings import Section
+
+_KEYWORD_SENTENCES = ("The {r} of {s} is {o}.", "{s} has {o} as {r}.", "{o} is the {r} of {s}.", "As {r}, {s} has {o}.")
+
+
+def sentence_choices(relation: Relation, variety: int) -> int:
+    """How many ways there are to state a fact of `relation` in prose of `variety`."""
+    return {1: 1, 2: len(_KEYWORD_SENTENCES), 3: len(_KEYWORD_SENTENCES) + len(relation.sentences)}[variety]
+
+
+def write_keywords(title: str, stated: Sequence[tuple[str, str]]) -> str:
+    """The document at variety 1: "Amber Stone: employer Blue River, birthplace Green Lake."; `stated` holds (relation, object)."""
+    return f"{title}: {', '.join([f'{relation} {value}' for relation, value in stated])}."
+
+
+def write_sentences(title: str, kind: str, stated: Sequence[tuple[Relation, str]], choices: Sequence[int]) -> str:
+    """The document at variety 2 and 3: a sentence that names the type, then one sentence a fact, by the number of its template."""
+    sentences = [_state(relation, title, value, choice) for (relation, value), choice in zip(stated, choices, strict=True)]
+    return " ".join([f"{title} is a {kind}.", *sentences])
+
+
+def _state(relation: Relation, subject: str, value: str, choice: int) -> str:
+    templates = (*_KEYWORD_SENTENCES, *relation.sentences)
+    return templates[choice].format(s=subject, o=value, r=relation.name)
+
 
 _Assignment = dict[tuple[str, str], NDArray[np.int64]]
 """For each (subject type, relation): the place of the object among the entities of its type, per subject."""

@@ -18,7 +18,7 @@ from flows.verifiers import open_judge
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
-from synth.teachers.opening import open_teacher
+from synth.teachers.model_teacher import open_teacher
 from tests.eval.test_outcome import TASK, attempt
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.teachers.served import serve

@@ -21,7 +21,7 @@ from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
-from synth.tool_worlds.generate import ToolWorldConfig, generate_tasks
+from synth.worlds.tool_tasks import ToolWorldConfig, generate_tasks
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse import Lake, Task, Trajectory
 

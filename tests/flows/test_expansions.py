@@ -14,7 +14,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
-from synth.open_corpora.expander import SYSTEM
+from synth.corpora.expander import SYSTEM
 from tests.flows.test_synthesis_kinds import SMALL, films
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome

@@ -12,7 +12,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
-from synth.questions.rewording import Defect
+from synth.questions.rewording import RewordingDefect
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake
 from warehouse.errors import RequestError
@@ -39,7 +39,7 @@ def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) 
         for run_id in ("t1-first", "t1-again"):
             run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
         tasks = {task.key: task for task in lake.tasks(split="train")}
-        dropped = [failure for failure in lake.failures("rewording") if failure.kind == Defect.UNCHANGED]
+        dropped = [failure for failure in lake.failures("rewording") if failure.kind == RewordingDefect.UNCHANGED]
         asked = len(server.bodies)
     made = [task for task in tasks.values() if "reworded_from" in task.provenance]
     assert made and dropped

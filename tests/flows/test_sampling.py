@@ -15,7 +15,7 @@ from flows.stage_run import StageRun
 from flows.stages.rollouts import SamplingPlan, sample
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
-from synth.tool_worlds.generate import generate_tasks
+from synth.worlds.tool_tasks import generate_tasks
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory
 from warehouse.errors import RequestError
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import build_tokenizer
 from rl.retrieval.search import SearchIndex
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve, first_hit
 from synth.worlds.world import WorldConfig, generate_world, world_words
 from warehouse.corpora.corpus import Corpus

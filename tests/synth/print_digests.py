@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rl.retrieval.search import SearchIndex
+from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.fas.reasoning import FasConfig, build_fas
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.paths import first_hit
-from synth.trajectories.demonstrations import DemonstrationConfig, build_demonstrations
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.digests import digest
 

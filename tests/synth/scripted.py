@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from synth.teachers.teacher import Ending, Reply, Request, completion_id
+from synth.teachers.teacher import Ending, Reply, completion_id
 from warehouse.records import Completion, Failure
+from warehouse.requests import Request
 
 
 class ScriptedTeacher:

@@ -17,7 +17,7 @@ from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS
 from flows.stages.synthesis.batches import Made
 from rl.retrieval.search import SearchIndex
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.paths import Retrieve, first_hit
 from synth.questions.splits import split_of

@@ -16,7 +16,9 @@ from flows.stages.synthesis.context import EARLIER, HELD_OUT_SHARE, SynthesisCon
 from flows.stages.synthesis.questions import question_batches
 from rl.engine import Sampling
 from rl.retrieval.search import passage
-from synth.fas.jury import Jury
+from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
+from synth.demonstrations.oracle import observation
+from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import build_plans
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.has.model_proposers import PolicyProposer, TeacherProposer
@@ -24,9 +26,6 @@ from synth.has.proposers import OthersProposer, Proposer
 from synth.has.records import HasConfig, build_has
 from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing
-from synth.trajectories.demonstrations import build_demonstrations
-from synth.trajectories.rejection import choose_successes, without_images
-from synth.trajectories.transcripts import observation
 from warehouse import Document, Example, Task, Trajectory
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
@@ -75,8 +74,8 @@ def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 def _plans(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
     source, phrasing = synthesis.train, Phrasing.of(synthesis.train.graph)
-    jury = Jury(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
-    wishes, seed = config.plan_wishes(), _seed(synthesis, number)
+    jury = PlanJudge(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
+    wishes, seed = config.plan_spec(), _seed(synthesis, number)
     plans = build_plans(source.graph, wishes, seed, source.retrieve, phrasing, synthesis.turn, source.allowed, jury)
     kept, failures = synthesis.clear(*plans)
     return (kept, failures) if jury is None else ([*kept, *jury.checks], [*failures, *jury.failures])

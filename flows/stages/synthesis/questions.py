@@ -2,7 +2,7 @@
 
 Where there are more than a batch may hold, they are made in several with a seed of their own each. Every batch has its share of each depth;
 a later one leaves out what the lake has already, and all leave out what may not be kept. How what the graph is short of is made up for is
-the business of `synth.questions.building.build_questions` alone.
+the business of `synth.questions.builder.build_questions` alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from functools import partial
 
 from flows.stages.synthesis.batches import Batch, Made
 from flows.stages.synthesis.context import QuestionSource, SynthesisContext
-from synth.open_corpora.config import ExpanderConfig
-from synth.open_corpora.expander import expand
-from synth.questions.building import QuestionConfig, build_questions
+from synth.corpora.config import ExpanderConfig
+from synth.corpora.expander import expand
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.rewording import RewordingConfig, reword
 from warehouse import Failure, Task
 from warehouse.digests import seed_from

@@ -22,7 +22,7 @@ from flows.stages.synthesis.examples import (
     rejection_sampled,
 )
 from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
-from synth.teachers.opening import open_teacher
+from synth.teachers.model_teacher import open_teacher
 from warehouse.errors import RequestError
 
 

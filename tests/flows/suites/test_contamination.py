@@ -13,7 +13,7 @@ from flows.config import load_config
 from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
 from flows.suites.tasks import SuiteTasks
-from synth.datasets.prompts import PromptWishes, rl_dataset
+from synth.exporters.tasks import PromptOptions, rl_dataset
 from warehouse import Document, Example, Lake, Outcome, Policy, StopReason, Task, Trajectory
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_snapshot_that_is_gone_is_unknown_and_not_clean(lake: Lake) -> None:
 def test_the_tasks_of_suites_are_kept_and_kept_out_of_training(lake: Lake) -> None:
     asked = Task("t1", "search", LONG, ("9",), split="train")
     lake.add([*SUITE, asked, Task("t2", "search", "Rome?", ("Rome",), split="train")])
-    assert [row["key"] for row in rl_dataset(lake, lake.snapshot(), PromptWishes()).splits["train"]] == ["t1", "t2"]
+    assert [row["key"] for row in rl_dataset(lake, lake.snapshot(), PromptOptions()).splits["train"]] == ["t1", "t2"]
     (row,) = [row for row in decontaminate(lake, load_config("quickstart"), {}) if row["suite"] == "s"]
     assert (row["tasks"], row["same_question"]) == (4, 1)
     assert sorted(task.key for task in lake.tasks()) == ["s-q1", "s-q2", "s-q3", "s-q4", "t2"]

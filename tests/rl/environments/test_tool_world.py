@@ -13,7 +13,7 @@ from eval.state import EXTRA_WRITES, REFERENCE, STATE
 from rl.environment import EnvironmentFault, Resources, Step, ToolOutcome
 from rl.environments.tool_world.environment import WORLDS, ToolWorldEnvironment, create, find_world, tools_of
 from rl.renderers.base import Action
-from synth.tool_worlds.generate import generate_tasks
+from synth.worlds.tool_tasks import generate_tasks
 from warehouse.errors import RequestError
 from warehouse.records import Task
 

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from synth.fas.jury import Jury, Verdict, read_verdict
-from synth.fas.memory import Memory, Statement, remember
 from synth.fas.memory_plans import build_memory_plans, read_questions
-from synth.fas.plans import PlanWishes, build_plans
-from synth.fas.reasoning import FasConfig, build_fas
-from synth.fas.styles import QuestionStyle
-from synth.fas.teacher_passes import Assignment, judge_passes
-from synth.knowledge.graph import KnowledgeGraph
+from synth.fas.plan_judge import PlanJudge, PlanVerdict, read_verdict
+from synth.fas.plans import PlanSpec, build_plans
+from synth.fas.reasoning import Assignment, FasConfig, build_fas, judge_passes
+from synth.fas.slices import Memory, QuestionStyle, Statement, remember
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.wording import Phrasing
 from tests.synth.scripted import ScriptedTeacher
@@ -52,7 +50,7 @@ def test_the_memory_is_living_and_knows_source_and_time(films: KnowledgeGraph) -
 
 
 def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> None:
-    wishes = PlanWishes(60, 4, 1, styles=STYLES)
+    wishes = PlanSpec(60, 4, 1, styles=STYLES)
     examples, failures = build_plans(films, wishes, 1, None, Phrasing.of(films))
     questions = " ".join(re.findall(r"<question> (.*?)</question>", " ".join(example.text for example in examples)))
     assert "number of lead of Alpha?" in questions
@@ -64,8 +62,8 @@ def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> No
 
 
 def test_the_numbers_asked_for_are_those_of_the_graph(films: KnowledgeGraph) -> None:
-    jury = Jury(ScriptedTeacher(lambda _: "no, content"))
-    _, failures = build_plans(films, PlanWishes(200, 4, 1, styles=(QuestionStyle.NUMERICAL,)), 3, None, Phrasing(words={}), jury=jury)
+    judge = PlanJudge(ScriptedTeacher(lambda _: "no, content"))
+    _, failures = build_plans(films, PlanSpec(200, 4, 1, styles=(QuestionStyle.NUMERICAL,)), 3, None, Phrasing(words={}), judge=judge)
     asked = {failure.reason.removeprefix("rejected plan for: "): failure.item["answer"] for failure in failures}
     assert len(asked) > 4
     for question, answer in asked.items():
@@ -78,7 +76,7 @@ def test_the_numbers_asked_for_are_those_of_the_graph(films: KnowledgeGraph) -> 
 
 
 def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    wishes = PlanWishes(80, 2, 3, styles=STYLES)
+    wishes = PlanSpec(80, 2, 3, styles=STYLES)
     examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
     assert len(examples) + len(failures) <= 160
     for example in examples:
@@ -90,22 +88,22 @@ def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retri
 
 @pytest.mark.slow
 def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: KnowledgeGraph, retrieve: Retrieve, tmp_path: Path) -> None:
-    jury = Jury(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))
-    wishes = PlanWishes(60, 4, 3, styles=STYLES)
-    examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph), jury=jury)
+    judge = PlanJudge(ScriptedTeacher(lambda asked: "no, unnecessary" if "count" in asked else "Yes."))
+    wishes = PlanSpec(60, 4, 3, styles=STYLES)
+    examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph), judge=judge)
     alone = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
     assert [example.id for example in examples] == [example.id for example in alone[0]]
-    assert {check.checker for check in jury.checks} == {"index", "teacher"}
+    assert {check.checker for check in judge.checks} == {"index", "teacher"}
     kept = {example.id for example in examples}
-    for check in jury.checks:
+    for check in judge.checks:
         if check.checker == "index":
             assert check.accepted == (check.sample in kept)
     with Lake(tmp_path) as lake:
-        lake.add([*examples, *failures, *jury.checks])
-        assert set(lake.read(Check)) == set(jury.checks)
+        lake.add([*examples, *failures, *judge.checks])
+        assert set(lake.read(Check)) == set(judge.checks)
         (row,) = lake.query("SELECT * FROM check_agreement").to_pylist()
         outcomes = lake.query("SELECT outcome, reason, samples, share FROM synthesis_outcomes WHERE kind = 'fas_plan'").to_pylist()
-    by_sample = {check.sample: check.accepted for check in jury.checks if check.checker == "teacher"}
+    by_sample = {check.sample: check.accepted for check in judge.checks if check.checker == "teacher"}
     assert row["samples"] == len(by_sample)
     assert row["both"] == sum(sample in kept and accepted for sample, accepted in by_sample.items())
     assert row["agreement"] == pytest.approx((row["both"] + row["neither"]) / row["samples"])
@@ -117,28 +115,28 @@ def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: Knowled
 
 def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
     replies = {"director": "no: logic", "star": None, "year": "who knows"}
-    jury = Jury(ScriptedTeacher(lambda asked: next((said for word, said in replies.items() if f"plan: {word}" in asked), "yes")))
-    examples, failures = build_plans(films, PlanWishes(40, 3, 1, styles=STYLES), 1, None, Phrasing.of(films), jury=jury)
+    judge = PlanJudge(ScriptedTeacher(lambda asked: next((said for word, said in replies.items() if f"plan: {word}" in asked), "yes")))
+    examples, failures = build_plans(films, PlanSpec(40, 3, 1, styles=STYLES), 1, None, Phrasing.of(films), judge=judge)
     kinds = {failure.kind for failure in failures}
     assert {"fas_plan_teacher_logic", "fas_plan_not_judged"} <= kinds
-    assert {failure.kind for failure in jury.failures} == {"verdict_unreadable", "timeout"}
+    assert {failure.kind for failure in judge.failures} == {"verdict_unreadable", "timeout"}
     assert all("plan: director" not in example.text and "plan: star<" not in example.text for example in examples)
-    assert {check.checker for check in jury.checks} == {"teacher"}
+    assert {check.checker for check in judge.checks} == {"teacher"}
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("yes", Verdict(True)),
-        ("**Yes**, it would", Verdict(True)),
-        ("No - invalid", Verdict(False, "invalid")),
-        ("no", Verdict(False, "content")),
+        ("yes", PlanVerdict(True)),
+        ("**Yes**, it would", PlanVerdict(True)),
+        ("No - invalid", PlanVerdict(False, "invalid")),
+        ("no", PlanVerdict(False, "content")),
         ("yesterday", None),
         ("", None),
         ("I would say yes", None),
     ],
 )
-def test_verdicts(text: str, verdict: Verdict | None) -> None:
+def test_verdicts(text: str, verdict: PlanVerdict | None) -> None:
     read = read_verdict("plan-1", text)
     assert read == verdict if verdict is not None else isinstance(read, Failure)
 
@@ -194,12 +192,12 @@ def test_a_memory_without_a_graph_gives_plans_by_a_teacher(films: KnowledgeGraph
         return "\n".join(json.dumps(line(query=query, style=style)) for query, style in [("Alpha", "factual"), ("Beta", "multi-hop")])
 
     teacher = ScriptedTeacher(says)
-    examples, failures = build_memory_plans(memory, teacher, 5, STYLES, 1, jury=Jury(teacher))
+    examples, failures = build_memory_plans(memory, teacher, 5, STYLES, 1, judge=PlanJudge(teacher))
     assert len(examples) == 1
     assert {failure.kind for failure in failures} == {"fas_plan_teacher_unnecessary"}
     indexed, rejected = build_memory_plans(memory, teacher, 5, STYLES, 1, retrieve=films.titled)
     assert {example.id for example in examples} <= {example.id for example in indexed} or rejected
-    with pytest.raises(ValueError, match="jury"):
+    with pytest.raises(ValueError, match="judge"):
         build_memory_plans(memory, teacher, 5, STYLES, 1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synth.formulas.algebra import Constant, Expression, Intersection, Projection, Union, Variable, fold, from_triples, to_triples
 from synth.formulas.projections import evaluate, solve
 from synth.formulas.triples import MalformedFormula, canonical, validate
-from synth.knowledge.graph import KnowledgeGraph
+from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Fact, Triple
 
 ENTITIES = "abcd"

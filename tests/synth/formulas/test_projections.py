@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.formulas.projections import solve, witness
-from synth.formulas.triples import Defect, MalformedFormula, constant, depth, is_constant, members, unknowns, validate
-from synth.knowledge.graph import KnowledgeGraph
+from synth.formulas.triples import FormulaDefect, MalformedFormula, constant, depth, is_constant, members, unknowns, validate
+from synth.graph.knowledge_graph import KnowledgeGraph
 from warehouse.records import Fact, Triple
 
 ENTITIES = "abcde"
@@ -63,21 +63,21 @@ def test_projection_of_a_union_is_the_union_of_projections(known: list[Fact]) ->
 @pytest.mark.parametrize(
     ("formula", "defect"),
     [
-        ([], Defect.EMPTY),
-        ([["V@X", "r"]], Defect.ARITY),
-        ([["V@X", "r", "C@a", "extra"]], Defect.ARITY),
-        (["abc"], Defect.ARITY),
-        ([["X", "r", "?"]], Defect.PREFIX),
-        ([["@CX", "r", "?"]], Defect.PREFIX),
-        ([["V@", "r", "?"]], Defect.PREFIX),
-        ([["C@a", "r", "?person"], ["C@a", "r", "?"]], Defect.PREFIX),
-        ([["C@a", " ", "?"]], Defect.RELATION),
-        ([["V@X", "r", "C@a"]], Defect.TARGET),
-        ([["C@a", "r", "?"], ["V@X", "r", "C@b"]], Defect.DISCONNECTED),
-        ([["C@a", "r", "?"], ["C@a", "r", "C@b"]], Defect.DISCONNECTED),
+        ([], FormulaDefect.EMPTY),
+        ([["V@X", "r"]], FormulaDefect.ARITY),
+        ([["V@X", "r", "C@a", "extra"]], FormulaDefect.ARITY),
+        (["abc"], FormulaDefect.ARITY),
+        ([["X", "r", "?"]], FormulaDefect.PREFIX),
+        ([["@CX", "r", "?"]], FormulaDefect.PREFIX),
+        ([["V@", "r", "?"]], FormulaDefect.PREFIX),
+        ([["C@a", "r", "?person"], ["C@a", "r", "?"]], FormulaDefect.PREFIX),
+        ([["C@a", " ", "?"]], FormulaDefect.RELATION),
+        ([["V@X", "r", "C@a"]], FormulaDefect.TARGET),
+        ([["C@a", "r", "?"], ["V@X", "r", "C@b"]], FormulaDefect.DISCONNECTED),
+        ([["C@a", "r", "?"], ["C@a", "r", "C@b"]], FormulaDefect.DISCONNECTED),
     ],
 )
-def test_malformed_formulas_are_named(formula: list[list[str]], defect: Defect) -> None:
+def test_malformed_formulas_are_named(formula: list[list[str]], defect: FormulaDefect) -> None:
     assert defect in {problem.defect for problem in validate(formula)}
 
 
@@ -92,11 +92,6 @@ def test_the_formula_of_the_paper_is_well_formed_with_its_player_as_target() -> 
     assert validate(formula) == []
     assert depth(formula) == 2
     assert sum(is_constant(triple[2]) for triple in formula) == 4
-
-
-def test_structure_is_the_same_graph_in_networkx() -> None:
-    graph = KnowledgeGraph([Fact("a", "r", "b"), Fact("a", "s", "b"), Fact("a", "r", "b")])
-    assert sorted(graph.structure().edges(keys=True)) == [("a", "b", "r"), ("a", "b", "s")]
 
 
 def test_a_fact_stated_twice_is_one_edge_with_both_documents() -> None:

@@ -13,8 +13,9 @@ import pytest
 from synth.formulas.projections import solve
 from synth.formulas.proofs import Proofs, is_needed, prove, without
 from synth.formulas.triples import TARGET, constant, members, unknowns
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import Drop, QuestionConfig, build_questions
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import Drop, build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
 from warehouse.records import Document, Fact, Triple
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from synth.has.contrasts import Compass
-from synth.has.decisions import describe, option, steps_of, thought_of
+from synth.demonstrations.oracle import solution_of
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.has.contrasts import ActionOracle
+from synth.has.decisions import CUT, describe, option, steps_of, thought_of
 from synth.has.model_proposers import TeacherProposer, read_actions
 from synth.has.proposers import OracleProposer, OthersProposer
 from synth.has.records import HasConfig, build_has
-from synth.has.rendering import CUT
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
-from synth.trajectories.oracle import solution_of
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.errors import RequestError
 from warehouse.foreign.fireact import read_fireact
@@ -203,20 +203,20 @@ def test_other_runs_give_actions_of_the_same_question_first(tasks: dict[str, Tas
 def test_the_oracle_knows_which_action_leads_on(
     graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
 ) -> None:
-    compass = Compass(graph, retrieve)
+    oracle = ActionOracle(graph, retrieve)
     for run in runs[:100]:
         task = tasks[run.task_key]
         for number, taken in enumerate(run.turns):
-            at = compass.bearings(task, run.turns[:number])
+            at = oracle.progress(task, run.turns[:number])
             assert at is not None
             assert at.read == number
-            assert compass.leads_on(at, describe(taken))
-            assert describe(taken) == compass.best(at)
-            assert not compass.leads_on(at, option("", ("answer", "nobody")))
+            assert oracle.leads_on(at, describe(taken))
+            assert describe(taken) == oracle.best(at)
+            assert not oracle.leads_on(at, option("", ("answer", "nobody")))
             if number:
-                assert not compass.leads_on(at, describe(run.turns[number - 1]))
+                assert not oracle.leads_on(at, describe(run.turns[number - 1]))
     unknown = replace(tasks[runs[0].task_key], formula=())
-    assert compass.bearings(unknown, ()) is None
+    assert oracle.progress(unknown, ()) is None
 
 
 def test_several_calls_of_a_turn_are_one_action(
@@ -228,12 +228,12 @@ def test_several_calls_of_a_turn_are_one_action(
     taken = describe(several)
     assert taken.calls == (("lookup", "nothing"), ("search", first.arguments))
     assert taken.text.endswith(f"lookup nothing, search {first.arguments}")
-    task, compass = tasks[runs[0].task_key], Compass(graph, retrieve)
-    at = compass.bearings(task, ())
-    after = compass.bearings(task, (several,))
+    task, oracle = tasks[runs[0].task_key], ActionOracle(graph, retrieve)
+    at = oracle.progress(task, ())
+    after = oracle.progress(task, (several,))
     assert at is not None
     assert after is not None
-    assert compass.leads_on(at, taken)
+    assert oracle.leads_on(at, taken)
     assert after.read == 1
     examples, failures = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
     assert failures == []
@@ -251,7 +251,7 @@ def test_contrasts_name_the_one_action_that_leads_on(
     assert [example for example in examples if example.kind == "has"] == plain
     contrasts = [example for example in examples if example.kind == "has_contrast"]
     assert len(contrasts) > 1_000
-    compass = Compass(graph, retrieve)
+    oracle = ActionOracle(graph, retrieve)
     by_id = {run.id: run for run in [*runs, *astray]}
     places: Counter[tuple[int, int]] = Counter()
     for contrast in contrasts:
@@ -259,9 +259,9 @@ def test_contrasts_name_the_one_action_that_leads_on(
         listed, number, tool, argument = re.findall(r"options: (.*) Only option (\d+) leads on</think><(\w+)> (.*)</\w+>", said)[0]
         options = re.split(r" ?\d\. ", listed)[1:]
         run = by_id[contrast.sources[0]]
-        at = compass.bearings(tasks[run.task_key], run.turns[: sum("<information>" in text for text, _ in contrast.segments)])
+        at = oracle.progress(tasks[run.task_key], run.turns[: sum("<information>" in text for text, _ in contrast.segments)])
         assert at is not None
-        assert [compass.leads_on(at, read_option(text)) for text in options] == [
+        assert [oracle.leads_on(at, read_option(text)) for text in options] == [
             place == int(number) for place in range(1, len(options) + 1)
         ]
         assert options[int(number) - 1].endswith(f"{tool} {argument}")

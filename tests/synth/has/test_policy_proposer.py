@@ -18,7 +18,7 @@ from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of
 from synth.has.model_proposers import PolicyProposer
 from synth.has.records import HasConfig, build_has
-from synth.teachers.background import BackgroundLoop
+from synth.teachers.source import BackgroundLoop
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 
 TASK = Task("k", "search", "Where is Amber Stone?", ("Green Lake",))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex
-from synth.questions.evaluation_sets import read_evaluation_set
+from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex, read_evaluation_set
 from warehouse.errors import RequestError
 from warehouse.records import Example, Task
 

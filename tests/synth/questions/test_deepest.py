@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synth.questions.deepest import deepest
+from synth.questions.difficulty import deepest
 from warehouse.records import Task
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from synth.questions.duplicates import NearDuplicates, jaccard, near_duplicates, shingles_of
+from synth.questions.text_comparison import NearDuplicates, jaccard, near_duplicates, shingles_of
 
 WORDS = ["amber", "stone", "river", "cloud", "paper", "light", "north", "sand", "maple", "iron", "glass", "wolf"]
 

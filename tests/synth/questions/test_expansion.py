@@ -10,10 +10,11 @@ import pytest
 from synth.formulas.projections import solve, witness
 from synth.formulas.proofs import without
 from synth.formulas.triples import TARGET, depth, formula_digest, is_constant, members, validate
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.definitions import Definer
-from synth.questions.expansion import Grown, Growth, Structure, constant_edges, essence, grow, readings
+from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow, readings
 from synth.questions.paths import Retrieve, find_document
 from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing, word_question
@@ -22,18 +23,18 @@ from warehouse.records import Document, Fact
 ALL = list(Structure)
 
 
-def draw(graph: KnowledgeGraph, growth: Growth, count: int = 40, seed: int = 1) -> list[Grown]:
+def draw(graph: KnowledgeGraph, growth: GrowthSpec, count: int = 40, seed: int = 1) -> list[GrownQuestion]:
     return list(islice(grow(Definer(graph), growth, random.Random(seed), count), count))
 
 
-def beside_target(grown: Grown) -> list[str]:
+def beside_target(grown: GrownQuestion) -> list[str]:
     return [node for s, _, o in grown.formula if TARGET in (s, o) for node in (s, o) if is_constant(node)]
 
 
 @pytest.mark.parametrize("structure", ALL)
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_every_question_has_its_one_answer_whatever_grew_on_it(graph: KnowledgeGraph, structure: Structure, layers: int) -> None:
-    questions = draw(graph, Growth(structure, layers, intersections=0.6, unions=0.2))
+    questions = draw(graph, GrowthSpec(structure, layers, intersections=0.6, unions=0.2))
     assert len(questions) == 40
     for grown in questions:
         assert validate(essence(grown.formula)) == []
@@ -46,24 +47,24 @@ def test_every_question_has_its_one_answer_whatever_grew_on_it(graph: KnowledgeG
 
 def test_each_layer_takes_the_place_of_every_constant(graph: KnowledgeGraph) -> None:
     for layers in (1, 2, 3):
-        for grown in draw(graph, Growth(Structure.LAYERWISE, layers, intersections=0.6)):
+        for grown in draw(graph, GrowthSpec(Structure.LAYERWISE, layers, intersections=0.6)):
             assert depth(grown.formula) == layers
-            assert not constant_edges(grown.formula)
+            assert essence(grown.formula) == grown.formula
             assert bool(beside_target(grown)) == (layers == 1)
 
 
 @pytest.mark.parametrize("structure", [Structure.LAYERWISE, Structure.SEQUENTIAL])
 def test_without_any_constraint_there_are_more_answers(graph: KnowledgeGraph, structure: Structure) -> None:
-    for grown in draw(graph, Growth(structure, 3, intersections=0.6)):
+    for grown in draw(graph, GrowthSpec(structure, 3, intersections=0.6)):
         for number in range(len(grown.formula)):
             rest = without(grown.formula, number)
             assert not rest or solve(graph, rest) > {grown.answer}
-    unchecked = draw(graph, Growth(structure, 3, intersections=0.6, checked=False))
+    unchecked = draw(graph, GrowthSpec(structure, 3, intersections=0.6, checked=False))
     assert any(solve(graph, without(g.formula, n)) == {g.answer} for g in unchecked for n in range(len(g.formula)) if without(g.formula, n))
 
 
 def test_every_constraint_of_a_definition_is_needed_for_it(graph: KnowledgeGraph) -> None:
-    seeds = draw(graph, Growth(Structure.LAYERWISE, 1, intersections=1.0))
+    seeds = draw(graph, GrowthSpec(Structure.LAYERWISE, 1, intersections=1.0))
     pairs = [grown for grown in seeds if len(grown.formula) == 2]
     assert len(pairs) > 20
     for grown in pairs:
@@ -71,23 +72,23 @@ def test_every_constraint_of_a_definition_is_needed_for_it(graph: KnowledgeGraph
 
 
 def test_sequential_leaves_constants_beside_the_target_and_random_joins_constants(graph: KnowledgeGraph) -> None:
-    sequential = draw(graph, Growth(Structure.SEQUENTIAL, 3, intersections=1.0))
+    sequential = draw(graph, GrowthSpec(Structure.SEQUENTIAL, 3, intersections=1.0))
     assert sum(bool(beside_target(grown)) for grown in sequential) > 10
     assert all(depth(grown.formula) == 3 for grown in sequential)
-    assert not any(constant_edges(grown.formula) for grown in sequential)
-    scattered = draw(graph, Growth(Structure.RANDOM, 3, intersections=1.0))
-    assert sum(bool(constant_edges(grown.formula)) for grown in scattered) > 20
+    assert all(essence(grown.formula) == grown.formula for grown in sequential)
+    scattered = draw(graph, GrowthSpec(Structure.RANDOM, 3, intersections=1.0))
+    assert sum(essence(grown.formula) != grown.formula for grown in scattered) > 20
 
 
 def test_facts_that_no_document_states_and_entities_that_are_not_allowed_are_not_used(graph: KnowledgeGraph) -> None:
     allowed = set(random.Random(3).sample(list(graph.subjects), 250))
     definer = Definer(graph, allowed.__contains__)
-    for grown in islice(grow(definer, Growth(Structure.LAYERWISE, 2, 0.5), random.Random(1), 20), 20):
+    for grown in islice(grow(definer, GrowthSpec(Structure.LAYERWISE, 2, 0.5), random.Random(1), 20), 20):
         named = [text for s, _, o in grown.formula for node in (s, o) if is_constant(node) for text in members(node)]
         assert set(grown.values.values()) <= allowed
         assert all(name in allowed or not graph.about(name) for name in named)
     unstated = KnowledgeGraph([Fact("a", "r", "b"), Fact("a", "s", "c", ("d",))], [Document("d", "a", "a: s c.", "x")])
-    assert {triple[1] for grown in draw(unstated, Growth(Structure.LAYERWISE, 1)) for triple in grown.formula} == {"s"}
+    assert {triple[1] for grown in draw(unstated, GrowthSpec(Structure.LAYERWISE, 1)) for triple in grown.formula} == {"s"}
 
 
 def test_the_sub_question_of_a_union_has_exactly_the_union_as_its_answer() -> None:
@@ -102,14 +103,14 @@ def test_the_sub_question_of_a_union_has_exactly_the_union_as_its_answer() -> No
 
 def test_names_that_read_as_unions_stay_out_of_constants() -> None:
     graph = KnowledgeGraph([Fact("Dawn", "cast", "Ann | Bob", ("d",)), Fact("Dawn", "year", "1950", ("d",))])
-    drawn = draw(graph, Growth(Structure.LAYERWISE, 1))
+    drawn = draw(graph, GrowthSpec(Structure.LAYERWISE, 1))
     assert {grown.answer for grown in drawn} >= {"Dawn", "Ann | Bob"}
     assert not any("|" in node for grown in drawn for triple in grown.formula for node in triple)
 
 
 def test_readings_lead_from_the_constants_to_the_answer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     found = 0
-    for grown in draw(graph, Growth(Structure.LAYERWISE, 2, intersections=0.5)):
+    for grown in draw(graph, GrowthSpec(Structure.LAYERWISE, 2, intersections=0.5)):
         hops = readings(grown)
         known = {text for s, _, o in grown.formula for node in (s, o) if is_constant(node) for text in members(node)}
         for hop in hops:

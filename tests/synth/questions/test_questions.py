@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from synth.demonstrations.oracle import path_of
 from synth.formulas.projections import solve
 from synth.formulas.triples import validate
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
-from synth.questions.drops import Drop
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import Drop, build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
 from synth.questions.splits import split_of
 from synth.questions.walks import Shape
-from synth.trajectories.oracle import path_of
 from synth.worlds.schema import ASKED
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse.records import Document, Fact, Failure, Task

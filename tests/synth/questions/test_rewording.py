@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.rewording import Defect, RewordingConfig, check, hidden_of, reword, same_formula
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.rewording import RewordingConfig, RewordingDefect, check, hidden_of, reword, same_formula
 from synth.questions.wording import Phrasing
-from synth.teachers.teacher import Ending, Fault, Reply, Request, completion_id, failed
+from synth.teachers.teacher import Ending, Fault, Reply, completion_id, failed
 from warehouse.records import Completion, Document, Fact, Failure, Task
+from warehouse.requests import Request
 
 FORMULA = (("C@Amber Stone", "employer", "V@a"), ("V@a", "seat", "?"))
 TASK = Task("k", "search", "base of workplace of Amber Stone?", ("Green Lake",), FORMULA)
@@ -49,7 +50,7 @@ def says(wording: str | None, reading: str | None = READ) -> Scripted:
     return Scripted(lambda request: reading if "Relations:" in request.messages[-1].content else wording)
 
 
-def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue River",), words: bool = True) -> list[Defect]:
+def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue River",), words: bool = True) -> list[RewordingDefect]:
     return [finding.defect for finding in check(question, task, hidden, Phrasing() if words else None)]
 
 
@@ -58,24 +59,24 @@ def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue Riv
     [
         (GOOD, []),
         ("In which city lies the base of the WORKPLACE of amber stone?", []),
-        ("base of workplace of Amber Stone", [Defect.UNCHANGED]),
-        ("Where is the base of the workplace of Amber?", [Defect.CONSTANT_MISSING]),
-        ("Where is the base of the workplace of Amber Stone, in Green Lake?", [Defect.ANSWER_LEAKED]),
-        ("Where is the base of Blue River, the workplace of Amber Stone?", [Defect.WAY_LEAKED]),
-        ("Where was the base of the workplace of Amber Stone in 1999?", [Defect.NUMBER_ADDED]),
-        ("Where is the base of Amber Stone?", [Defect.RELATION_MISSING]),
-        ("Sure!\nWhere is the base of the workplace of Amber Stone?", [Defect.SEVERAL_LINES]),
-        ("", [Defect.CONSTANT_MISSING, Defect.RELATION_MISSING, Defect.RELATION_MISSING]),
+        ("base of workplace of Amber Stone", [RewordingDefect.UNCHANGED]),
+        ("Where is the base of the workplace of Amber?", [RewordingDefect.CONSTANT_MISSING]),
+        ("Where is the base of the workplace of Amber Stone, in Green Lake?", [RewordingDefect.ANSWER_LEAKED]),
+        ("Where is the base of Blue River, the workplace of Amber Stone?", [RewordingDefect.WAY_LEAKED]),
+        ("Where was the base of the workplace of Amber Stone in 1999?", [RewordingDefect.NUMBER_ADDED]),
+        ("Where is the base of Amber Stone?", [RewordingDefect.RELATION_MISSING]),
+        ("Sure!\nWhere is the base of the workplace of Amber Stone?", [RewordingDefect.SEVERAL_LINES]),
+        ("", [RewordingDefect.CONSTANT_MISSING, RewordingDefect.RELATION_MISSING, RewordingDefect.RELATION_MISSING]),
     ],
 )
-def test_what_a_rewording_must_say(question: str, expected: list[Defect]) -> None:
+def test_what_a_rewording_must_say(question: str, expected: list[RewordingDefect]) -> None:
     assert defects(question) == expected
 
 
 def test_a_relation_that_stands_twice_is_asked_for_twice() -> None:
     formula = (("C@Amber Stone", "friend", "V@a"), ("V@a", "friend", "?"))
     task = Task("k", "search", "friend of friend of Amber Stone?", ("Red Hill",), formula)
-    assert defects("Name a friend of Amber Stone.", task) == [Defect.RELATION_MISSING]
+    assert defects("Name a friend of Amber Stone.", task) == [RewordingDefect.RELATION_MISSING]
     assert defects("Name a friend of some friend of Amber Stone.", task) == []
 
 
@@ -84,18 +85,18 @@ def test_names_inside_names_leak_nothing() -> None:
     formula = (("C@Green Lake", "founder", "?"),)
     task = Task("k", "search", "creator of Green Lake?", ("Green",), formula)
     assert defects("Who is the creator of Green Lake?", task) == []
-    assert defects("Is Green the creator of Green Lake?", task) == [Defect.ANSWER_LEAKED]
+    assert defects("Is Green the creator of Green Lake?", task) == [RewordingDefect.ANSWER_LEAKED]
 
 
 def test_every_member_of_a_union_is_named() -> None:
     task = Task("k", "search", "base of Red Hill or Blue River?", ("Green Lake",), (("C@Blue River | Red Hill", "seat", "?"),))
     assert defects("What is the base of Red Hill, or else of Blue River?", task, ()) == []
-    assert defects("What is the base of Red Hill?", task, ()) == [Defect.CONSTANT_MISSING]
+    assert defects("What is the base of Red Hill?", task, ()) == [RewordingDefect.CONSTANT_MISSING]
 
 
 def test_accents_and_case_do_not_hide_a_leak() -> None:
     task = Task("k", "search", "seat of Blue River?", ("Málaga",), (("C@Blue River", "seat", "?"),))
-    assert defects("Is MALAGA the base of Blue River?", task, ()) == [Defect.ANSWER_LEAKED]
+    assert defects("Is MALAGA the base of Blue River?", task, ()) == [RewordingDefect.ANSWER_LEAKED]
 
 
 def test_formulas_are_the_same_whatever_their_names_order_and_direction() -> None:
@@ -128,9 +129,9 @@ def test_the_reader_sees_the_rewording_alone(graph: KnowledgeGraph) -> None:
 @pytest.mark.parametrize(
     ("reading", "kind"),
     [
-        ('[["C@Amber Stone", "school", "V@x"], ["V@x", "seat", "?"]]', Defect.READ_DIFFERENTLY),
-        ('[["C@Amber Stone", "employer", "?"]]', Defect.READ_DIFFERENTLY),
-        ('[["Amber Stone", "employer", "?"]]', Defect.UNREADABLE),
+        ('[["C@Amber Stone", "school", "V@x"], ["V@x", "seat", "?"]]', RewordingDefect.READ_DIFFERENTLY),
+        ('[["C@Amber Stone", "employer", "?"]]', RewordingDefect.READ_DIFFERENTLY),
+        ('[["Amber Stone", "employer", "?"]]', RewordingDefect.UNREADABLE),
         ("I cannot do that.", Fault.MALFORMED),
         (None, Fault.TIMEOUT),
     ],
@@ -151,7 +152,7 @@ def test_what_fails_is_kept_with_its_text(graph: KnowledgeGraph) -> None:
     made, failures = reword([TASK], says(leaked), RewordingConfig(), 0, graph)
     assert made == []
     item = {"task": "k", "text": leaked, "teacher": "scripted"}
-    assert failures == [Failure("rewording", Defect.ANSWER_LEAKED, "the answer 'Green Lake' is named", item)]
+    assert failures == [Failure("rewording", RewordingDefect.ANSWER_LEAKED, "the answer 'Green Lake' is named", item)]
     _, (silent,) = reword([TASK], says(None), RewordingConfig(), 0, graph)
     assert silent.kind == Fault.TIMEOUT
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from synth.knowledge.graph import KnowledgeGraph
-from synth.questions.building import QuestionConfig, build_questions
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.difficulty import PassRate, branching, difficulty_of, pass_rates
 from synth.questions.paths import Retrieve
 from synth.questions.splits import HELD_OUT, TRAIN, entities_of, pattern_of, split_tasks

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.opening import open_teacher
-from synth.teachers.teacher import user
+from synth.teachers.model_teacher import open_teacher
 from warehouse import Completion, Lake
+from warehouse.requests import user
 
 QUESTIONS = 60
 CONCURRENCY = 4

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.model_teacher import ModelTeacher
-from synth.teachers.opening import open_teacher
-from synth.teachers.teacher import Fault, Reply, Request, ask, user
+from synth.teachers.model_teacher import ModelTeacher, open_teacher
+from synth.teachers.teacher import Fault, Reply, ask
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake, RequestError
+from warehouse.requests import Request, user
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,11 @@ from rl.config import EngineConfig, PolicyConfig
 from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until
-from synth.teachers.opening import open_teacher
-from synth.teachers.teacher import Fault, Message, Reply, Teacher, user
+from synth.teachers.model_teacher import open_teacher
+from synth.teachers.teacher import Fault, Reply, Teacher
 from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake, RequestError
+from warehouse.requests import Message, user
 
 WORDS = ("Amber", "Stone", "Blue", "River")
 

@@ -6,8 +6,8 @@ import pytest
 
 from eval.state import REFERENCE
 from rl.environments.tool_world.environment import find_world
-from synth.tool_worlds.draft import Draft, Goal, Unfit
-from synth.tool_worlds.generate import GOALS, ToolWorldConfig, generate_tasks, replay
+from synth.worlds.tool_goals import Goal, TaskDraft, Unfit
+from synth.worlds.tool_tasks import GOALS, ToolWorldConfig, generate_tasks, replay
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
@@ -53,7 +53,7 @@ def test_no_two_are_the_same_and_seeds_repeat_them(tasks: list[Task]) -> None:
     assert {task.key for task in generate_tasks(30, seed=3, split="dev")}.isdisjoint(task.key for task in tasks)
 
 
-def never(draft: Draft) -> str:
+def never(draft: TaskDraft) -> str:
     raise Unfit
 
 

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import multi_token_words
-from synth.worlds.names import TWO_WORD_LIMIT, make_names, split_of_name
+from synth.worlds.names import NAME_WORDS, TWO_WORD_LIMIT, make_names, split_of_name
 from synth.worlds.schema import RELATIONS, TYPE_SHARES
-from synth.worlds.words import NAME_WORDS
 from synth.worlds.world import WorldConfig, generate_world, world_words
 
 

@@ -1,0 +1,115 @@
+"""Whether a passage states what a teacher says that it states, as far as that can be seen without another model, and what its names mean.
+
+A fact comes with a quotation. The quotation must stand in the passage word for word and name both ends of the fact; the subject may be the
+passage's own title instead, since texts rarely repeat it in every sentence. That the relation is the right one a quotation cannot
+show: for that a teacher is asked, and what it says is recorded as what it is.
+
+Which entity a mention means is decided by names. The first that holds:
+
+    it is the document's title, with or without its qualifier in brackets -> the title's entity
+    the whole name (case, accents and punctuation aside) is known         -> that entity
+    it is an alias                                                        -> the entity that the alias is of
+    its words are part of exactly one name that the document mentions     -> that entity ("Stone" -> "Amber Stone")
+    ... of several                                                        -> ambiguous, and nothing is guessed
+    otherwise                                                             -> an entity of its own, named as it was first written
+
+A qualifier in brackets is part of an entity's name: "Blue River (film)" and "Blue River" are two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+from synth.questions.text_comparison import mentions, plain, unqualified
+
+
+class StatedFact(BaseModel):
+    """A fact as a teacher states it, with the words of the passage that say so."""
+
+    subject: str
+    relation: str
+    object: str
+    quote: str
+
+
+class GroundingDefect(StrEnum):
+    """Why a statement is not grounded in its passage."""
+
+    EMPTY = "empty"
+    SELF = "self"
+    QUOTE_NOT_FOUND = "quote_not_found"
+    SUBJECT_NOT_NAMED = "subject_not_named"
+    OBJECT_NOT_NAMED = "object_not_named"
+
+
+def grounding_defect(statement: StatedFact, title: str, text: str) -> GroundingDefect | None:
+    """What the statement lacks in the passage `text` under `title`; None where it is grounded."""
+    if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
+        return GroundingDefect.EMPTY
+    if plain(statement.subject) == plain(statement.object):
+        return GroundingDefect.SELF
+    if not mentions(text, statement.quote):
+        return GroundingDefect.QUOTE_NOT_FOUND
+    if not mentions(statement.quote, statement.subject) and plain(statement.subject) not in (plain(title), plain(unqualified(title))):
+        return GroundingDefect.SUBJECT_NOT_NAMED
+    return None if mentions(statement.quote, statement.object) else GroundingDefect.OBJECT_NOT_NAMED
+
+
+def question_whether_stated(statement: StatedFact, text: str) -> str:
+    """What a second reader is asked; the answer is yes or no."""
+    claim = f"{statement.subject} — {statement.relation} — {statement.object}"
+    return f"Passage:\n{text}\n\nClaim: {claim}\nDoes the passage state the claim? Answer yes or no."
+
+
+class AmbiguousMention(Exception):
+    """A mention that may mean several entities."""
+
+
+class Linker:
+    """Links mentions to the entities that are known, and to names that the same document mentions in full."""
+
+    def __init__(self, entities: Iterable[str], aliases: Mapping[str, str]) -> None:
+        self._known: dict[str, str] = {}
+        for entity in entities:
+            self._known.setdefault(plain(entity), entity)
+        self._aliases = {plain(alias): entity for alias, entity in aliases.items()}
+        self._new: dict[str, str] = {}
+        self._titles: dict[str, str] = {}
+        self._mentioned: dict[str, dict[str, str]] = {}
+
+    def note(self, document: str, title: str, names: Iterable[str]) -> None:
+        """Take down what a document is called and which names it mentions; a shorter name may mean a longer one of them."""
+        self._titles[document] = title
+        mentioned = self._mentioned.setdefault(document, {})
+        for name in (title, *names):
+            mentioned.setdefault(plain(name), name)
+
+    def link(self, name: str, document: str) -> str:
+        """The entity that `name` means in a document.
+
+        Raises:
+            AmbiguousMention: where it may mean several.
+        """
+        title = self._titles.get(document, "")
+        if plain(name) == plain(unqualified(title)) and title:
+            return self._entity(title)
+        return self._stored(name) or self._longer(name, document) or self._entity(name)
+
+    def _stored(self, name: str) -> str | None:
+        return self._known.get(plain(name)) or self._aliases.get(plain(name))
+
+    def _entity(self, name: str) -> str:
+        return self._stored(name) or self._new.setdefault(plain(name), name)
+
+    def _longer(self, name: str, document: str) -> str | None:
+        """The entity of the only longest name of the document that `name` is a part of; None where there is none."""
+        key = f" {plain(name)} "
+        longer = [text for other, text in self._mentioned.get(document, {}).items() if key in f" {other} " and f" {other} " != key]
+        longest = [text for text in longer if not any(text != other and f" {plain(text)} " in f" {plain(other)} " for other in longer)]
+        entities = sorted({self._entity(text) for text in longest})
+        if len(entities) > 1:
+            raise AmbiguousMention(f"{name!r} may mean {' or '.join(map(repr, entities))}")
+        return entities[0] if entities else None

@@ -1,0 +1,1 @@
+"""Trajectories that synthesis makes or chooses: the oracle's, clean or corrupted on purpose, and the policy's own successes."""

@@ -1,0 +1,171 @@
+"""Demonstrations for the cold start: the oracle's trajectories, some of them corrupted on purpose, and the policy's own successes.
+
+Half-good demonstrations leave a policy's decisions open, when to go on and which relation to follow, so that reinforcement
+learning has something to choose from. A clean set gives a policy that is sure of everything and gains nothing. Later iterations start from
+rejection sampling: the policy's successes, one for a task, in the token ids that were sampled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from rl.retrieval.search import passage
+from synth.demonstrations.oracle import Show, paths_of, transcript, walk
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.paths import Hop, Retrieve, Route
+from warehouse.digests import digest, seed_from
+from warehouse.records import Example, Failure, Task, Trajectory
+from warehouse.settings import Section
+
+
+class Style(StrEnum):
+    """How a demonstration goes: to the answer, to an answer too early, or astray."""
+
+    CLEAN = "clean"
+    EARLY_STOP = "early_stop"
+    WRONG_TURN = "wrong_turn"
+
+
+class DemonstrationConfig(Section):
+    """How many of the demonstrations are corrupted, and how; the rest are clean."""
+
+    early_stop: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that a demonstration answers with what it found half-way; one of a single hop is clean instead."""
+    wrong_turn: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that it once follows another relation than the one asked for, and goes on from there to a wrong answer."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DemonstrationConfig:
+        if self.early_stop + self.wrong_turn > 1:
+            raise ValueError("early_stop and wrong_turn are probabilities of one draw: together at most 1")
+        return self
+
+
+def build_demonstrations(
+    graph: KnowledgeGraph,
+    tasks: Iterable[Task],
+    config: DemonstrationConfig,
+    seed: int,
+    retrieve: Retrieve | None = None,
+    show: Show = passage,
+    wheel_turn: int = 1,
+) -> tuple[list[Example], list[Failure]]:
+    """One demonstration a task, in the order of the tasks; the style of each stands in its id.
+
+    Args:
+        retrieve: first hit of the search that the agent will use; anchored hops need it.
+        show: how an observation shows a document; give what the environment does.
+    """
+    examples: list[Example] = []
+    failures: list[Failure] = []
+    for task in tasks:
+        example = _demonstrate(graph, task, config, seed, retrieve, show, wheel_turn)
+        if example is not None:
+            examples.append(example)
+        else:
+            failures.append(Failure("synth", "no_demonstration", "the graph does not carry the task's formula", task.key))
+    return examples, failures
+
+
+def _demonstrate(
+    graph: KnowledgeGraph, task: Task, config: DemonstrationConfig, seed: int, retrieve: Retrieve | None, show: Show, wheel_turn: int
+) -> Example | None:
+    paths = paths_of(graph, task)
+    if not paths:
+        return None
+    rng = random.Random(seed_from("demonstration", seed, task.key))
+    style, taken = corrupt(graph, paths[0], config, rng)
+    solution = walk(graph, paths if style is Style.CLEAN else [taken], retrieve)
+    if solution is None:
+        return None
+    segments = transcript(task.question, solution, show)
+    return Example(f"demonstration-{style}-{digest([task.key, segments])}", "trajectory", segments, (task.key,), wheel_turn)
+
+
+def corrupt(graph: KnowledgeGraph, path: Route, config: DemonstrationConfig, rng: random.Random) -> tuple[Style, Route]:
+    """The path that a demonstration takes instead of `path`, by one draw; `path` itself where it cannot be corrupted so."""
+    draw = rng.random()
+    if draw < config.early_stop and len(path) > 1:
+        return Style.EARLY_STOP, path[: rng.randrange(1, len(path))]
+    if config.early_stop <= draw < config.early_stop + config.wrong_turn:
+        wrong = _wrong_turn(graph, path, rng)
+        if wrong is not None:
+            return Style.WRONG_TURN, wrong
+    return Style.CLEAN, path
+
+
+def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random) -> Route | None:
+    """`path` with a wrong turn at one of its hops, as many hops long where the graph goes on; None where it cannot go wrong."""
+    for position in rng.sample(range(len(path)), len(path)):
+        hop = path[position]
+        turns = [fact for fact in graph.about(hop.entity) if fact.documents and fact.object not in (hop.value, path[-1].value)]
+        rng.shuffle(turns)
+        for turn in turns:
+            wrong = (*path[:position], Hop(hop.entity, turn.relation, turn.object, hop.anchors))
+            wrong = _go_on(graph, wrong, path[position + 1 :], rng)
+            if wrong[-1].value != path[-1].value:
+                return wrong
+    return None
+
+
+def _go_on(graph: KnowledgeGraph, path: Route, wanted: Route, rng: random.Random) -> Route:
+    """`path` led on by the relations of `wanted` where its entities have them, by others where not, as far as documents go."""
+    for hop in wanted:
+        entity = path[-1].value
+        facts = [fact for fact in graph.about(entity) if fact.documents]
+        if not facts or graph.titled(entity) is None:
+            break
+        fact = next((fact for fact in facts if fact.relation == hop.relation), None) or rng.choice(facts)
+        path = (*path, Hop(entity, fact.relation, fact.object))
+    return path
+
+
+def choose_successes(trajectories: Iterable[Trajectory], hops: Mapping[str, int], count: int, seed: int, wheel_turn: int) -> list[Example]:
+    """At most `count` examples, for each task its shortest success (the latest of several), deeper tasks first.
+
+    Args:
+        hops: depth of each task, by key.
+    """
+    best: dict[str, Trajectory] = {}
+    for trajectory in sorted(trajectories, key=lambda t: (len(t.turns), -(t.step or 0), t.id)):
+        best.setdefault(trajectory.task_key, trajectory)
+    chosen = list(best.values())
+    random.Random(seed).shuffle(chosen)
+    chosen.sort(key=lambda trajectory: -hops.get(trajectory.task_key, 0))
+    return [example_of(trajectory, wheel_turn) for trajectory in chosen[:count]]
+
+
+def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], list[Failure]]:
+    """Those of `trajectories` that show no images, and the others as failures: an example holds token ids alone."""
+    kept, left_out = list[Trajectory](), list[Failure]()
+    for trajectory in trajectories:
+        if trajectory.images:
+            left_out.append(
+                Failure("synth", "rejection_of_images", "its images would be lost: an example holds token ids alone", trajectory.id)
+            )
+        else:
+            kept.append(trajectory)
+    return kept, left_out
+
+
+def example_of(trajectory: Trajectory, wheel_turn: int) -> Example:
+    """A trajectory as an example: prompt and observations masked, every id as it was sampled or appended."""
+    ids, mask = list(trajectory.prompt_ids), [0] * len(trajectory.prompt_ids)
+    segments: list[tuple[str, bool]] = []
+    for turn in trajectory.turns:
+        ids += [*turn.action_ids, *turn.observation_ids]
+        mask += [1] * len(turn.action_ids) + [0] * len(turn.observation_ids)
+        segments += [(turn.action, True), (turn.observation, False)]
+    return Example(
+        digest(["trajectory", trajectory.id, wheel_turn]),
+        "trajectory",
+        tuple(segments),
+        (trajectory.id,),
+        wheel_turn,
+        tuple(ids),
+        tuple(mask),
+    )

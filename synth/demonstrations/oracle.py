@@ -1,0 +1,146 @@
+"""The graph's own agent: it needs no model, because the formula of a task and the graph give every step of a trajectory.
+
+For a task it says what to search for, which document answers, which relation to follow there and what the final answer is. It
+thinks after reading a document: the relation that mattered and what it gave ("employer Blue River"). Trajectories are written in the
+dialect of tags that policies from scratch learn: the text inside a tag begins with one space and ends without one, and text from documents
+and questions cannot become a tag, for what looks like one in it is taken apart by a space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from eval.answers import as_list
+from eval.outcome import asks_for_set
+from rl.retrieval.search import passage
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.paths import Hop, Retrieve, Route, find_document, stating_documents, trace
+from synth.questions.wording import spoken
+from warehouse.records import Document, Task
+
+_TAG = re.compile(r"<(?=/?(?:question|think|search|information|answer|code)>|\|(?:pad|end)\|>)")
+_ANY_TAG = re.compile(r"</?(?:question|think|search|information|answer|code)>|<\|(?:pad|end)\|>")
+
+
+def tagged(tag: str, text: str) -> str:
+    """`text` between the tags `tag`."""
+    return f"<{tag}> {disarm(text)}</{tag}>"
+
+
+def disarm(text: str) -> str:
+    """`text` without surrounding blanks and with no control token in it."""
+    return _TAG.sub("< ", text.strip())
+
+
+def untagged(text: str) -> str:
+    """`text` without the tags of the dialect and without the blanks around it."""
+    return _ANY_TAG.sub("", text).strip()
+
+
+def prompt(question: str) -> str:
+    """How a trajectory begins."""
+    return tagged("question", question)
+
+
+def action(tool: str, argument: str, think: str = "") -> str:
+    """One action of the policy: what it thinks, if anything, then one call."""
+    return (tagged("think", think) if think else "") + tagged(tool, argument)
+
+
+def observation(text: str) -> str:
+    """What a tool answered."""
+    return tagged("information", text)
+
+
+Show = Callable[[Document], str]
+"""How an observation shows a document."""
+
+Segments = tuple[tuple[str, bool], ...]
+"""Pieces of text, each with whether the policy wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OracleStep:
+    """One search: the thought before it (empty before the first), the query, and the document that comes back."""
+
+    think: str
+    query: str
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The steps to an answer, the thought after the last document, and the answer."""
+
+    steps: tuple[OracleStep, ...]
+    think: str
+    answer: str
+
+
+def path_of(graph: KnowledgeGraph, task: Task) -> Route | None:
+    """The path through the graph that a task asks for; None where its formula is of another kind, or its answer not proven."""
+    return trace(graph, task.formula, task.answers[0]) if task.formula and task.answers else None
+
+
+def paths_of(graph: KnowledgeGraph, task: Task) -> tuple[Route, ...]:
+    """The paths to all that a task asks for: one, or one to each answer of a set. None at all where `path_of` would miss one of them."""
+    wanted = [replace(task, answers=(answer,)) for answer in task.answers] if asks_for_set(task) else [task]
+    found = [path for path in (path_of(graph, each) for each in wanted) if path is not None]
+    return tuple(found) if len(found) == len(wanted) else ()
+
+
+def solution_of(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None = None) -> Solution | None:
+    """How the oracle solves `task`; None where the graph and its documents do not carry it."""
+    paths = paths_of(graph, task)
+    return walk(graph, paths, retrieve) if paths else None
+
+
+def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | None = None) -> Solution | None:
+    """The steps along `paths`, which are those of one formula, and the ends of all of them; None where a document is missing.
+
+    What several paths read at the same place is read once, and all that it gives is thought of together.
+    """
+    places: dict[tuple[int, Hop], list[Hop]] = {}
+    for path in paths:
+        for number, hop in enumerate(path):
+            given = places.setdefault((number, replace(hop, value="")), [])
+            if hop not in given:
+                given.append(hop)
+    steps: list[OracleStep] = []
+    think = ""
+    for hops in places.values():
+        documents = [read(graph, hop, retrieve) for hop in hops]
+        if documents[0] is None or any(document != documents[0] for document in documents):
+            return None
+        steps.append(OracleStep(think, hops[0].query, documents[0]))
+        think = thought(graph, *hops)
+    return Solution(tuple(steps), think, as_list(list(dict.fromkeys(path[-1].value for path in paths))))
+
+
+def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
+    """The document that a hop reads: what the search finds or, without a search, the first that states what is needed."""
+    if retrieve is not None or not hop.anchors:
+        return find_document(graph, hop, retrieve)
+    stating = sorted(stating_documents(graph, hop))
+    return graph.documents[stating[0]] if stating else None
+
+
+def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
+    """What the oracle thinks after the document of `hop`: the relation and what it gave, or the kind of thing it found.
+
+    `more` are hops that follow the same relation in the same document, to other values.
+    """
+    values = as_list([each.value for each in (hop, *more)])
+    return f"{spoken(hop.relation or graph.types.get(hop.entity, 'found'))} {values}"
+
+
+def transcript(question: str, solution: Solution, show: Show = passage) -> Segments:
+    """The whole trajectory as segments: the question and the observations are not the policy's."""
+    segments = [(prompt(question), False)]
+    for step in solution.steps:
+        segments.append((action("search", step.query, step.think), True))
+        segments.append((observation(show(step.document)), False))
+    segments.append((action("answer", solution.answer, solution.think), True))
+    return tuple(segments)

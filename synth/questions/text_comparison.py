@@ -1,0 +1,126 @@
+"""Comparisons of texts: whether one names something, and whether two are nearly the same.
+
+Mentions are whole words, whatever their case, punctuation and accents; one comparison serves every check of what a teacher wrote.
+Near-duplicates are found by MinHash signatures (Broder 1997) and decided by the exact Jaccard index of their shingles: a signature only
+estimates the index, so nothing is called a near-duplicate by it alone.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from datasketch import MinHash, MinHashLSH
+
+_WORD = re.compile(r"\w+")
+_QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def plain(text: str) -> str:
+    """The words of `text` in lower case without accents, joined by single spaces."""
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return " ".join(_WORD.findall("".join(letter for letter in decomposed if not unicodedata.combining(letter))))
+
+
+def unqualified(title: str) -> str:
+    """A title without the qualifier in brackets at its end: "Blue River (film)" becomes "Blue River"."""
+    return _QUALIFIER.sub("", title)
+
+
+def mentions(text: str, name: str) -> int:
+    """How often `name` stands in `text` as whole words; 0 for a name without a word."""
+    return _spaced(text).count(_within(name)) if plain(name) else 0
+
+
+def without(text: str, names: Iterable[str]) -> str:
+    """The plain words of `text` with every mention of `names` replaced by a bar, the longest names first."""
+    left = _spaced(text)
+    for name in sorted(filter(plain, names), key=lambda name: len(plain(name)), reverse=True):
+        left = left.replace(_within(name), " | ")
+    return left
+
+
+def _spaced(text: str) -> str:
+    """The plain words with two spaces around each, so that neighbouring mentions share none."""
+    return f"  {plain(text).replace(' ', '  ')}  "
+
+
+def _within(name: str) -> str:
+    return f" {plain(name).replace(' ', '  ')} "
+
+
+def numbers(text: str) -> set[str]:
+    """The numbers in `text`, without separators."""
+    return {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)}
+
+
+PERMUTATIONS = 128
+_LSH_MARGIN = 0.1
+"""How far below the threshold candidates are sought, for a signature's estimate is off by some hundredths."""
+_LSH_WEIGHTS = (0.05, 0.95)
+"""What a needless and a missed candidate weigh: a needless one costs an exact comparison, a missed one a contaminated example."""
+
+Shingles = frozenset[str]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, without case and punctuation."""
+    return _WORD.findall(text.casefold())
+
+
+def shingles_of(text: str, width: int = 3) -> Shingles:
+    """The runs of `width` words in a text; all of its words as one run where it has fewer."""
+    words = words_of(text)
+    return frozenset(" ".join(words[start : start + width]) for start in range(max(1, len(words) - width + 1)))
+
+
+def jaccard(one: Shingles, other: Shingles) -> float:
+    """|A ∩ B| / |A ∪ B|; 1 for two empty sets."""
+    return len(one & other) / len(one | other) if one or other else 1.0
+
+
+@dataclass(slots=True)
+class NearDuplicates:
+    """Texts by id, and for any text those of them whose Jaccard index with it is `threshold` or more."""
+
+    threshold: float = 0.8
+    width: int = 3
+    _shingles: dict[str, Shingles] = field(default_factory=dict)
+    _candidates: MinHashLSH = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._candidates = MinHashLSH(max(0.1, self.threshold - _LSH_MARGIN), PERMUTATIONS, _LSH_WEIGHTS)
+
+    def add(self, identity: str, text: str) -> None:
+        """Take in a text under an id that is not taken yet."""
+        shingles = shingles_of(text, self.width)
+        self._shingles[identity] = shingles
+        self._candidates.insert(identity, _signature(shingles))
+
+    def matches(self, text: str) -> list[tuple[str, float]]:
+        """Ids and Jaccard indices of the near-duplicates of `text`, the nearest first."""
+        if not self._shingles:
+            return []
+        shingles = shingles_of(text, self.width)
+        found = [(name, jaccard(shingles, self._shingles[name])) for name in self._candidates.query(_signature(shingles))]
+        return sorted(((name, index) for name, index in found if index >= self.threshold), key=lambda match: (-match[1], match[0]))
+
+
+def near_duplicates(texts: Iterable[tuple[str, str]], threshold: float = 0.8, width: int = 3) -> Iterator[tuple[str, str, float]]:
+    """For each (id, text) that nearly equals an earlier kept one: its id, the earlier one's, their Jaccard index."""
+    known = NearDuplicates(threshold, width)
+    for identity, text in texts:
+        nearest: Sequence[tuple[str, float]] = known.matches(text)[:1]
+        if nearest:
+            yield identity, *nearest[0]
+        else:
+            known.add(identity, text)
+
+
+def _signature(shingles: Shingles) -> MinHash:
+    signature = MinHash(num_perm=PERMUTATIONS, seed=1)
+    signature.update_batch([shingle.encode() for shingle in sorted(shingles)])
+    return signature

@@ -1,1 +1,0 @@
-"""Tasks in tool worlds: goals strung together, each with the calls that reach it."""

@@ -1,1 +1,0 @@
-"""Trajectories that synthesis makes or chooses: the oracle's, clean or spoilt on purpose, and the policy's own successes."""

@@ -1,0 +1,179 @@
+"""Facts read out of text: what is kept, what is dropped and why, and whom names mean; over a real HTTP server with given replies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from synth.corpora.config import ExtractionConfig
+from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, passages_of, relation_name
+from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker
+from synth.formulas.projections import solve
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.text_comparison import mentions, numbers, plain, unqualified
+from synth.teachers.config import TeacherConfig
+from synth.teachers.model_teacher import open_teacher
+from synth.teachers.teacher import Fault
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from warehouse.corpora.corpus import Corpus
+from warehouse.records import Document, Fact
+
+STONE = Document("d1", "Amber Stone", "Amber Stone works for Blue River. She studied at Red Hill.", "wiki")
+RIVER = Document("d2", "Blue River (company)", "Blue River is based in Green Lake. Stone works for Blue River.", "wiki")
+
+
+def statement(subject: str, relation: str, value: str, quote: str, subject_type: str = "", object_type: str = "") -> dict[str, str]:
+    return {
+        "subject": subject,
+        "relation": relation,
+        "object": value,
+        "quote": quote,
+        "subject_type": subject_type,
+        "object_type": object_type,
+    }
+
+
+WORKS = statement("Amber Stone", "works for", "Blue River", "Amber Stone works for Blue River", "person", "Company")
+STUDIED = statement("Amber Stone", "studied at", "Red Hill", "She studied at Red Hill", "person")
+BASED = statement("Blue River", "based in", "Green Lake", "Blue River is based in Green Lake")
+
+
+def extract(
+    by_document: dict[str, list[dict[str, str]] | str],
+    documents: Sequence[Document] = (STONE,),
+    verdict: str = "Yes",
+    script: Sequence[str] = (),
+    config: ExtractionConfig | None = None,
+    **known: Any,
+) -> Corpus:
+    """What comes of a teacher that states `by_document` (by the beginning of a passage) and says `verdict` in the second reading."""
+
+    def answer(body: dict[str, Any]) -> str:
+        asked = body["messages"][-1]["content"]
+        if body["messages"][0]["content"] != SYSTEM:
+            return verdict
+        stated = next((facts for start, facts in by_document.items() if f"Passage: {start}" in asked), [])
+        return stated if isinstance(stated, str) else json.dumps(stated)
+
+    with MisbehavingServer(list(script), answer) as server:
+        config_of_teacher = TeacherConfig(
+            kind="openai", model="m", base_url=server.url, first_pause_seconds=0.01, attempts=2, concurrency=1
+        )
+        with open_teacher(config_of_teacher) as teacher:
+            return extract_facts(documents, teacher, config or ExtractionConfig(), **known)
+
+
+def kinds(corpus: Corpus) -> list[str]:
+    return [failure.kind for failure in corpus.failures]
+
+
+def test_facts_come_with_their_documents_types_and_entities() -> None:
+    corpus = extract({"Amber": [WORKS, STUDIED], "Blue": [BASED]}, (STONE, RIVER))
+    assert corpus.failures == ()
+    assert corpus.facts == (
+        Fact("Amber Stone", "works_for", "Blue River", ("d1",), "wiki"),
+        Fact("Amber Stone", "studied_at", "Red Hill", ("d1",), "wiki"),
+        Fact("Blue River (company)", "based_in", "Green Lake", ("d2",), "wiki"),
+    )
+    assert corpus.types == {"Amber Stone": "person", "Blue River": "company"}
+    assert corpus.documents == (STONE, RIVER)
+
+
+def test_known_entities_and_aliases_join_what_documents_say() -> None:
+    aliases = {"Blue River": "Blue River (company)"}
+    stone = statement("Stone", "works for", "Blue River", "Stone works for Blue River")
+    corpus = extract({"Amber": [WORKS], "Blue": [BASED, stone]}, (STONE, RIVER), aliases={**aliases, "Stone": "Amber Stone"})
+    assert corpus.facts[0] == Fact("Amber Stone", "works_for", "Blue River (company)", ("d1", "d2"), "wiki")
+    graph = KnowledgeGraph.of(corpus)
+    assert solve(graph, (("C@Amber Stone", "works_for", "V@a"), ("V@a", "based_in", "?"))) == {"Green Lake"}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"quote": "Amber Stone founded Blue River"}, GroundingDefect.QUOTE_NOT_FOUND),
+        ({"subject": "Red Hill"}, GroundingDefect.SUBJECT_NOT_NAMED),
+        ({"object": "Green Lake"}, GroundingDefect.OBJECT_NOT_NAMED),
+        ({"object": "Amber  stone"}, GroundingDefect.SELF),
+        ({"relation": " "}, GroundingDefect.EMPTY),
+    ],
+)
+def test_what_the_passage_does_not_hold_is_dropped_with_its_statement(change: dict[str, str], kind: str) -> None:
+    corpus = extract({"Amber": [{**WORKS, **change}, STUDIED]})
+    assert [fact.relation for fact in corpus.facts] == ["studied_at"]
+    assert kinds(corpus) == [kind]
+    assert corpus.failures[0].item == {"document": "d1", "statement": {**WORKS, **change}}
+
+
+@pytest.mark.parametrize(("verdict", "kind"), [("No.", ExtractionDefect.NOT_STATED), ("Perhaps", ExtractionDefect.NO_VERDICT)])
+def test_a_second_reading_must_confirm(verdict: str, kind: str) -> None:
+    corpus = extract({"Amber": [WORKS]}, verdict=verdict)
+    assert (corpus.facts, kinds(corpus)) == ((), [kind])
+    assert len(extract({"Amber": [WORKS]}, verdict=verdict, config=ExtractionConfig(verify=False)).facts) == 1
+
+
+def test_relations_can_be_given() -> None:
+    corpus = extract({"Amber": [WORKS, STUDIED]}, config=ExtractionConfig(relations=("studied_at",)))
+    assert [fact.relation for fact in corpus.facts] == ["studied_at"]
+    assert kinds(corpus) == [ExtractionDefect.RELATION_NOT_WANTED]
+
+
+@pytest.mark.parametrize("reply", ["I found no facts.", '{"subject": "Amber Stone"}', '[{"subject": "Amber Stone"}]', "[{"])
+def test_a_reply_without_facts_to_read_is_a_failure_with_its_text(reply: str) -> None:
+    corpus = extract({"Amber": reply})
+    assert kinds(corpus) == [Fault.MALFORMED]
+    assert corpus.failures[0].item["text"] == reply
+
+
+def test_a_passage_that_fails_costs_no_other() -> None:
+    corpus = extract({"Amber": [WORKS], "Blue": [BASED]}, (STONE, RIVER), script=["500", "500"])
+    assert [fact.relation for fact in corpus.facts] == ["based_in"]
+    assert kinds(corpus) == [Fault.SERVER_ERROR]
+
+
+def test_the_same_fact_in_two_passages_is_one() -> None:
+    text = "Amber Stone works for Blue River. " * 3
+    corpus = extract({"Amber": [WORKS]}, (Document("d", "t", text, "s"),), config=ExtractionConfig(passage_characters=40))
+    assert corpus.facts == (Fact("Amber Stone", "works_for", "Blue River", ("d",), "s"),)
+
+
+def test_a_mention_that_may_mean_two_is_not_guessed() -> None:
+    linker = Linker((), {})
+    linker.note("d", "Family", ("Amber Stone", "Red Stone", "Green Lake"))
+    linker.note("other", "Family", ("Amber Stone",))
+    with pytest.raises(AmbiguousMention, match="'Amber Stone' or 'Red Stone'"):
+        linker.link("Stone", "d")
+    assert linker.link("STONE", "other") == "Amber Stone"
+    assert linker.link("Lake", "d") == "Green Lake"
+    assert linker.link("Stone", "third") == "Stone"
+    assert linker.link("Stone", "other") == "Amber Stone"
+
+
+def test_a_title_means_itself_in_its_own_document() -> None:
+    linker = Linker(["Heat (film)", "Heat"], {})
+    linker.note("film", "Heat (film)", ())
+    linker.note("physics", "Heat", ("Heat (film)",))
+    assert linker.link("heat", "film") == "Heat (film)"
+    assert linker.link("Heat", "physics") == "Heat"
+    assert linker.link("Heat (film)", "physics") == "Heat (film)"
+
+
+def test_passages_are_whole_sentences() -> None:
+    assert passages_of("One two. Three four! Five? A much longer sentence.", 20) == [
+        "One two. Three four!",
+        "Five?",
+        "A much longer sentence.",
+    ]
+    assert passages_of("  ", 20) == []
+
+
+def test_names_are_compared_by_their_words() -> None:
+    assert plain("  Málaga — «C.F.» ") == "malaga c f"
+    assert mentions("in Green Lake, green lake and Greenlake", "GREEN LAKE") == 2
+    assert mentions("anything", "—") == 0
+    assert numbers("1,000 in 1999 and 3.5") == {"1000", "1999", "35"}
+    assert unqualified("Blue River (film)") == "Blue River"
+    assert relation_name("Was directed_by") == "was_directed_by"

@@ -1,0 +1,258 @@
+"""Training text: the oracle's trajectories, demonstrations, plans, reasoning and decision records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from rl.policies.tokenization import encode_examples
+from rl.renderers.base import Cut
+from rl.renderers.tags import TagDialect
+from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
+from synth.demonstrations.oracle import path_of, solution_of, tagged, transcript, untagged
+from synth.fas.plans import Misalignment, misalignment
+from synth.fas.reasoning import FasConfig, build_fas, refine
+from synth.fas.slices import Plan, propose, remember, required_knowledge
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.has.records import HasConfig, build_has
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
+from synth.questions.paths import Retrieve
+from synth.worlds.schema import ASKED
+from warehouse.records import Document, Example, Image, Outcome, StopReason, Task, Trajectory, Turn
+
+
+@pytest.fixture(scope="module")
+def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> list[Task]:
+    config = QuestionConfig(counts={1: 30, 2: 40, 3: 40, 4: 40}, intersections=0.2, unions=0.1, identify=0.3)
+    return build_questions(graph, config, 1, retrieve)[0]
+
+
+def answer_in(example: Example) -> str:
+    """The answer that a trajectory ends with."""
+    found = re.findall(r"<answer> (.*)</answer>$", example.text)
+    assert len(found) == 1
+    return str(found[0])
+
+
+def test_the_oracle_reaches_every_answer_with_the_searches_counted(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    for task in tasks:
+        solution = solution_of(graph, task, retrieve)
+        assert solution is not None
+        assert solution.answer == task.answers[0]
+        assert len(solution.steps) == task.hops
+        assert solution.steps[0].think == ""
+        assert solution.think.endswith(solution.answer)
+        assert all(retrieve(step.query) == step.document for step in solution.steps)
+
+
+def test_a_transcript_in_the_dialect(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+    task = next(task for task in tasks if task.hops == 2 and task.provenance["shape"] == "chain")
+    first, second, last = task.provenance["path"]
+    relation, following = (triple[1] for triple in task.formula)
+    solution = solution_of(graph, task)
+    assert solution is not None
+    one, two = (step.document.text for step in solution.steps)
+    assert transcript(task.question, solution) == (
+        (f"<question> {ASKED[following]} of {ASKED[relation]} of {first}?</question>", False),
+        (f"<search> {first}</search>", True),
+        (f"<information> {one}</information>", False),
+        (f"<think> {relation} {second}</think><search> {second}</search>", True),
+        (f"<information> {two}</information>", False),
+        (f"<think> {following} {last}</think><answer> {last}</answer>", True),
+    )
+
+
+@pytest.mark.slow
+def test_demonstration_tokens_are_those_of_the_dialect(
+    graph: KnowledgeGraph, tasks: list[Task], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    (example,) = build_demonstrations(graph, tasks[:1], DemonstrationConfig(), 1)[0]
+    dialect = TagDialect(tokenizer)
+    solution = solution_of(graph, tasks[0])
+    assert solution is not None
+    (encoded,) = encode_examples([example], tokenizer)
+    prompt = dialect.prompt_ids(tasks[0].question)
+    assert encoded.token_ids[: len(prompt)] == prompt
+    assert not any(encoded.trained[: len(prompt)])
+    assert encoded.token_ids[-1] in dialect.stop_token_ids
+    assert dialect.observation_ids(solution.steps[0].document.text, Cut(200)) == tuple(
+        token for token, trained in list(zip(encoded.token_ids, encoded.trained, strict=True))[len(prompt) :] if not trained
+    )
+
+
+def test_clean_demonstrations_answer_right(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    examples, failures = build_demonstrations(graph, tasks, DemonstrationConfig(), 1, retrieve)
+    assert failures == []
+    assert [answer_in(example) for example in examples] == [task.answers[0] for task in tasks]
+    assert [example.sources for example in examples] == [(task.key,) for task in tasks]
+
+
+@pytest.mark.parametrize("style", ["early_stop", "wrong_turn"])
+def test_spoilt_demonstrations_answer_wrong(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], style: str) -> None:
+    examples, _ = build_demonstrations(graph, tasks, DemonstrationConfig(**{style: 1.0}), 1, retrieve)
+    spoilt = [(task, e) for task, e in zip(tasks, examples, strict=True) if e.id.startswith(f"demonstration-{style}-")]
+    assert len(spoilt) > 100
+    for task, example in spoilt:
+        assert answer_in(example) not in task.answers
+        assert answer_in(example) in untagged(example.segments[-2][0])
+        searches = sum("<search>" in text for text, _ in example.segments)
+        assert searches < task.hops if style == "early_stop" else 1 <= searches <= task.hops
+
+
+def test_styles_are_drawn_by_their_probabilities(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    deep = [task for task in tasks if task.hops > 1]
+    examples, _ = build_demonstrations(graph, deep, DemonstrationConfig(early_stop=0.5, wrong_turn=0.3), 1, retrieve)
+    early = sum("early_stop" in example.id for example in examples) / len(examples)
+    assert 0.35 < early < 0.65
+
+
+def test_a_task_of_another_world_gives_a_failure(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+    other = replace(tasks[0], answers=("Nobody",))
+    examples, failures = build_demonstrations(graph, [other], DemonstrationConfig(), 1)
+    assert examples == []
+    assert [failure.kind for failure in failures] == ["no_demonstration"]
+
+
+def test_plans_begin_with_a_search_that_finds_required_knowledge(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    config = FasConfig(plan_slices=60, plan_questions=3, reasoning={4: 1}, intersections=0.3)
+    examples, failures = build_fas(graph, config, 1, retrieve)
+    plans = [example for example in examples if example.kind == "fas_plan"]
+    assert len(plans) > 100
+    for plan in plans:
+        match = re.fullmatch(r"<question> .+</question><think> plan: (.+)</think><search> (.+)</search>", plan.text)
+        assert match
+        found = retrieve(match[2])
+        assert found is not None
+        assert found.id in plan.sources
+        assert all(trained for _, trained in plan.segments)
+    assert {failure.kind for failure in failures} <= {
+        "fas_plan_not_unique", "fas_plan_no_document", "fas_plan_other_knowledge", "not_unique", "not_found_by_search"
+    }  # fmt: skip
+
+
+def test_knowledge_alignment_rejects_what_cannot_work(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+    path = path_of(graph, next(task for task in tasks if task.hops == 3 and task.provenance["shape"] == "chain"))
+    assert path is not None
+    required, answer = required_knowledge(graph, path), path[-1].value
+    plan, found = propose(path), graph.titled(path[0].entity)
+    assert misalignment(plan, required, found, answer) is None
+    assert misalignment(plan, required, None, answer) is Misalignment.NO_DOCUMENT
+    assert misalignment(plan, required, Document("other", "", "", ""), answer) is Misalignment.OTHER_KNOWLEDGE
+    assert misalignment(Plan(("nothing",), plan.query), required, found, answer) is Misalignment.GAP
+    assert misalignment(Plan(plan.relations, answer), required, found, answer) is Misalignment.ANSWER_GIVEN
+    assert set(required) <= {known for hop in path for known in remember(graph, hop.entity)}
+
+
+def test_reasoning_is_full_chains_in_the_dialect(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    config = FasConfig(plan_slices=0, reasoning={2: 20, 3: 20}, lookup_share=0.5, order="short_first")
+    examples, failures = build_fas(graph, config, 1, retrieve)
+    assert failures == []
+    hops = [example.text.count("<search>") for example in examples]
+    assert hops == [1] * 40 + [2] * 20 + [3] * 20
+    assert all(trained for example in examples for _, trained in example.segments)
+    mixed, _ = build_fas(graph, config.model_copy(update={"order": "mixed"}), 1, retrieve)
+    assert sorted(example.id for example in mixed) == sorted(example.id for example in examples)
+    assert mixed != examples
+
+
+def test_the_second_pass_reads_only_the_documents_given(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+    task = next(task for task in tasks if task.hops == 2 and task.provenance["shape"] == "chain")
+    path = path_of(graph, task)
+    assert path is not None
+    assert path[-1].value == task.answers[0]
+    documents = [graph.titled(hop.entity) for hop in path]
+    given = [document for document in documents if document is not None]
+    refined = refine(graph, path, given)
+    assert refined is not None
+    assert refined.answer == path[-1].value
+    assert refine(graph, path, given[::-1]) is None
+
+
+def test_decision_records_show_options_choice_response_and_verdict(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    trajectories = list(_trajectories(graph, retrieve, tasks))
+    examples, failures = build_has(graph, trajectories, {task.key: task for task in tasks}, HasConfig(n_alternatives=3), 1, retrieve)
+    assert len(examples) == len(trajectories)
+    assert failures == []
+    for trajectory, example in zip(trajectories, examples, strict=True):
+        assert example.sources == (trajectory.id,)
+        verdict = "Correct" if trajectory.outcome is Outcome.SUCCESS else "Incorrect"
+        assert example.text.endswith(f"</answer> My decision is {verdict}")
+        steps = re.findall(
+            r"<think> options: 1\. (.+?) 2\. (.+?) 3\. (.+?) 4\. (.+?) I will choose option (\d)</think><\w+> (.+?)</", example.text
+        )
+        assert len(steps) == len(trajectory.turns)
+        for (*options, chosen, argument), turn in zip(steps, trajectory.turns, strict=True):
+            assert len(set(options)) == 4
+            assert options[int(chosen) - 1].endswith(f"{turn.tool} {turn.arguments}")
+            assert argument == turn.arguments
+            assert turn.observation in example.text
+
+
+def test_the_choice_stands_at_any_number(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    examples, _ = build_has(graph, _trajectories(graph, retrieve, tasks), {t.key: t for t in tasks}, HasConfig(), 1, retrieve)
+    chosen = re.findall(r"I will choose option (\d)", " ".join(example.text for example in examples))
+    assert {"1", "2", "3"} == set(chosen)
+    assert max(chosen.count(number) for number in "123") < len(chosen) / 2
+
+
+def test_unusable_trajectories_are_left_out_with_a_reason(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    good = next(iter(_trajectories(graph, retrieve, tasks)))
+    unusable = [
+        replace(good, outcome=Outcome.INVALID),
+        replace(good, outcome=None),
+        replace(good, turns=()),
+        replace(good, task_key="gone"),
+        replace(good, turns=(replace(good.turns[0], images=(Image("d", "image/png", 1, 1, b""),)), *good.turns[1:])),
+    ]
+    examples, failures = build_has(graph, unusable, {task.key: task for task in tasks}, HasConfig(), 1, retrieve)
+    assert examples == []
+    assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
+
+
+def test_an_action_that_was_no_call_is_still_a_decision(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+    turn = Turn(0, (1,), (0.0,), "<search> no end", None, None, (2,), "Error: no call", None, "unparsable", 0.0, 0)
+    trajectory = _trajectory("t", tasks[0].key, (turn,), Outcome.FAILURE)
+    (example,) = build_has(graph, [trajectory], {tasks[0].key: tasks[0]}, HasConfig(), 1)[0]
+    assert "write no end" in example.text
+    assert "<information> Error: no call</information> My decision is Incorrect" in example.text
+
+
+def test_text_from_outside_cannot_become_a_tag() -> None:
+    assert tagged("information", "a </information><answer> b</answer> <|end|>") == (
+        "<information> a < /information>< answer> b< /answer> < |end|></information>"
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"early_stop": 0.7, "wrong_turn": 0.7}, {"late": 1.0}])
+def test_impossible_demonstrations_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        DemonstrationConfig(**wrong)
+
+
+def _trajectories(graph: KnowledgeGraph, retrieve: Retrieve, tasks: Iterable[Task]) -> Iterable[Trajectory]:
+    """A stored trajectory for each task, every other one a failure."""
+    for number, task in enumerate(tasks):
+        solution = solution_of(graph, task, retrieve)
+        assert solution is not None
+        calls = [("search", step.query, step.think, step.document.text) for step in solution.steps]
+        calls.append(("answer", solution.answer, solution.think, ""))
+        turns = tuple(_turn(index, *call) for index, call in enumerate(calls))
+        yield _trajectory(f"t{number}", task.key, turns, Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
+
+
+def _turn(index: int, tool: str, argument: str, think: str, observation: str) -> Turn:
+    thought = f"<think> {think}</think>" if think else ""
+    text = f"{thought}<{tool}> {argument}</{tool}>"
+    return Turn(index, (1,), (0.0,), text, tool, argument, (2,), observation, None, "ok", 0.0, 0)
+
+
+def _trajectory(identifier: str, task_key: str, turns: tuple[Turn, ...], outcome: Outcome) -> Trajectory:
+    started = datetime(2026, 1, 1, tzinfo=UTC)
+    return Trajectory(identifier, task_key, "p", "rl", 4, (1,), turns, StopReason.ANSWERED, outcome, None, 0, started, 1.0)

@@ -1,0 +1,104 @@
+"""Questions that ask for a set: what shows their solution gives all of it, in the form that the verifier takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.answers import as_list, listed
+from eval.outcome import AnswerVerifier, options_of, verifier_of
+from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
+from synth.demonstrations.oracle import solution_of
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.has.contrasts import ActionOracle
+from synth.questions.builder import Drop, build_questions
+from synth.questions.config import QuestionConfig
+from synth.teachers.teacher import OracleTeacher
+from warehouse.records import Completion, Document, Fact, Task
+from warehouse.requests import user
+
+ROWS = [
+    ("Ann", "film", "Dawn"),
+    ("Ann", "film", "Dusk"),
+    ("Bob", "film", "Noon"),
+    ("Dawn", "year", "1950"),
+    ("Dusk", "year", "1951"),
+    ("Noon", "year", "1952"),
+    ("Noon", "star", "Cid; the Elder"),
+    ("Noon", "star", "Dee"),
+]
+
+
+@pytest.fixture(scope="module")
+def films() -> KnowledgeGraph:
+    """Ann was in two films; one of Noon's two stars has a name with a separator in it."""
+    facts = [Fact(subject, relation, value, (subject,)) for subject, relation, value in ROWS]
+    return KnowledgeGraph(facts, [Document(name, name, f"{name}.", "test") for name in ("Ann", "Bob", "Dawn", "Dusk", "Noon")])
+
+
+@pytest.fixture(scope="module")
+def tasks(films: KnowledgeGraph) -> dict[tuple[str, ...], Task]:
+    """Questions by their answers, the deepest of those with the same ones."""
+    config = QuestionConfig(counts={1: 20, 2: 20}, set_answers=True)
+    found, failures = build_questions(films, config, 1)
+    assert {failure.kind for failure in failures} == {Drop.SHORTFALL}
+    return {task.answers: task for task in found}
+
+
+def judged(task: Task, answer: str) -> bool:
+    verifier = verifier_of(task, "qa_em")
+    assert isinstance(verifier, AnswerVerifier)
+    return verifier.kind.judge(answer, task.answers, options_of(task, verifier.kind))[1]
+
+
+def test_the_oracle_reads_what_leads_to_each_of_the_answers_and_gives_all(
+    films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]
+) -> None:
+    solution = solution_of(films, tasks["1950", "1951"])
+    assert solution is not None
+    assert [(step.think, step.query) for step in solution.steps] == [("", "Ann"), ("film Dawn; Dusk", "Dawn"), ("year 1950", "Dusk")]
+    assert (solution.think, solution.answer) == ("year 1951", "1950; 1951")
+
+
+def test_what_one_document_gives_is_read_once(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
+    solution = solution_of(films, tasks["Cid; the Elder", "Dee"])
+    assert solution is not None
+    assert [step.query for step in solution.steps] == ["Bob", "Noon"]
+    assert (solution.think, solution.answer) == ("star Cid; the Elder| Dee", "Cid; the Elder| Dee")
+
+
+def test_every_clean_demonstration_answers_as_the_verifier_asks(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
+    asked = list(tasks.values())
+    examples, failures = build_demonstrations(films, asked, DemonstrationConfig(), 1)
+    assert failures == []
+    assert sum(task.provenance.get("set", False) for task in asked) >= 3
+    for task, example in zip(asked, examples, strict=True):
+        answer = example.text.rpartition("<answer> ")[2].removesuffix("</answer>")
+        assert judged(task, answer)
+        assert len(task.answers) == 1 or not judged(task, task.answers[0])
+
+
+def test_a_set_of_which_the_graph_lacks_an_answer_is_not_demonstrated(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
+    lacking = Task("t", "search", "Which years?", ("1950", "1960"), tasks["1950", "1951"].formula, provenance={"set": True})
+    assert solution_of(films, lacking) is None
+    _, failures = build_demonstrations(films, [lacking], DemonstrationConfig(), 1)
+    assert [failure.kind for failure in failures] == ["no_demonstration"]
+
+
+def test_the_oracle_as_a_teacher_gives_all_of_a_set_and_one_of_several_names(tasks: dict[tuple[str, ...], Task]) -> None:
+    names = Task("names", "search", "Which city?", ("New York", "NYC"))
+    asked = [tasks["1950", "1951"], tasks["Cid; the Elder", "Dee"], names]
+    replies = OracleTeacher.of([*asked, Task("none", "game", "Win.", ())]).complete([user(task.question) for task in (*asked, asked[0])])
+    texts = [reply.text for reply in replies if isinstance(reply, Completion)]
+    assert [judged(task, text) for task, text in zip((*asked, asked[0]), texts, strict=True)] == [True] * 4
+    assert texts[2] == "New York"
+
+
+def test_no_single_action_leads_on_to_a_set(films: KnowledgeGraph, tasks: dict[tuple[str, ...], Task]) -> None:
+    oracle = ActionOracle(films)
+    assert oracle.progress(tasks["1950", "1951"], ()) is None
+    assert oracle.progress(tasks["1952",], ()) is not None
+
+
+@pytest.mark.parametrize("items", [["a", "b"], ["a; b", "c"], ["a | b", "c"], ["one"]])
+def test_a_list_is_taken_apart_as_it_was_put_together(items: list[str]) -> None:
+    assert listed(as_list(items), items) == items
