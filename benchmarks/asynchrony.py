@@ -31,7 +31,7 @@ from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
 from flows.stages.reinforcement import reinforce
-from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from warehouse import Policy, Run, Trajectory
 

@@ -21,8 +21,8 @@ import numpy as np
 import psutil
 
 from rl.config import EnvironmentPoolConfig, RayConfig
-from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
-from rl.hosting.ray_runtime import RayRuntime
+from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
+from rl.env_pool.ray_runtime import RayRuntime
 from rl.renderers.base import Action
 from synth.worlds.tool_tasks import generate_tasks
 from warehouse.records import Task
@@ -34,7 +34,7 @@ KINDS = {
 }
 IN_FLIGHT = 128
 SAMPLE_SECONDS = 0.25
-Playing = tuple[EnvironmentClient, Task, Iterator[Action]]
+Playing = tuple[PooledEnvironment, Task, Iterator[Action]]
 
 
 def moves_of(task: Task) -> Iterator[Action]:
@@ -92,7 +92,7 @@ async def play(playing: Sequence[Playing], steps: int, in_flight: int) -> dict[s
     """Let each environment take `steps` steps, `in_flight` of them at once; steps a second and how long one takes."""
     places, seconds = asyncio.Semaphore(in_flight), list[float]()
 
-    async def one(client: EnvironmentClient, actions: Iterator[Action]) -> None:
+    async def one(client: PooledEnvironment, actions: Iterator[Action]) -> None:
         for _ in range(steps):
             async with places:
                 began = time.perf_counter()

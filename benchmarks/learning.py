@@ -35,7 +35,7 @@ from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.retrieval.search import SearchIndex
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from rl.training.curriculum import CurriculumConfig, sample_tasks
 from rl.training.filters import Collected

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Sequence
 
 from rl.config import Limits
-from rl.engine import Generation, Sampling
+from rl.engines.base import Generation, Generator, Sampling
 from rl.renderers.base import Dialect
-from rl.rollouts.agent_loop import AgentLoop, Generator, RolloutRequest, Surroundings
+from rl.rollouts.agent_loop import AgentLoop
+from rl.rollouts.base import EnvironmentHandle, RolloutRequest
 from warehouse import Trajectory
 
 
@@ -23,7 +24,7 @@ class Lockstep:
         self._barrier = _Barrier()
         self._loop = AgentLoop(_Held(engine, self._barrier), dialect, limits)
 
-    async def run(self, request: RolloutRequest, environment: Surroundings) -> Trajectory:
+    async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
         """Run one trajectory to its end, in step with the others."""
         self._barrier.enter()
         try:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from itertools import count
 
 from rl.config import EnvironmentKindConfig, RolloutConfig
-from rl.environment import Observation, Resources, Step
-from rl.environments.search import SearchEnvironment, create
+from rl.envs.base import Observation, Resources, Step
+from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
 from warehouse import Task
 from warehouse.digests import seed_from

@@ -98,7 +98,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def judge_of(rollouts: Rollouts, horizon: int) -> Judge:
     """The policy's greedy tries within a horizon."""
-    from rl.rollouts.rollout import RolloutRequest
+    from rl.rollouts.base import RolloutRequest
 
     def judge(tasks: Sequence[Task]) -> list[Outcome]:
         requests = [

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from rl.config import PolicyConfig, RolloutConfig
-from rl.engines.sending import WeightSender
+from rl.engines.weight_sender import WeightSender
 from rl.policies.policy import as_saved, create_policy, load_policy, save_policy
 from rl.rollouts.rollout import Rollouts
 
@@ -39,7 +39,7 @@ def measure(name: str, transfer: str, folder: Path) -> dict[str, Any]:
     if transfer != "gloo":
         model.cuda()
     with Rollouts.start(config, policy) as rollouts:
-        sender = WeightSender(rollouts.hand_over)
+        sender = WeightSender(rollouts.weight_sync)
         times: dict[str, list[float]] = {"write": [], "files": [], "transfer": []}
         for version in range(1, 2 * (ROUNDS + 1), 2):
             with torch.no_grad():

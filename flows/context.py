@@ -24,7 +24,7 @@ from warehouse.storage import LOCAL
 if TYPE_CHECKING:
     from flows.stage_run import StageRun
     from rl.config import RolloutConfig
-    from rl.engines.figures import PoolFigures
+    from rl.engines.base import PoolFigures
     from rl.rollouts.rollout import Rollouts
 
 
@@ -54,7 +54,9 @@ class RunContext:
             return now
         engines, before = rollouts.figures(), self._last_figures
         self._last_figures = engines
-        return replace(now, engines=engines, tokens_per_second=engines.tokens_per_second(before), hosting=rollouts.hosting())
+        return replace(
+            now, engines=engines, tokens_per_second=engines.tokens_per_second(before), environment_figures=rollouts.environment_figures()
+        )
 
     def rollouts(self, policy_path: Path) -> Rollouts:
         """The engines and environments, with the policy in `policy_path` loaded."""

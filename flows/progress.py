@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl.engines.figures import PoolFigures
-from rl.hosting.figures import HostingFigures
+from rl.engines.base import PoolFigures
+from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
 
 EVERY_SECONDS = 1.0
 STALE_SECONDS = 15.0
@@ -49,7 +49,7 @@ class Progress:
     stage: StageProgress | None = None
     engines: PoolFigures | None = None
     tokens_per_second: float = 0.0
-    hosting: HostingFigures | None = None
+    environment_figures: EnvironmentPoolFigures | None = None
 
     def is_stale(self, now: float) -> bool:
         """Whether its writer must have been killed, or hangs."""

@@ -23,10 +23,10 @@ from flows.data.imports import FORMATS, import_file
 from flows.suites.config import SuiteConfig
 from flows.suites.tasks import check_environments
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig, RolloutConfig
-from rl.environment import ENVIRONMENTS
-from rl.environments.tool_world.environment import WORLDS
-from rl.hosting.environment_worker import EnvironmentWorker
-from rl.rollouts.loops import LOOPS, AgentLoops
+from rl.env_pool.worker import EnvironmentWorker
+from rl.envs.base import ENVIRONMENTS
+from rl.envs.tool_world.environment import WORLDS
+from rl.rollouts.rollout import LOOPS, AgentLoops
 from synth.worlds.tool_tasks import generate_tasks
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Lake, Task
@@ -266,7 +266,7 @@ def test_the_loaders_that_records_reach_are_these() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
-        "rl/hosting/environment_pool.py", "rl/environments/tool_world/environment.py", "rl/rollouts/loops.py", "flows/suites/tasks.py"
+        "rl/env_pool/pool.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py"
     }  # fmt: skip
     assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {
         "rollout.environments.kinds.tool_world.options.worlds", "rollout.loops", "rollout.environments.kinds"

@@ -19,7 +19,7 @@ from prefect.tasks import exponential_backoff
 
 from flows.operations.config import AttemptConfig
 from flows.runtime import exit_after
-from rl.engine import EngineFault
+from rl.engines.base import EngineFault
 
 log = logging.getLogger("flywheel")
 

@@ -27,11 +27,11 @@ from flows.report.panels import (
 )
 from flows.report.panels import label as safe
 from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
+from flows.variants import HORIZONS, Variant
 
 _STAGE_COLOURS = {"init": "#8b9099", "cpt": "#4c82d9", "sft": "#d9772e", "rl": "#2b9a78"}
 _VARIANT_NAMES = {"scaling": "ScalingInter", "fixed_first": "fixed at the first horizon", "fixed_last": "fixed at the last horizon"}
 _SOLVED = (("always", "#2b9a78"), ("sometimes", "#d9a52e"), ("never", "#8b9099"))
-from flows.variants import HORIZONS, Variant
 
 
 def iteration_plots(data: ReportData) -> Plots:

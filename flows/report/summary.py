@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from eval.statistics import PairedTest
 from eval.trials import LARGEST_INVALID_SHARE
-from flows.report.data import COMPARED, Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
+from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
 from flows.results import Solved, paired, probability
+from flows.variants import Variant
 from rl.training.config import MetricLimit
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "cold start", "rl": "reinforcement learning"}
@@ -53,7 +54,7 @@ class Summary:
 
 def wheel_evaluations(data: ReportData) -> tuple[Evaluation, ...]:
     """The evaluations of the wheel's own policies: one policy a stage and turn, the promoted one where there are several."""
-    compared = {run.policy for run in data.runs if run.variant in COMPARED}
+    compared = {run.policy for run in data.runs if run.variant in list(Variant)}
     promoted = {policy.id for policy in data.lineage.policies if policy.promoted}
     own = [evaluation for evaluation in data.evaluations if evaluation.policy not in compared]
     chosen: dict[tuple[int, str], str] = {}
@@ -168,7 +169,7 @@ def monitored_metrics(data: ReportData) -> tuple[MonitoredMetric, ...]:
     return tuple(
         _metric(run, limit, curves[run.id, limit.sign], data.alerts)
         for run in data.runs
-        if run.stage == "rl" and run.variant not in COMPARED
+        if run.stage == "rl" and run.variant not in list(Variant)
         for limit in run.limits
         if (run.id, limit.sign) in curves
     )

@@ -29,8 +29,8 @@ from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
-    from rl.engines.transfer import Begun, HandOver, Shapes
-    from rl.rollouts.agent_loop import RolloutRequest
+    from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle
+    from rl.rollouts.base import RolloutRequest
 
 log = logging.getLogger("flywheel")
 
@@ -93,13 +93,13 @@ def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], 
     return SyncRolloutSource(run, curriculum, buffer, ahead=run.config.mode == "one_step_off")
 
 
-def weight_sync(context: RunContext, before_update: Callable[[], None]) -> HandOver | None:
+def weight_sync(context: RunContext, before_update: Callable[[], None]) -> WeightSyncHandle | None:
     """What the learner sends its weights by; None where the engines load them from their folder alone."""
     if context.config.rollout.engine.transfer == "files":
         return None
-    engines = context.running.hand_over
+    engines = context.running.weight_sync
 
-    def begin(shapes: Shapes, path: Path, version: int) -> Begun:
+    def begin(shapes: Shapes, path: Path, version: int) -> PendingTransfer:
         before_update()
         return engines.begin(shapes, path, version)
 

@@ -18,9 +18,10 @@ from flows.context import RunContext
 from flows.plan import suite_label
 from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
-from rl.engines.figures import PoolFigures
+from rl.engines.base import PoolFigures
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.rollout import RolloutRequest, Rollouts
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from warehouse import Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -70,7 +71,7 @@ def roll_out(context: RunContext, rollouts: Rollouts, requests: Sequence[Rollout
             run.advance(done, len(requests))
             if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
                 rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, context.config.evaluation.verifier)
-                context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.take_losses()])
+                context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.drain_retries()])
                 run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
                 waiting, committed = [], time.monotonic()
     finally:

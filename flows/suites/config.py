@@ -15,7 +15,7 @@ from eval.outcome import VERIFIERS
 from eval.suite_figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, describe, read_table
 from rl.config import EnvironmentKindConfig
-from rl.rollouts.choices import RolloutChoice
+from rl.rollouts.base import RolloutChoice
 from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError

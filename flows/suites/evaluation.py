@@ -47,7 +47,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 def run_suite(shop: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
-    from rl.rollouts.rollout import RolloutRequest  # Ray and transformers: not before engines are wanted
+    from rl.rollouts.base import RolloutRequest  # Ray and transformers: not before engines are wanted
 
     _keep_tasks(shop.lake, suite, drawn)
     requests = [

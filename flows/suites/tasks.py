@@ -11,7 +11,7 @@ from eval.suite_tasks import enter
 from flows.config import FlywheelConfig
 from flows.stages.synthesis.context import HELD_OUT_SHARE
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own
-from rl.environment import ENVIRONMENTS
+from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import build_questions

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from eval.trials import LARGEST_INVALID_SHARE
 from flows.top.state import Figure, Remaining, StageState, State
-from rl.engines.figures import PoolFigures
-from rl.hosting.figures import FaultFigures, HostingFigures
+from rl.engines.base import PoolFigures
+from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
 
 SHOWN = (
     "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",
@@ -41,8 +41,8 @@ def frame(state: State) -> RenderableType:
     working = state.progress if state.at_work is not None else None
     if working is not None and working.engines is not None:
         parts += [Text(), _engines(working.engines, working.tokens_per_second)]
-    if working is not None and working.hosting is not None:
-        parts += [Text(), _hosting(working.hosting)]
+    if working is not None and working.environment_figures is not None:
+        parts += [Text(), _hosting(working.environment_figures)]
     parts += [Text(), _invalid(state), *(Text(f"! {warning}", style="yellow") for warning in state.warnings)]
     return Panel(Group(*parts), title=Text(f"flywheel  {state.home}"), title_align="left", border_style="dim")
 
@@ -135,15 +135,15 @@ def _engines(pool: PoolFigures, tokens_per_second: float) -> Table:
     return table
 
 
-def _hosting(hosting: HostingFigures) -> Table:
+def _hosting(environment_figures: EnvironmentPoolFigures) -> Table:
     table = _table(("environment or tool", "workers", "trajectories", "replaced", "faults"))
-    faults = {(figures.kind, figures.name): figures for figures in hosting.faults}
-    for environment in hosting.environments:
+    faults = {(figures.kind, figures.name): figures for figures in environment_figures.faults}
+    for environment in environment_figures.environments:
         numbers = (environment.workers, environment.trajectories, environment.replaced)
         table.add_row(environment.name, *(f"{number:,}" for number in numbers), _faults(faults.get(("environment", environment.name))))
-    for figures in sorted((f for f in hosting.faults if f.kind == "tool"), key=lambda figures: figures.name):
+    for figures in sorted((f for f in environment_figures.faults if f.kind == "tool"), key=lambda figures: figures.name):
         table.add_row(f"  {figures.name}", "", "", "", _faults(figures))
-    table.caption = f"{hosting.waiting:,} trajectories have not ended"
+    table.caption = f"{environment_figures.waiting:,} trajectories have not ended"
     return table
 
 

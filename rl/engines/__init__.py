@@ -1,1 +1,1 @@
-"""Engines: vLLM in Ray actors, several behind one face."""
+"""Inference engines: vLLM in Ray actors, several in a pool, and how weights reach them."""

@@ -1,8 +1,8 @@
-"""Engines on Ray behind one face.
+"""A pool of engines on Ray that is one engine to its callers.
 
 A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
 join and leave while requests run. One that dies is replaced by one with the newest weights, and the requests that waited for it are
-issued again: their token ids are all that another engine needs, and what the dead one had sampled and not returned nobody has seen.
+issued again: their token ids are all that another engine needs, and what the dead one had sampled was not returned.
 
 Some engines may hold an older policy, for requests that ask for one; they take new weights when they have fallen so far behind.
 """
@@ -15,30 +15,29 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rl.config import EngineConfig
 from rl.content import PlacedImage
-from rl.engine import EngineDead, EngineFault, Generation, Sampling
-from rl.engines.figures import PoolFigures
+from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling
 from rl.engines.replica import Replica, create_replica
-from rl.engines.transfer import Begun, Receivers, Shapes, check_fit, shapes_in
+from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
 from warehouse.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
 
 class EnginePool:
-    """An `Engine` made of engines. Everything runs in one event loop, that of `start`."""
+    """A `Generator` made of engines. Everything runs in one event loop, that of `start`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
         self._weights = (policy_path, version)
         self._replicas: list[Replica] = []
-        self._gone: list[Replica] = []
-        self._sticky: dict[tuple[str, bool], Replica] = {}
+        self._removed: list[Replica] = []
+        self._pinned: dict[tuple[str, bool], Replica] = {}
         self._names = itertools.count()
-        self._quiet: Literal["pause", "sleep"] | None = None
+        self._asleep = False
         self._update = asyncio.Lock()
         self._started = time.monotonic()
         self._retaken = self._replacements = self._updates = self._transfers = 0
@@ -83,7 +82,7 @@ class EnginePool:
     def release(self, request_id: str) -> None:
         """Forget where a trajectory was: it is over."""
         for older in (False, True):
-            replica = self._sticky.pop((request_id, older), None)
+            replica = self._pinned.pop((request_id, older), None)
             if replica is not None:
                 replica.trajectories.discard(request_id)
 
@@ -113,7 +112,7 @@ class EnginePool:
             raise RequestError(f"there is no engine {name!r}; there are {', '.join(self.engines)}.")
         if len(self.engines) == 1:
             raise RequestError(f"engine {name!r} is the last one: add another before it leaves.")
-        self._unstick(replica)
+        self._unpin(replica)
         replica.leaving = True
         if drain:
             await replica.idle.wait()
@@ -126,13 +125,13 @@ class EnginePool:
         return tuple(replica.name for replica in self._replicas if not replica.leaving and not replica.older)
 
     def figures(self) -> PoolFigures:
-        """What the pool has done and is doing."""
-        everyone = [*self._replicas, *self._gone]
+        """Requests, tokens and states of its engines."""
+        replicas = [*self._replicas, *self._removed]
         return PoolFigures(
             seconds=time.monotonic() - self._started,
             engines=tuple(replica.figures() for replica in self._replicas),
-            requests=sum(replica.requests for replica in everyone),
-            tokens=sum(replica.tokens for replica in everyone),
+            requests=sum(replica.requests for replica in replicas),
+            tokens=sum(replica.tokens for replica in replicas),
             retaken=self._retaken,
             replacements=self._replacements,
             updates=self._updates,
@@ -157,9 +156,9 @@ class EnginePool:
             sent = receivers.replicas if receivers is not None and receivers.done and receivers.weights == self._weights else ()
             broken = receivers.replicas if receivers is not None and not receivers.done else ()
             behind = [replica for replica in self._serving if replica not in sent and (not replica.older or self._is_due(replica, version))]
-            await asyncio.gather(*(self._tell(replica, self._load(replica, replica in broken)) for replica in behind))
+            await asyncio.gather(*(self._command(replica, self._load(replica, replica in broken)) for replica in behind))
 
-    async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> Begun:
+    async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> PendingTransfer:
         """Hold the engines that serve the newest policy for weights that the learner sends; `load_weights` of their folder is to follow.
 
         Raises:
@@ -168,40 +167,34 @@ class EnginePool:
         check_fit(shapes, Path(self._weights[0]))
         async with self._update:
             newest = [replica for replica in self._serving if not replica.older]
-            await asyncio.gather(*(self._tell(replica, replica.call("hold")) for replica in newest))
+            await asyncio.gather(*(self._command(replica, replica.call("hold")) for replica in newest))
             held = [replica for replica in newest if replica in self._replicas]
             config = self._config
             self._receivers = Receivers((path, version), held, config.tensor_parallel, config.transfer_timeout_seconds)
         names = tuple(replica.name for replica in held)
-        return Begun(config.transfer, config.transfer_timeout_seconds, names, len(held) * config.tensor_parallel)
+        return PendingTransfer(config.transfer, config.transfer_timeout_seconds, names, len(held) * config.tensor_parallel)
 
-    async def step_transfer(self, step: str, told: Mapping[str, Any]) -> None:
+    async def step_transfer(self, step: str, info: Mapping[str, Any]) -> None:
         """Have the held engines make a step of vLLM's weight transfer; after the last they go on. Raises as `Receivers.step` does."""
         if self._receivers is None:
             raise EngineFault("the engines are at no transfer")
-        await self._receivers.step(step, told)
+        await self._receivers.step(step, info)
         self._transfers += self._receivers.done
 
-    async def pause(self) -> None:
-        """Pause all engines."""
-        await self._all("pause", quiet="pause")
-
-    async def resume(self) -> None:
-        """Resume all engines."""
-        await self._all("resume", quiet=None)
-
     async def sleep(self) -> None:
-        """Pause all engines, and let them give back their memory as far as they can."""
-        await self._all("sleep", quiet="sleep")
+        """Stop sampling until `wake`, and free the engines' memory where `sleep_mode` is on; requests under way wait with their tokens."""
+        self._asleep = True
+        await self._call_all("sleep")
 
     async def wake(self) -> None:
         """Wake all engines."""
-        await self._all("wake", quiet=None)
+        self._asleep = False
+        await self._call_all("wake")
 
     async def shutdown(self) -> None:
         """End all engines; requests under way raise `EngineFault`, for none of them is replaced."""
         replicas, self._replicas = self._replicas, []
-        self._sticky.clear()
+        self._pinned.clear()
         await asyncio.gather(*(replica.close() for replica in replicas))
 
     @property
@@ -221,7 +214,7 @@ class EnginePool:
 
     def _route(self, request_id: str, older: bool) -> Replica:
         """The engine of a trajectory's requests of that kind; where none of an older policy is left, one of the newest."""
-        replica = self._sticky.get((request_id, older))
+        replica = self._pinned.get((request_id, older))
         if replica is None:
             staying = [replica for replica in self._replicas if not replica.leaving]
             candidates = [replica for replica in staying if replica.older == older] or [
@@ -230,27 +223,27 @@ class EnginePool:
             if not candidates:
                 raise EngineFault(f"no engine is left: {self._replacements} of {self._config.max_replacements} replacements are used up")
             replica = min(candidates, key=lambda candidate: candidate.load)
-            self._sticky[request_id, older] = replica
+            self._pinned[request_id, older] = replica
             replica.trajectories.add(request_id)
         return replica
 
     def _launch(self, older: bool = False) -> Replica:
         replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights, older)
         replica.ready = asyncio.ensure_future(self._bring_up(replica))
-        # Nobody may be waiting for it; whoever routes to it finds the exception.
+        # It may fail before anything waits for it; requests routed to it get the exception.
         replica.ready.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._replicas.append(replica)
         return replica
 
     async def _bring_up(self, replica: Replica) -> None:
-        """Start an engine, and let it catch up with what the pool was told meanwhile."""
+        """Start an engine, and let it catch up with the pool's weights and sleep."""
         try:
             async with asyncio.timeout(self._config.start_timeout_seconds):
                 await replica.call("start")
                 while replica.weights != self._weights and not replica.older:
                     await replica.load_weights(self._weights)
-                if self._quiet is not None:
-                    await replica.call(self._quiet)
+                if self._asleep:
+                    await replica.call("sleep")
         except TimeoutError as error:
             seconds = self._config.start_timeout_seconds
             raise EngineDead(f"an engine did not start within {seconds:g} seconds; has Ray the CPUs and GPUs that it asks for?") from error
@@ -261,7 +254,7 @@ class EnginePool:
         """Take a dead engine out, and start another in its place while replacements last; one that was leaving needs none."""
         if dead not in self._replicas:
             return
-        self._unstick(dead)
+        self._unpin(dead)
         self._forget(dead)
         dead.kill()
         if not dead.leaving and self._replacements < self._config.max_replacements:
@@ -272,20 +265,19 @@ class EnginePool:
     def _forget(self, replica: Replica) -> None:
         if replica in self._replicas:
             self._replicas.remove(replica)
-            self._gone.append(replica)
+            self._removed.append(replica)
 
-    def _unstick(self, replica: Replica) -> None:
+    def _unpin(self, replica: Replica) -> None:
         for trajectory in replica.trajectories:
-            self._sticky.pop((trajectory, replica.older), None)
+            self._pinned.pop((trajectory, replica.older), None)
         replica.trajectories.clear()
 
-    async def _tell(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:
-        """Have a serving engine do something; where it is dead it is replaced, by one that does it as it starts."""
+    async def _command(self, replica: Replica, work: Coroutine[Any, Any, Any]) -> None:
+        """Await work of a serving engine; where the engine is dead it is replaced, by one that catches up as it starts."""
         try:
             await work
         except EngineDead:
             self._replace(replica)
 
-    async def _all(self, method: str, quiet: Literal["pause", "sleep"] | None) -> None:
-        self._quiet = quiet
-        await asyncio.gather(*(self._tell(replica, replica.call(method)) for replica in self._serving))
+    async def _call_all(self, method: str) -> None:
+        await asyncio.gather(*(self._command(replica, replica.call(method)) for replica in self._serving))

@@ -1,4 +1,4 @@
-"""One engine of a pool: its actor on Ray, where Ray puts it, and what it has been asked.
+"""One engine of a pool: its actor on Ray, its placement, and the requests it has had.
 
 An engine with several workers gets a placement group, so that Ray sets aside all that they need at once or nothing: otherwise two
 engines that start together could each hold half of what either needs.
@@ -20,10 +20,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rl.config import EngineConfig
 from rl.content import PlacedImage
-from rl.engine import EngineDead, EngineFault, Generation, Sampling
-from rl.engines.figures import EngineFigures, EngineState
+from rl.engines.base import EngineDead, EngineFault, EngineFigures, EngineState, Generation, Sampling
 from rl.engines.vllm_engine import VllmEngine, environment_variables
-from rl.hosting.courier import CallFailed, Courier
+from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class Replica:
 
     name: str
     actor: Any
-    courier: Courier
+    client: BatchedActorClient
     group: PlacementGroup | None
     weights: Weights
     older: bool
@@ -57,18 +56,18 @@ class Replica:
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """What the router compares: one that is up before one that is starting, then the fewest requests, then the fewest trajectories."""
+        """The router's sort key: engines that are up before starting ones, then the fewest requests, then the fewest trajectories."""
         return not self.serving, self.in_flight, len(self.trajectories)
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the engine; whoever stops waiting stops the work.
+        """Call a method of the engine; cancelling the wait cancels the work.
 
         Raises:
-            EngineDead: the actor or vLLM within it is gone.
+            EngineDead: the actor or vLLM within it has died.
             EngineFault: anything else went wrong.
         """
         try:
-            return await self.courier.call(method, *arguments)
+            return await self.client.call(method, *arguments)
         except RayActorError as error:
             raise EngineDead(one_line(error)) from error
         except CallFailed as error:
@@ -92,7 +91,7 @@ class Replica:
         self.weights = weights
 
     def figures(self) -> EngineFigures:
-        """What it is doing now."""
+        """Its state, requests and tokens."""
         state = EngineState.LEAVING if self.leaving else EngineState.SERVING if self.serving else EngineState.STARTING
         return EngineFigures(self.name, state, self.weights[1], self.in_flight, len(self.trajectories), self.requests, self.tokens)
 
@@ -107,7 +106,7 @@ class Replica:
         await asyncio.wait([self.ready])
 
     def kill(self) -> None:
-        """End the actor at once, and give its place back; what waits for it gets an `EngineDead`."""
+        """Kill the actor, and free its resources; requests that wait for it get an `EngineDead`."""
         ray.kill(self.actor)
         if self.group is not None:
             remove_placement_group(self.group)
@@ -131,13 +130,13 @@ def create_replica(name: str, config: EngineConfig, weights: Weights, older: boo
         **_place(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
     )
     actor = actor_class.remote(config, *weights)
-    replica = Replica(name, actor, Courier(actor), group, weights, older)
+    replica = Replica(name, actor, BatchedActorClient(actor), group, weights, older)
     replica.idle.set()
     return replica
 
 
 def bundles(config: EngineConfig) -> list[dict[str, float]]:
-    """What one engine needs of Ray, by bundles that each lie on one machine."""
+    """The resources that one engine needs, as Ray's bundles, each on one machine."""
     count = config.tensor_parallel if config.workers == "ray" else 1
     wanted = {"CPU": config.cpus / count, "GPU": config.gpus / count}
     return [{name: amount for name, amount in wanted.items() if amount}] * count

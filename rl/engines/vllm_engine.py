@@ -1,4 +1,4 @@
-"""An engine around vLLM's `AsyncLLM`: the same code on CPUs and on GPUs, told apart by the configuration alone.
+"""An engine around vLLM's `AsyncLLM`: the same code on CPUs and on GPUs, by configuration alone.
 
 Weights are loaded in place, between two steps of the engine, from a folder or as the learner sends them. A request under way is frozen
 meanwhile with the tokens it has (or ends first, by configuration) and goes on from a context computed anew: no stale key or value is
@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.config import EngineConfig
-from rl.content import PlacedImage, collapsed
-from rl.engine import EngineDead, EngineFault, Generation, GenerationStop, Sampling
-from rl.hosting.courier import Reachable
-from rl.images import decode_image
+from rl.content import PlacedImage, collapse_images, decode_image
+from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
+from rl.env_pool.batched_actor import BatchedActor
 from rl.policies.vision import has_vision
 
 GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
-"""How long vLLM's process may take to end by itself; it holds nothing that would have to be saved."""
+"""How long vLLM's process may take to end by itself; it holds nothing to save."""
 
 
 def environment_variables(config: EngineConfig) -> dict[str, str]:
-    """What must stand in the environment of the engine's process before vLLM is imported.
+    """The environment variables of the engine's process, which must be set before vLLM is imported.
 
     Threads are not bound to cores: engine and learner take turns on the same ones.
     """
@@ -47,7 +46,7 @@ def environment_variables(config: EngineConfig) -> dict[str, str]:
     }
 
 
-class VllmEngine(Reachable):
+class VllmEngine(BatchedActor):
     """One vLLM engine. Lives in a process of its own, whose environment holds `environment_variables(config)`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int = 0) -> None:
@@ -99,7 +98,7 @@ class VllmEngine(Reachable):
         """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix.
 
         Raises:
-            EngineDead: where that fails; what the engine would sample then is nobody's policy, so it stays as it is.
+            EngineDead: where that fails; the weights are then a mixture, so the engine stays paused.
         """
         await self.hold()
         try:
@@ -119,52 +118,47 @@ class VllmEngine(Reachable):
         if "weights" in self._asleep:
             await self._wake(["weights"])
 
-    async def join_transfer(self, told: dict[str, Any]) -> None:
-        """Meet the learner; vLLM's `init_weight_transfer_engine`."""
+    async def join_transfer(self, info: dict[str, Any]) -> None:
+        """Join the learner's group; vLLM's `init_weight_transfer_engine`."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(told))
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
 
     async def start_transfer(self) -> None:
         """Make ready for weights from the learner."""
         self._receiving = True
         await self._llm.start_weight_update()
 
-    async def receive_weights(self, told: dict[str, Any]) -> None:
+    async def receive_weights(self, info: dict[str, Any]) -> None:
         """Take weights while the learner sends them."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        await self._llm.update_weights(WeightTransferUpdateRequest(told))
+        await self._llm.update_weights(WeightTransferUpdateRequest(info))
 
     async def finish_transfer(self, version: int) -> None:
-        """Put what has come in the place of the old weights, as `version`, and go on."""
+        """Replace the old weights by those received, as `version`, and go on."""
         await self._llm.finish_weight_update()
         self._receiving = False
         await self._go_on(version)
 
-    async def pause(self) -> None:
-        """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten."""
+    async def sleep(self) -> None:
+        """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten.
+
+        Where `sleep_mode` is on, also move the weights to the host and drop the cache.
+        """
         self._paused = True
         await self._llm.pause_generation(mode=self._pause_mode)
-
-    async def resume(self) -> None:
-        """Go on with what waits, once weights that are on their way have come."""
-        self._paused = False
-        if not self._held:
-            await self._llm.resume_generation()
-
-    async def sleep(self) -> None:
-        """Pause; where `sleep_mode` is on, also move the weights to the host and drop the cache."""
-        await self.pause()
         if self._config.sleep_mode:
             await self._llm.sleep(level=1, mode=self._pause_mode)
             self._asleep = ["weights", "kv_cache"]
 
     async def wake(self) -> None:
-        """Bring back what `sleep` moved away, and go on."""
+        """Bring back what `sleep` moved away, and go on with waiting requests, once weights under way have arrived."""
         if self._asleep:
             await self._wake(list(self._asleep))
-        await self.resume()
+        self._paused = False
+        if not self._held:
+            await self._llm.resume_generation()
 
     async def close(self) -> None:
         """End vLLM's processes."""
@@ -187,7 +181,7 @@ class VllmEngine(Reachable):
 
 
 def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
-    """The configuration in vLLM's words."""
+    """The configuration as arguments of vLLM's `AsyncEngineArgs`."""
     arguments = {
         "model": policy_path,
         "skip_tokenizer_init": not has_vision(Path(policy_path)),  # vLLM writes placeholders of images by the tokenizer
@@ -205,7 +199,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "enable_sleep_mode": config.sleep_mode,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
-        "worker_extension_cls": "rl.engines.worker_extension.WeightExtension",
+        "worker_extension_cls": "rl.engines.vllm_extensions.WeightExtension",
         "weight_transfer_config": None if config.transfer == "files" else {"backend": config.transfer},
         "disable_log_stats": True,
     }
@@ -213,14 +207,14 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
 
 
 def _prompt(prompt_ids: Sequence[int], images: Sequence[PlacedImage] = ()) -> Any:
-    """What vLLM is asked to continue. Of an image it wants the one marker and the pixels; its digest spares it hashing the pixels."""
+    """The prompt as vLLM takes it. Of an image it wants the one marker and the pixels; its digest spares it hashing the pixels."""
     from vllm import TokensPrompt
 
     if not images:
         return TokensPrompt(prompt_token_ids=list(prompt_ids))
     records = [placed.image for placed in images]
     return TokensPrompt(
-        prompt_token_ids=collapsed(prompt_ids, images),
+        prompt_token_ids=collapse_images(prompt_ids, images),
         multi_modal_data={"image": [decode_image(image.data, image.media_type) for image in records]},
         multi_modal_uuids={"image": [image.digest for image in records]},
     )

@@ -12,8 +12,8 @@ from typing import Any
 
 from rl.loop.replay import ReplayBuffer
 from rl.loop.step import ReinforceRun, groups_of
-from rl.rollouts.rollout import RolloutRequest
-from rl.rollouts.stream import TrajectoryStream
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import TrajectoryStream
 from rl.training.curriculum import Curriculum
 from rl.training.filters import Collected, Drop, filtered
 from warehouse import Task, Trajectory

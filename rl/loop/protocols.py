@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rl.engines.transfer import HandOver
-from rl.rollouts.agent_loop import RolloutRequest
+from rl.engines.weight_sync import WeightSyncHandle
+from rl.rollouts.base import RolloutRequest
 from rl.training.base import Stateful
 from rl.training.filters import Collected, Drop
 from rl.training.monitor import Alert
@@ -57,7 +57,7 @@ class TrainingHooks:
     """Takes each metric that goes beyond its limit, also where that is only a warning."""
     record_drops: Callable[[int, Sequence[Drop]], None] = lambda step, drops: None
     """Takes the trajectories of a step that an off-policy correction rejected."""
-    weight_sync: HandOver | None = None
+    weight_sync: WeightSyncHandle | None = None
     """Brings each version to the engines before it is written and published; without it they have what `publish` gives them."""
     state: Mapping[str, Stateful] = field(default_factory=dict)
     """What stands in the checkpoints beside the trainer's own state, by name."""

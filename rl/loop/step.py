@@ -33,7 +33,7 @@ from rl.loop.replay import Group, ReplayBuffer
 from rl.policies.policy import as_saved, save_policy
 from rl.policies.vision import Vision
 from rl.rewards.reward import RewardContext, reward_trajectories
-from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.base import RolloutRequest
 from rl.training.base import gather_policy
 from rl.training.batches import Row, check_images, rows_of, with_observations, without_placeholders
 from rl.training.config import ReinforceConfig
@@ -47,9 +47,8 @@ from warehouse import Batch, Failure, Task, Trajectory
 from warehouse.digests import seed_from
 
 if TYPE_CHECKING:
-    from rl.engines.sending import WeightSender
-    from rl.rollouts.rollout import Rollouts
-    from rl.rollouts.stream import TrajectoryStream
+    from rl.engines.weight_sender import WeightSender
+    from rl.rollouts.rollout import Rollouts, TrajectoryStream
 
 STAGE = "rl"
 WEIGHTS_KEPT = 2
@@ -100,7 +99,7 @@ class ReinforceRun:
         The learner does not wait for the commit; the engines do, before they load what it makes of the trajectories.
         """
         rewarded = reward_trajectories([request.task for request in requests], trajectories, self.verifier, self.rewards)
-        self.store.add([*rewarded.trajectories, *rewarded.scores, *rewarded.parts, *self.rollouts.take_losses()])
+        self.store.add([*rewarded.trajectories, *rewarded.scores, *rewarded.parts, *self.rollouts.drain_retries()])
         return rewarded.trajectories
 
     def record_drops(self, step: int, drops: Sequence[Drop]) -> None:

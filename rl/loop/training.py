@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerControl
 
 from rl.config import RayConfig
-from rl.engines.transfer import HandOver
+from rl.engines.weight_sync import WeightSyncHandle
 from rl.loop.protocols import TrainingHooks
 from rl.loop.step import ReinforceTrainer
 from rl.policies.policy import load_policy
@@ -24,7 +24,7 @@ from rl.training.config import ReinforceConfig
 from rl.training.monitor import MetricMonitor, TrainingHalted
 
 if TYPE_CHECKING:
-    from rl.engines.sending import WeightSender
+    from rl.engines.weight_sender import WeightSender
 
 
 def train_reinforce(
@@ -57,7 +57,7 @@ def train_reinforce(
 
     def work(starter: Starter) -> TrainResult:
         own = {name: starter.function(name) for name in names[0]}
-        weight_sync = HandOver(**{name: starter.function(f"weight_sync.{name}") for name in names[1]}) if names[1] else None
+        weight_sync = WeightSyncHandle(**{name: starter.function(f"weight_sync.{name}") for name in names[1]}) if names[1] else None
         state = {name: remote_state(starter, name) for name in names[2]}
         return _train(start, folder, config, seed, TrainingHooks(**own, weight_sync=weight_sync, state=state))
 
@@ -82,12 +82,12 @@ def _train(policy_path: Path, output: Path, config: ReinforceConfig, seed: int, 
 
 
 @contextmanager
-def _sender(sync: HandOver | None) -> Iterator[WeightSender | None]:
+def _sender(sync: WeightSyncHandle | None) -> Iterator[WeightSender | None]:
     """What sends weights to the engines, where they are to be sent; it parts from them at the end."""
     if sync is None:
         yield None
         return
-    from rl.engines.sending import WeightSender  # vLLM: not where engines load files alone
+    from rl.engines.weight_sender import WeightSender  # vLLM: not where engines load files alone
 
     with closing(WeightSender(sync)) as sender:
         yield sender

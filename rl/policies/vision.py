@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl.images import ImageFault, decode_image
+from rl.content import ImageFault, decode_image
 from warehouse.errors import RequestError
 from warehouse.records import Image
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rl.content import ContentPart, ImagePart, PlacedImage, collapsed
-from rl.images import check_count, decode_image
+from rl.content import ContentPart, ImagePart, PlacedImage, check_count, collapse_images, decode_image
 from rl.policies.vision import Vision
 from rl.renderers.base import ContentRefused, Cut, Reply
 from rl.renderers.chat_template import ChatTemplate, Filter, Message, Piece, Slot, TemplateRefused, slot
@@ -114,7 +113,7 @@ class ImageRenderer:
         before, behind = map(self._text_filter, _PROBES)
         parts: list[Part] = [before, RenderedImage(_PROBE_IMAGE, (self._vision.placeholder_id,) * 2), behind]
         reply = self.write((), reply_markup(self._template, 1)[1], {NAME: "lookup"}, [parts])
-        ours = tuple(collapsed(reply.ids, reply.images))
+        ours = tuple(collapse_images(reply.ids, reply.images))
         rendered = conversation[-len(ours) :]
         if rendered != ours:
             shown, read = map(self._template.decode, (rendered, ours))

@@ -69,7 +69,7 @@ class SearchIndex:
         for position, document in enumerate(self.documents):
             self._by_title.setdefault(_normalize(document.title), []).append(position)
         self._bm25 = _build(self.documents)
-        self._first = None if self._bm25 is None else FirstHit(self._bm25, len(self.documents))
+        self._scores = None if self._bm25 is None else WordScores(self._bm25, len(self.documents))
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -87,8 +87,8 @@ class SearchIndex:
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
         """The documents of `find` with their BM25 scores: one that was found by its title may score less than what follows it."""
-        known = [] if self._bm25 is None else self._bm25.get_tokens_ids(_words(query))
-        scores = np.zeros(len(self)) if self._bm25 is None or not known else _scores(self._bm25, len(self), known)
+        known = self._known(_words(query))
+        scores = np.zeros(len(self), np.float32) if self._scores is None else self._scores.of(known)
         return [(self.documents[position], float(scores[position])) for position in self._found(query, k)]
 
     def _found(self, query: str, k: int) -> list[int]:
@@ -98,14 +98,12 @@ class SearchIndex:
 
     def _ranked(self, words: list[str], k: int, without: frozenset[int]) -> list[int]:
         """Positions of the `k - len(without)` documents with the highest positive scores, ties by position (and so by id)."""
-        if self._bm25 is None:
+        known = self._known(words)
+        if self._scores is None or not known:
             return []
-        known = self._bm25.get_tokens_ids(words)
-        if not known:
-            return []
-        if k == 1 and self._first is not None:
-            return [self._first.of(known)]
-        scores = _scores(self._bm25, len(self.documents), known)
+        if k == 1:
+            return [self._scores.first(known)]
+        scores = self._scores.of(known)
         scores[list(without)] = 0.0
         positive = np.flatnonzero(scores > 0.0)
         wanted = k - len(without)
@@ -115,13 +113,19 @@ class SearchIndex:
         order = np.argsort(-scores[positive], kind="stable")
         return [int(position) for position in positive[order[:wanted]]]
 
+    def _known(self, words: list[str]) -> list[int]:
+        """The tokens of the words that some document holds."""
+        return [] if self._bm25 is None else self._bm25.get_tokens_ids(words)
 
-class FirstHit:
-    """The first hit alone, the same as a full ranking gives, in a fraction of its time.
 
-    Documents with the rarest words are scored first; once the best of them scores more than all other words together could give, no
-    other document need be looked at (MaxScore; Turtle and Flood 1995). Where that does not come soon, all are scored, and words
-    that are in many documents are then added as whole columns.
+class WordScores:
+    """BM25 scores of all documents, and the first hit alone, the same as a full ranking gives, in a fraction of its time.
+
+    The scores are the same sums as `BM25.get_scores_from_ids`, without its unbuffered addition: a token has a document once, and a word
+    that is in many documents is added as a whole column.
+
+    For the first hit, documents with the rarest words are scored first; once the best of them scores more than all other words together
+    could give, no other document need be looked at (MaxScore; Turtle and Flood 1995). Where that does not come soon, all are scored.
     """
 
     _COMMON = 16
@@ -138,10 +142,22 @@ class FirstHit:
         self._highest[held] = np.maximum.reduceat(self._values, self._starts[held]) if len(held) else 0.0
         self._columns = {int(token): self._column(int(token)) for token in np.flatnonzero(sizes > count / self._COMMON)}
 
-    def of(self, tokens: Sequence[int]) -> int:
+    def of(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The scores of all documents, shape (documents,)."""
+        scores = np.zeros(self._count, np.float32)
+        for token in tokens:
+            column = self._columns.get(token)
+            if column is not None:
+                scores += column
+            else:
+                documents, values = self._postings(token)
+                scores[documents] += values
+        return scores
+
+    def first(self, tokens: Sequence[int]) -> int:
         """The position of the document with the highest score for at least one known word; of equal ones the first."""
         found = self._pruned(tokens)
-        return int(self._all(tokens).argmax()) if found is None else found
+        return int(self.of(tokens).argmax()) if found is None else found
 
     def _column(self, token: int) -> NDArray[np.float32]:
         column = np.zeros(self._count, np.float32)
@@ -163,7 +179,7 @@ class FirstHit:
             left -= len(documents) * len(tokens)
             if left < 0:
                 return None
-            scores = self._of(documents, tokens)
+            scores = self._of_some(documents, tokens)
             place = int(scores.argmax())
             score, document = scores.item(place), documents.item(place)
             if score > best or (score == best and document < first):
@@ -173,8 +189,8 @@ class FirstHit:
                 return first
         return None
 
-    def _of(self, documents: NDArray[np.int32], tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The scores of some documents: the same sums in the same order as `_all`."""
+    def _of_some(self, documents: NDArray[np.int32], tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The scores of some documents: the same sums in the same order as `of`."""
         scores = np.zeros(len(documents), np.float32)
         for token in tokens:
             column = self._columns.get(token)
@@ -184,17 +200,6 @@ class FirstHit:
             held, values = self._postings(token)
             places = np.minimum(held.searchsorted(documents), len(held) - 1)
             scores += np.where(held[places] == documents, values[places], np.float32(0.0))
-        return scores
-
-    def _all(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        scores = np.zeros(self._count, np.float32)
-        for token in tokens:
-            column = self._columns.get(token)
-            if column is not None:
-                scores += column
-            else:
-                documents, values = self._postings(token)
-                scores[documents] += values
         return scores
 
 
@@ -213,19 +218,6 @@ def passage(document: Document) -> str:
 def passages(documents: Sequence[Document]) -> str:
     """Several documents as one observation."""
     return "\n".join(passage(document) for document in documents)
-
-
-def _scores(index: bm25s.BM25, count: int, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """The scores of `count` documents: the same sums as `BM25.get_scores_from_ids`, without its unbuffered addition.
-
-    A token has a document once, so that its scores can be added in one step, three times as fast.
-    """
-    scores = np.zeros(count, np.float32)
-    starts, documents, values = index.scores["indptr"], index.scores["indices"], index.scores["data"]
-    for token in tokens:
-        part = slice(starts[token], starts[token + 1])
-        scores[documents[part]] += values[part]
-    return scores
 
 
 def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:

@@ -1,19 +1,23 @@
-"""Search by vectors: the documents whose embeddings are nearest to the query's.
+"""Search by vectors: the documents whose embeddings are nearest to the query's; and the index that a configuration asks for.
 
 The search is exact: one product of the query with the matrix of documents, whose rows have length 1, so that the score is the
 cosine. A million documents of 768 numbers take 3 GB and a query some tenths of a second on two cores; beyond that a server of
-Search-R1's form (`rl/environments/retrieve.py`) with an approximate index is the way. Equal scores are ordered by document id.
+Search-R1's form (`rl/envs/search.py`) with an approximate index is the way. Equal scores are ordered by document id.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rl.retrieval.search import Hits, Miss, by_id, passage
+from rl.config import SearchConfig
+from rl.retrieval.search import Hits, Index, Miss, SearchIndex, by_id, passage
 from warehouse.errors import RequestError
 from warehouse.records import Document
 
@@ -57,19 +61,29 @@ class VectorIndex:
         return [(self.documents[position], float(scores[position])) for position in best]
 
 
-class TransformersEncoder:
-    """Mean of the last layer's states over the tokens of a text (E5: Wang et al. 2022, arXiv 2212.03533, section 3.1)."""
+class LocalEncoder(ABC):
+    """An encoder whose model lies in a folder; it is loaded when it is first needed, in each process."""
 
     def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256) -> None:
-        """Use the encoder in `folder`; it is loaded when it is first needed, in each process."""
         self._folder, self._batch, self._max_tokens = folder, batch, max_tokens
-        self._loaded: tuple[Any, Any] | None = None
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """The embeddings of texts, float32, shape (texts, width)."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the model, which each process loads for itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_model"}
+
+
+class TransformersEncoder(LocalEncoder):
+    """Mean of the last layer's states over the tokens of a text (E5: Wang et al. 2022, arXiv 2212.03533, section 3.1)."""
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The embeddings of texts, float32, shape (texts, hidden size)."""
         import torch
 
-        tokenizer, model = self._load()
+        tokenizer, model = self._model
         rows = []
         for start in range(0, len(texts), self._batch):
             part = list(texts[start : start + self._batch])
@@ -80,49 +94,59 @@ class TransformersEncoder:
             rows.append(((states * mask).sum(1) / mask.sum(1)).float().numpy())
         return np.concatenate(rows) if rows else np.zeros((0, model.config.hidden_size), np.float32)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the model, which each process loads for itself."""
-        return self.__dict__ | {"_loaded": None}
+    @cached_property
+    def _model(self) -> tuple[Any, Any]:
+        from transformers import AutoModel, AutoTokenizer
 
-    def _load(self) -> tuple[Any, Any]:
-        if self._loaded is None:
-            from transformers import AutoModel, AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
-            self._loaded = tokenizer, AutoModel.from_pretrained(self._folder, local_files_only=True).eval()
-        return self._loaded
+        tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+        return tokenizer, AutoModel.from_pretrained(self._folder, local_files_only=True).eval()
 
 
-class SentenceTransformersEncoder:
+class SentenceTransformersEncoder(LocalEncoder):
     """A model of sentence-transformers, whose own folder says how its embeddings are made."""
-
-    def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256) -> None:
-        """Use the model in `folder`; it is loaded when it is first needed, in each process."""
-        self._folder, self._batch, self._max_tokens = folder, batch, max_tokens
-        self._model: Any = None
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The embeddings of texts, float32, shape (texts, width)."""
-        return np.asarray(self._load().encode(list(texts), batch_size=self._batch, show_progress_bar=False), np.float32)
+        return np.asarray(self._model.encode(list(texts), batch_size=self._batch, show_progress_bar=False), np.float32)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the model, which each process loads for itself."""
-        return self.__dict__ | {"_model": None}
-
-    def _load(self) -> Any:
-        if self._model is None:
-            try:
-                from sentence_transformers import SentenceTransformer
-            except ImportError as error:
-                raise RequestError(
-                    "rollout.search.library = sentence_transformers needs that package, which is not installed: "
-                    "pip install sentence-transformers, or set rollout.search.library = transformers."
-                ) from error
-            self._model = SentenceTransformer(self._folder, local_files_only=True)
-            self._model.max_seq_length = self._max_tokens
-        return self._model
+    @cached_property
+    def _model(self) -> Any:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise RequestError(
+                "rollout.search.library = sentence_transformers needs that package, which is not installed: "
+                "pip install sentence-transformers, or set rollout.search.library = transformers."
+            ) from error
+        model = SentenceTransformer(self._folder, local_files_only=True)
+        model.max_seq_length = self._max_tokens
+        return model
 
 
 def _unit(vectors: Vectors) -> Vectors:
     """Rows of length 1; a row of zeros stays one."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+
+
+def build_index(documents: Iterable[Document], config: SearchConfig) -> Index:
+    """An index over `documents`, by words or by vectors.
+
+    Raises:
+        RequestError: where there is no such encoder, or the library that runs it is not installed.
+    """
+    if config.by == "words":
+        return SearchIndex(documents)
+    return VectorIndex(documents, _make_encoder(config), config.query_prefix, config.document_prefix)
+
+
+def _make_encoder(config: SearchConfig) -> Encoder:
+    """The encoder that a configuration names.
+
+    Raises:
+        RequestError: where its folder holds no model.
+    """
+    folder = Path(config.encoder or "")
+    if not (folder / "config.json").is_file():
+        raise RequestError(f"rollout.search.encoder = {str(folder)!r} holds no model: there is no config.json in it.")
+    kind = TransformersEncoder if config.library == "transformers" else SentenceTransformersEncoder
+    return kind(str(folder.resolve()), config.batch, config.max_tokens)

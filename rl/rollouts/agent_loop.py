@@ -1,8 +1,10 @@
 """The agent loop: one trajectory from its question to its end.
 
 Token ids are only ever appended: what the engine sampled, then what the dialect made of the observations. Nothing is decoded and
-encoded again. All trajectories run side by side in asyncio, so that a slow tool holds up its own trajectory alone. The calls of one turn
-run at once.
+encoded again. All trajectories run side by side in asyncio, so that a slow tool holds up its own trajectory alone.
+
+The calls of one turn run at once, and each leaves a record. An answer is given after the other calls of its turn. A call that finds the
+trajectory ended by another is recorded as not run; one that does not come back before the trajectory's time is over has no outcome.
 
     act -> ended by a call (an answer, or the environment says done)   -> ANSWERED
         -> that was the last turn of the horizon                       -> MAX_TURNS
@@ -22,88 +24,20 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rl.config import Limits
-from rl.content import PlacedImage, collapsed
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
-from rl.environment import EnvironmentFault, FaultKind, Observation, Step
-from rl.images import ImageFault
+from rl.content import ImageFault, PlacedImage, collapse_images
+from rl.engines.base import EngineFault, Generation, GenerationStop, Generator, Sampling
+from rl.envs.base import EnvironmentFault, FaultKind, Step, ToolOutcome
 from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Reply, Result, Schema, TakesImages, holds_image
-from rl.rollouts.calling import Acted, act
-from rl.rollouts.choices import choice_of
+from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
 from warehouse.digests import seed_from
-from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRequest:
-    """One trajectory that is wanted. `horizon` is its number of turns; without `temperature` the configured one is used.
-
-    `older_share` is the probability of each action to be sampled by an older policy, where the engines hold one.
-    """
-
-    trajectory_id: str
-    task: Task
-    policy: str
-    horizon: int
-    seed: int
-    temperature: float | None = None
-    older_share: float = 0.0
-    stage: str = "rl"
-    wheel_turn: int = 1
-    step: int | None = None
-    suite: str | None = None
-    sample: int = 0
-
-    def trajectory(
-        self,
-        prompt_ids: tuple[int, ...],
-        turns: tuple[Turn, ...],
-        stop: StopReason,
-        started: datetime | None,
-        seconds: float | None,
-        error: str | None,
-    ) -> Trajectory:
-        """What came of the request, as a record. Who judges it comes later, except that a fault makes it invalid here."""
-        return Trajectory(
-            id=self.trajectory_id,
-            task_key=self.task.key,
-            policy=self.policy,
-            stage=self.stage,
-            horizon=self.horizon,
-            prompt_ids=prompt_ids,
-            turns=turns,
-            stop_reason=stop,
-            outcome=Outcome.INVALID if stop is StopReason.FAULT else None,
-            reward=None,
-            seed=self.seed,
-            started=started,
-            seconds=seconds,
-            wheel_turn=self.wheel_turn,
-            step=self.step,
-            suite=self.suite,
-            sample=self.sample,
-            error=error,
-        )
-
-
-class Generator(Protocol):
-    """The part of an `Engine` that the loop uses."""
-
-    async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
-    ) -> Generation: ...
-
-
-class Surroundings(Protocol):
-    """The environment of one trajectory as the loop sees it: it raises `EnvironmentFault` and nothing else."""
-
-    async def reset(self, task: Task, seed: int) -> Observation: ...
-
-    async def step(self, action: Action) -> Step: ...
+FAULT = "fault"
+"""The outcome of a call that its environment failed at."""
 
 
 class _OutOfTime(Exception):
@@ -112,10 +46,10 @@ class _OutOfTime(Exception):
 
 @dataclass(slots=True)
 class _Progress:
-    """What a trajectory has come to so far. `deadline` is of the event loop's clock."""
+    """The state of one trajectory. `deadline` is a time of the event loop's clock."""
 
     request: RolloutRequest
-    environment: Surroundings
+    environment: EnvironmentHandle
     tools: tuple[str, ...] | None
     deadline: float | None
     prompt_ids: tuple[int, ...] = ()
@@ -135,7 +69,7 @@ class AgentLoop:
     dialect: Dialect
     limits: Limits
 
-    async def run(self, request: RolloutRequest, environment: Surroundings) -> Trajectory:
+    async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
         """Run one trajectory to its end. Faults end it as invalid; whatever else is raised is a defect and is let through."""
         started, clock = datetime.now(UTC), time.perf_counter()
         progress = _Progress(request, environment, choice_of(request.task).tools, self._deadline())
@@ -174,13 +108,13 @@ class AgentLoop:
         progress.context.extend(generation.token_ids)
         progress.action_tokens += len(generation.token_ids)
         action = self.dialect.parse(generation.token_ids)
-        acted = await act(action, progress.environment, progress.tools, progress.deadline)
-        stop, reply = await self._after(progress, generation, acted)
+        result = await run_calls(action, progress.environment, progress.tools, progress.deadline)
+        stop, reply = await self._after(progress, generation, result)
         progress.images.extend(replace(placed, start=placed.start + len(progress.context)) for placed in reply.images)
         progress.context.extend(reply.ids)
         progress.observation_tokens += len(reply.ids)
         latency = time.perf_counter() - clock
-        progress.turns.append(_turn(len(progress.turns), generation, action, acted, reply, self.dialect, latency))
+        progress.turns.append(_turn(len(progress.turns), generation, action, result, reply, self.dialect, latency))
         return stop
 
     def _sampling(self, progress: _Progress) -> Sampling:
@@ -191,16 +125,16 @@ class AgentLoop:
             max_tokens=min(self.limits.max_action_tokens, self._room(progress), self._actions_left(progress)),
             stop_token_ids=self.dialect.stop_token_ids + self._placeholder,
             seed=seed_from(request.seed, len(progress.turns)),
-            older=is_older(request, len(progress.turns)),
+            older=uses_lagged_policy(request, len(progress.turns)),
         )
 
-    async def _after(self, progress: _Progress, generation: Generation, acted: Acted) -> tuple[StopReason | None, Reply]:
+    async def _after(self, progress: _Progress, generation: Generation, result: TurnResult) -> tuple[StopReason | None, Reply]:
         """Whether the trajectory ends after this turn, and the observation that is appended where it does not."""
-        over = self._over(progress, generation, acted)
+        over = self._over(progress, generation, result)
         if over is not None:
             return over, Reply(())
         try:
-            reply = await self._reply(generation, acted.results)
+            reply = await self._reply(generation, result.results)
         except ContentRefused as refused:
             progress.error = str(refused)
             return StopReason.FAULT, Reply(())
@@ -215,7 +149,7 @@ class AgentLoop:
         return None, reply
 
     async def _reply(self, generation: Generation, results: Sequence[Result]) -> Reply:
-        """What is appended; images are looked at in a thread, for that takes milliseconds that are the other trajectories'."""
+        """The tokens that are appended; images are decoded in a thread, for that takes milliseconds that are the other trajectories'."""
         if any(map(holds_image, results)) and isinstance(self.dialect, TakesImages):
             return await asyncio.to_thread(self.dialect.reply, generation.token_ids, results, self._cut)
         return Reply(self.dialect.reply_ids(generation.token_ids, results, self._cut))
@@ -226,15 +160,15 @@ class AgentLoop:
         placeholder = getattr(self.dialect, "placeholder_id", None)
         return () if placeholder is None else (placeholder,)
 
-    def _over(self, progress: _Progress, generation: Generation, acted: Acted) -> StopReason | None:
+    def _over(self, progress: _Progress, generation: Generation, result: TurnResult) -> StopReason | None:
         """Why the trajectory ends with this action, whatever came of it, or None."""
         cut_off = generation.stop_reason is GenerationStop.LENGTH
-        if acted.done:
+        if result.done:
             return StopReason.ANSWERED
-        if acted.fault is not None:
-            progress.error = acted.fault
+        if result.fault is not None:
+            progress.error = result.fault
             return StopReason.FAULT
-        if acted.out_of_time:
+        if result.out_of_time:
             return StopReason.MAX_SECONDS
         if self._placeholder and generation.token_ids[-1:] == self._placeholder:
             return StopReason.PLACEHOLDER
@@ -262,13 +196,13 @@ class AgentLoop:
         return Cut(self.limits.max_observation_tokens, self.limits.truncate)
 
 
-def is_older(request: RolloutRequest, turn: int) -> bool:
-    """Whether an older policy is to sample this action: by chance, seeded. AgentRL's cross-policy sampling, arXiv 2510.04206."""
+def uses_lagged_policy(request: RolloutRequest, turn: int) -> bool:
+    """Whether a lagged policy is to sample this action: by chance, seeded. AgentRL's cross-policy sampling, arXiv 2510.04206."""
     return request.older_share > 0 and random.Random(seed_from("older", request.seed, turn)).random() < request.older_share
 
 
 def _offered(tools: Sequence[Schema], chosen: Sequence[str] | None) -> tuple[Schema, ...] | None:
-    """The tools that the policy is told of; None where one is chosen that an environment which says what it has does not have."""
+    """The schemas that the policy is shown; None where a chosen tool is not among those that the environment lists."""
     if chosen is None or not tools:
         return tuple(tools)
     named = {tool["function"]["name"]: tool for tool in tools}
@@ -290,7 +224,7 @@ def _turn(
     index: int,
     generation: Generation,
     action: ActionTurn | ParseError,
-    acted: Acted,
+    result: TurnResult,
     reply: Reply,
     dialect: Dialect,
     latency: float,
@@ -305,12 +239,126 @@ def _turn(
         tool=None if first is None else first.tool,
         arguments=None if first is None else first.arguments,
         observation_ids=reply.ids,
-        observation=dialect.decode(collapsed(reply.ids, reply.images)),
-        reward=acted.reward,
-        tool_outcome=acted.outcome,
+        observation=dialect.decode(collapse_images(reply.ids, reply.images)),
+        reward=result.reward,
+        tool_outcome=result.outcome,
         latency=latency,
         policy_version=generation.policy_version,
         policy_versions=versions if len(set(versions)) > 1 else (),
-        calls=acted.calls,
+        calls=result.calls,
         images=tuple(placed.image for placed in reply.images),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """The calls of a turn, the results that the policy is to see, whether the trajectory is done, and what ended it otherwise."""
+
+    calls: tuple[Call, ...]
+    results: tuple[Result, ...]
+    reward: float | None = None
+    done: bool = False
+    fault: str | None = None
+    out_of_time: bool = False
+
+    @property
+    def outcome(self) -> str | None:
+        """That of the first call; where there is none, the action could not be read."""
+        return self.calls[0].outcome if self.calls else ToolOutcome.UNPARSABLE.value
+
+
+async def run_calls(
+    turn: ActionTurn | ParseError, environment: EnvironmentHandle, tools: Sequence[str] | None, deadline: float | None
+) -> TurnResult:
+    """Run the calls of `turn`, of `tools` alone where they are given, until the event loop's clock shows `deadline`."""
+    if isinstance(turn, ParseError):
+        return TurnResult((), (Result(f"Error: {turn.reason}"),))
+    calls = [_RunningCall(action) for action in turn.calls]
+    answers = [call for call in calls if call.action.tool == ANSWER]
+    others = [call for call in calls if call.action.tool != ANSWER]
+    in_time = await _run_all(others, environment, tools, deadline)
+    if answers and in_time and not any(call.ended for call in calls):
+        in_time = await _run_all(answers[:1], environment, None, deadline)
+    return _collect(calls, out_of_time=not in_time)
+
+
+@dataclass(slots=True)
+class _RunningCall:
+    """A call and its outcome: a step, a fault, or nothing yet."""
+
+    action: Action
+    begun: float | None = None
+    seconds: float | None = None
+    step: Step | None = None
+    fault: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trajectory is over by this call."""
+        return self.fault is not None or (self.step is not None and self.step.done)
+
+    async def run(self, environment: EnvironmentHandle, tools: Sequence[str] | None) -> None:
+        """Make the call."""
+        self.begun = time.perf_counter()
+        if tools is not None and self.action.tool not in tools:
+            there = ", ".join(tools) or "none"
+            self.step = Step(f"Error: there is no tool {self.action.tool}, only {there}", tool_outcome=ToolOutcome.ERROR)
+            return
+        try:
+            self.step = await environment.step(self.action)
+        except EnvironmentFault as fault:
+            self.fault = str(fault)
+        self.seconds = time.perf_counter() - self.begun
+
+    def record(self, done: bool) -> Call:
+        """The record; `done` says that a call of this turn ended the trajectory."""
+        if self.step is not None:
+            return call_record(self.action, self.step, self.seconds)
+        failed = self.fault if self.fault is not None and not done else None
+        outcome = FAULT if failed is not None else NOT_RUN if self.begun is None or done else None
+        return Call(self.action.tool, self.action.arguments, outcome, failed or "", self.seconds)
+
+
+def call_record(action: Action, step: Step, seconds: float | None = None) -> Call:
+    """The record of a call that the environment answered; `seconds` is its latency where the step does not say."""
+    return Call(
+        action.tool,
+        action.arguments,
+        outcome=None if step.tool_outcome is None else step.tool_outcome.value,
+        observation=step.observation,
+        latency_seconds=seconds if step.latency_seconds is None else step.latency_seconds,
+        retries=step.retries,
+        reward=step.reward,
+        figures=dict(step.info.get("figures", {})),
+    )
+
+
+async def _run_all(
+    calls: Sequence[_RunningCall], environment: EnvironmentHandle, tools: Sequence[str] | None, deadline: float | None
+) -> bool:
+    """Make `calls` at once; whether they came back in time."""
+    if not calls:
+        return True
+    try:
+        async with asyncio.timeout_at(deadline) as limit:
+            await asyncio.gather(*(call.run(environment, tools) for call in calls))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return False
+    return True
+
+
+def _collect(calls: Sequence[_RunningCall], out_of_time: bool) -> TurnResult:
+    """The calls of a turn together. One that fails because another has ended the trajectory is no fault."""
+    done = any(call.step is not None and call.step.done for call in calls)
+    records = tuple(call.record(done) for call in calls)
+    rewards = [record.reward for record in records if record.reward is not None]
+    return TurnResult(
+        calls=records,
+        results=tuple(Result(call.step.observation, call.step.parts) for call in calls if call.step is not None),
+        reward=sum(rewards) if rewards else None,
+        done=done,
+        fault=None if done else next((call.fault for call in calls if call.fault is not None), None),
+        out_of_time=out_of_time and not done,
     )

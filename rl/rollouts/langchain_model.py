@@ -1,6 +1,6 @@
 """The policy as a LangChain chat model, so that agents written for LangChain and LangGraph run on it and their tokens are recorded.
 
-It asks the same `Endpoint` that serves HTTP, without HTTP in between: what an agent sends is told apart and recorded in the same way.
+It asks the same `Endpoint` that serves HTTP, without HTTP in between: requests are assigned to trajectories and recorded the same way.
 """
 
 from __future__ import annotations

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from rl.config import Limits
-from rl.environment import EnvironmentFault, Step, ToolOutcome
+from rl.engines.base import Generator
+from rl.envs.base import EnvironmentFault, ToolOutcome
 from rl.renderers.base import Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
 from rl.renderers.chat import ChatDialect
-from rl.rollouts.agent_loop import Generator, RolloutRequest, Surroundings
-from rl.rollouts.choices import choice_of
+from rl.rollouts.agent_loop import call_record
+from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
 from rl.rollouts.langchain_model import SCHEMA, PolicyChatModel
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Endpoint
@@ -56,18 +58,12 @@ def react_agent(model: PolicyChatModel, tools: Sequence[BaseTool]) -> Any:
     return graph.compile()
 
 
-class _Over(Exception):
+class _Done(Exception):
     """The environment says that the trajectory is done."""
 
 
-@dataclass(slots=True)
-class _Acted:
-    """What came of the calls of each turn, as they came back, by the turn's index."""
-
-    calls: dict[int, list[Call]] = field(default_factory=dict)
-
-    def add(self, turn: int, call: Call) -> None:
-        self.calls.setdefault(turn, []).append(call)
+_Calls = defaultdict[int, list[Call]]
+"""The records of calls in the order in which they came back, by the index of their turn."""
 
 
 class LangGraphLoop:
@@ -84,21 +80,21 @@ class LangGraphLoop:
         self._engine, self._dialect, self._limits, self._build = engine, dialect, limits, build
         self._renderer = ChatRenderer(dialect)
 
-    async def run(self, request: RolloutRequest, environment: Surroundings) -> Trajectory:
+    async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
         """Run one trajectory to its end."""
         recorder = Recorder(request.policy, request.stage, request.trajectory_id)
-        acted, error = _Acted(), None
+        calls, error = _Calls(list), None
         try:
-            stop = await self._run(request, environment, recorder, acted)
+            stop = await self._run(request, environment, recorder, calls)
         except (EnvironmentFault, ContentRefused, Refused) as fault:
             stop, error = StopReason.FAULT, str(fault)
-        return _record(request, recorder.take(), stop, error, acted)
+        return _record(request, recorder.take(), stop, error, calls)
 
-    async def _run(self, request: RolloutRequest, environment: Surroundings, recorder: Recorder, acted: _Acted) -> StopReason:
+    async def _run(self, request: RolloutRequest, environment: EnvironmentHandle, recorder: Recorder, calls: _Calls) -> StopReason:
         first = await environment.reset(request.task, request.seed)
         chosen = choice_of(request.task).tools
         schemas = [schema for schema in first.tools if chosen is None or schema["function"]["name"] in chosen]
-        tools = [self._tool(schema, environment, recorder, request.trajectory_id, acted) for schema in schemas]
+        tools = [self._tool(schema, environment, recorder, request.trajectory_id, calls) for schema in schemas]
         graph = self._build(self._model(request, recorder), tools)
         try:
             async with asyncio.timeout(self._limits.max_seconds) as limit:
@@ -111,9 +107,9 @@ class LangGraphLoop:
             return StopReason.MAX_TURNS
         except ContextFull:
             return StopReason.MAX_CONTEXT_TOKENS
-        except _Over:
+        except _Done:
             return StopReason.ANSWERED
-        return await _answer(state["messages"][-1], environment, recorder.turns(request.trajectory_id), acted)
+        return await _answer(state["messages"][-1], environment, recorder.turns(request.trajectory_id), calls)
 
     def _model(self, request: RolloutRequest, recorder: Recorder) -> PolicyChatModel:
         longest = self._limits.max_context_tokens
@@ -129,22 +125,22 @@ class LangGraphLoop:
             seed=request.seed,
         )
 
-    def _opening(self, request: RolloutRequest, seen: str) -> list[BaseMessage]:
-        """What the dialect's own prompt would begin with, as messages."""
-        shown = self._dialect.template.plain.cut(seen, self._cut) if seen else ""
+    def _opening(self, request: RolloutRequest, observation: str) -> list[BaseMessage]:
+        """The beginning of the dialect's own prompt, as messages."""
+        shown = self._dialect.template.plain.cut(observation, self._cut) if observation else ""
         question = f"{request.task.question}\n\n{shown}" if shown else request.task.question
         return [*(SystemMessage(str(message["content"])) for message in self._dialect.system_messages), HumanMessage(question)]
 
-    def _tool(self, schema: Schema, environment: Surroundings, recorder: Recorder, name: str, acted: _Acted) -> BaseTool:
+    def _tool(self, schema: Schema, environment: EnvironmentHandle, recorder: Recorder, name: str, calls: _Calls) -> BaseTool:
         """A tool of the environment as one of LangChain's."""
         function = schema["function"]
 
         async def call(**arguments: Any) -> str:
             turn, action = len(recorder.turns(name)) - 1, Action(function["name"], json.dumps(arguments, ensure_ascii=False))
             step = await environment.step(action)
-            acted.add(turn, _call(action, step))
+            calls[turn].append(call_record(action, step))
             if step.done:
-                raise _Over
+                raise _Done
             return self._dialect.template.plain.cut(text_of(Result(step.observation, step.parts)), self._cut)
 
         return StructuredTool.from_function(
@@ -160,34 +156,21 @@ class LangGraphLoop:
         return Cut(self._limits.max_observation_tokens, self._limits.truncate)
 
 
-async def _answer(last: BaseMessage, environment: Surroundings, turns: Sequence[Turn], acted: _Acted) -> StopReason:
+async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequence[Turn], calls: _Calls) -> StopReason:
     """Give the environment the answer that the graph ended with, where the policy's last message is one."""
     if not isinstance(last, AIMessage) or not turns or turns[-1].tool != ANSWER:
         return StopReason.LEFT
     action = Action(ANSWER, turns[-1].arguments or "")
-    acted.add(len(turns) - 1, _call(action, await environment.step(action)))
+    calls[len(turns) - 1].append(call_record(action, await environment.step(action)))
     return StopReason.ANSWERED
 
 
-def _call(action: Action, step: Step) -> Call:
-    return Call(
-        action.tool,
-        action.arguments,
-        outcome=None if step.tool_outcome is None else step.tool_outcome.value,
-        observation=step.observation,
-        latency_seconds=step.latency_seconds,
-        retries=step.retries,
-        reward=step.reward,
-        figures=dict(step.info.get("figures", {})),
-    )
-
-
-def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopReason, error: str | None, acted: _Acted) -> Trajectory:
-    """The trajectory as the request wants it: of the one segment that there is, with what came of its calls."""
+def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopReason, error: str | None, calls: _Calls) -> Trajectory:
+    """The trajectory of the one recorded segment, with the records of its calls."""
     rewritten = f"the graph rewrote its past: it made {len(segments)} contexts out of one trajectory" if len(segments) > 1 else None
     recorded = segments[0] if segments else None
     error = rewritten or (recorded.error if recorded else None) or error
-    turns = () if recorded is None else tuple(_with_calls(turn, acted.calls.get(turn.index, [])) for turn in recorded.turns)
+    turns = () if recorded is None else tuple(_with_calls(turn, calls[turn.index]) for turn in recorded.turns)
     return request.trajectory(
         prompt_ids=() if recorded is None else recorded.prompt_ids,
         turns=turns,
@@ -198,9 +181,9 @@ def _record(request: RolloutRequest, segments: Sequence[Trajectory], stop: StopR
     )
 
 
-def _with_calls(turn: Turn, came: Sequence[Call]) -> Turn:
-    """A turn with what came of its calls; those that nothing came of were not run, and an unreadable action has none."""
-    waiting = list(came)
+def _with_calls(turn: Turn, records: Sequence[Call]) -> Turn:
+    """A turn with the records of its calls; those without one were not run, and an unreadable action has none."""
+    waiting = list(records)
     calls = []
     for asked in turn.calls:
         found = next((call for call in waiting if call.tool == asked.tool and _same(call, asked)), None)

@@ -13,33 +13,32 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.config import RolloutConfig
-from rl.engine import EngineFault
-from rl.engines.figures import PoolFigures
+from rl.engines.base import EngineFault, Generator, PoolFigures
 from rl.engines.pool import EnginePool
-from rl.engines.transfer import Begun, HandOver, Shapes, check_device
-from rl.hosting.environment_pool import EnvironmentClient, EnvironmentPool
-from rl.hosting.figures import HostingFigures
-from rl.hosting.ray_runtime import RayRuntime
-from rl.policies.vision import load_vision
+from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, check_device
+from rl.env_pool.circuit_breaker import CircuitOpen, EnvironmentPoolFigures
+from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
+from rl.env_pool.ray_runtime import RayRuntime
+from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import Dialect
-from rl.retrieval.indexes import build_index
+from rl.renderers.registry import open_dialect
 from rl.retrieval.search import Index
-from rl.rollouts.agent_loop import RolloutRequest
-from rl.rollouts.loops import AgentLoops
-from rl.rollouts.stream import TrajectoryStream
+from rl.retrieval.vectors import build_index
+from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
 from warehouse.errors import RequestError
-from warehouse.records import Document, Failure, StopReason, Trajectory
-
-__all__ = ["RolloutConfig", "RolloutRequest", "Rollouts"]
+from warehouse.plugins import Registry
+from warehouse.records import Document, Failure, StopReason, Task, Trajectory
 
 T = TypeVar("T")
 OnProgress = Callable[[int, int], None]
@@ -53,7 +52,7 @@ class Rollouts:
         self._loops = loops
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
         self._places = asyncio.Semaphore(config.concurrency)
-        self._losses: deque[Failure] = deque()
+        self._retries: deque[Failure] = deque()
         self._engines: EnginePool | None = None
         self.event_loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
@@ -94,7 +93,7 @@ class Rollouts:
 
         Raises:
             RequestError: an environment, a loop or a dialect that a task asks for cannot be had; nothing has run then.
-            UnhealthyError: too many of an environment's trajectories or a tool's calls were faults; what was under way is lost.
+            CircuitOpen: too many of an environment's trajectories or a tool's calls were faults; what was under way is lost.
         """
         stream, found = self.submit(requests), {}
         try:
@@ -129,12 +128,12 @@ class Rollouts:
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
 
     @property
-    def hand_over(self) -> HandOver:
-        """What a learner sends weights by before it writes them for `load_weights`, where `engine.transfer` is another than `files`."""
-        return HandOver(self._begin_transfer, self._step_transfer)
+    def weight_sync(self) -> WeightSyncHandle:
+        """How a learner sends weights to the engines before it writes them for `load_weights`, where `engine.transfer` is not `files`."""
+        return WeightSyncHandle(self._begin_transfer, self._step_transfer)
 
     def pause(self) -> None:
-        """Stop sampling while the learner has its turn; also let the engines' memory go where the configuration's `sleep_mode` is on."""
+        """Stop sampling while the learner updates; also free the engines' memory where the configuration's `sleep_mode` is on."""
         self.wait(self.pool.sleep())
 
     def resume(self) -> None:
@@ -150,17 +149,17 @@ class Rollouts:
         self.wait(self.pool.remove_engine(name, drain))
 
     def figures(self) -> PoolFigures:
-        """What the engines have done and are doing."""
+        """Requests, tokens and states of the engines."""
         return self.pool.figures()
 
-    def hosting(self) -> HostingFigures:
-        """What environments and tools are doing."""
+    def environment_figures(self) -> EnvironmentPoolFigures:
+        """Trajectories, workers and faults of environments and tools."""
         waiting = sum(map(len, list(self._streams)))
-        return HostingFigures(waiting, self._environments.figures(), self._environments.health.figures())
+        return EnvironmentPoolFigures(waiting, self._environments.figures(), self._environments.breaker.figures())
 
-    def take_losses(self) -> list[Failure]:
-        """What was begun anew since the last call, each with what had broken it: for the lake's `failures`."""
-        return [self._losses.popleft() for _ in range(len(self._losses))]
+    def drain_retries(self) -> list[Failure]:
+        """The trajectories that were restarted since the last call, each with the fault that had ended it: for the lake's `failures`."""
+        return [self._retries.popleft() for _ in range(len(self._retries))]
 
     def close(self) -> None:
         """End streams, engines, environments, Ray if it was started here, and the thread. May be called twice."""
@@ -189,17 +188,17 @@ class Rollouts:
 
     @property
     def pool(self) -> EnginePool:
-        """The engines; whoever uses them does so in their event loop, by `wait`."""
+        """The engines; call them in their event loop, by `wait`."""
         if self._engines is None:
             raise RuntimeError("rollouts are not started: use Rollouts.start")
         return self._engines
 
-    def _begin_transfer(self, shapes: Shapes, path: Path, version: int) -> Begun:
+    def _begin_transfer(self, shapes: Shapes, path: Path, version: int) -> PendingTransfer:
         return self.wait(self.pool.begin_transfer(shapes, str(Path(path).resolve()), version))
 
-    def _step_transfer(self, step: str, told: dict[str, Any]) -> str | None:
+    def _step_transfer(self, step: str, info: dict[str, Any]) -> str | None:
         try:
-            self.wait(self.pool.step_transfer(step, told))
+            self.wait(self.pool.step_transfer(step, info))
         except EngineFault as error:
             return str(error)
         return None
@@ -217,18 +216,18 @@ class Rollouts:
                 if not environment.lost or trajectory.stop_reason is not StopReason.FAULT or (suspected and environment.suspect):
                     return trajectory
                 suspected |= environment.suspect
-                self._losses.append(Failure(request.stage, "retried", str(trajectory.error), {"trajectory": trajectory.id}))
+                self._retries.append(Failure(request.stage, "retried", str(trajectory.error), {"trajectory": trajectory.id}))
 
-    async def _attempt(self, request: RolloutRequest) -> tuple[Trajectory, EnvironmentClient]:
+    async def _attempt(self, request: RolloutRequest) -> tuple[Trajectory, PooledEnvironment]:
         """A trajectory, and the environment that it was in."""
-        self._environments.health.check()
+        self._environments.breaker.check()
         environment = self._environments.client(request.task.environment, request.trajectory_id)
         try:
             trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
         finally:
             self.pool.release(request.trajectory_id)
             await environment.close()
-        self._environments.health.check()
+        self._environments.breaker.check()
         return trajectory, environment
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -237,7 +236,7 @@ class Rollouts:
 
 
 def _check_context(config: RolloutConfig, policy_path: Path) -> None:
-    """The context that trajectories may use must be one that the engine takes."""
+    """Check that the engine takes a context as long as trajectories may use."""
     path = Path(policy_path) / "config.json"
     if not path.is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
@@ -248,3 +247,124 @@ def _check_context(config: RolloutConfig, policy_path: Path) -> None:
             f"max_context_tokens = {config.limits.max_context_tokens} is more than the {longest} tokens "
             f"that the policy in {policy_path} can take; lower it."
         )
+
+
+class TrajectoryStream(Iterator[Trajectory]):
+    """An iterator over the trajectories of some requests, in the order in which they end.
+
+    They run in `loop`, the event loop of another thread, whether anybody reads or not. What is raised for one of them
+    (`CircuitOpen`, or a defect, since faults are outcomes) ends the others and is raised here.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        requests: Sequence[RolloutRequest],
+        run: Callable[[RolloutRequest], Awaitable[Trajectory]],
+    ) -> None:
+        self._loop = loop
+        self._run = run
+        self._left = 0
+        self._ended: SimpleQueue[Trajectory | BaseException | None] = SimpleQueue()
+        self._work: list[Future[None]] = []
+        self.extend(requests)
+
+    def extend(self, requests: Sequence[RolloutRequest]) -> None:
+        """Begin trajectories for further requests."""
+        self._left += len(requests)
+        self._work = [work for work in self._work if not work.done()]
+        self._work.append(asyncio.run_coroutine_threadsafe(self._run_all(requests), self._loop))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next can be read without waiting."""
+        return not self._ended.empty()
+
+    def __len__(self) -> int:
+        """Trajectories that have not been read yet."""
+        return self._left
+
+    def __next__(self) -> Trajectory:
+        if not self._left:
+            raise StopIteration
+        ended = self._ended.get()
+        if ended is None:
+            raise StopIteration
+        if isinstance(ended, BaseException):
+            self._left = 0
+            raise ended
+        self._left -= 1
+        return ended
+
+    def cancel(self) -> None:
+        """Stop those under way and drop what was not read; a reader gets no more. Does nothing where all have been read."""
+        self._left = 0
+        for work in self._work:
+            work.cancel()
+        self._ended.put(None)
+
+    async def _run_all(self, requests: Sequence[RolloutRequest]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for request in requests:
+                    group.create_task(self._run_one(request))
+        except BaseExceptionGroup as defects:
+            opened = defects.subgroup(CircuitOpen)
+            self._ended.put(defects if opened is None else opened.exceptions[0])
+
+    async def _run_one(self, request: RolloutRequest) -> None:
+        self._ended.put(await self._run(request))
+
+
+LOOPS = Registry(
+    "agent loop",
+    {"react": "rl.rollouts.agent_loop:AgentLoop", "langgraph": "rl.rollouts.langgraph_loop:LangGraphLoop"},
+    "agent_flywheel.loops",
+    "rollout.loops",
+)
+
+
+class AgentLoops:
+    """The agent loop that each task asks for: one for each pair of loop and dialect, on one engine; each dialect is opened once.
+
+    The configuration names a loop as any code of one's own is named (see `warehouse/plugins.py`); a task may name those of `LOOPS`, what
+    is installed, and what the configuration lists under `rollout.loops`. `vision` is what the policy makes of images, where it takes any.
+    """
+
+    def __init__(self, config: RolloutConfig, tokenizer: PreTrainedTokenizerBase, vision: Vision | None = None) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._vision = vision
+        self._dialects: dict[str, Dialect] = {}
+        self._loops: dict[tuple[str, str], Loop] = {}
+
+    def check(self, tasks: Iterable[Task]) -> None:
+        """Check that every loop and dialect is there before anything runs.
+
+        Raises:
+            RequestError: where one is not, or where the policy's tokenizer does not go with it.
+        """
+        for task in tasks:
+            choice = choice_of(task)
+            self._factory(choice.loop)
+            self.dialect(choice.dialect or self._config.dialect)
+
+    def dialect(self, name: str) -> Dialect:
+        """The dialect called `name`. Raises as `open_dialect` does."""
+        if name not in self._dialects:
+            self._dialects[name] = open_dialect(name, self._config.dialects, self._tokenizer, self._vision)
+        return self._dialects[name]
+
+    def loop_for(self, task: Task, engine: Generator) -> Loop:
+        """The loop that `task` asks for, over `engine`."""
+        choice = choice_of(task)
+        key = (choice.loop or self._config.loop, choice.dialect or self._config.dialect)
+        if key not in self._loops:
+            self._loops[key] = self._factory(choice.loop)(engine, self.dialect(key[1]), self._config.limits)
+        return self._loops[key]
+
+    def _factory(self, chosen: str | None) -> LoopFactory:
+        """The loop that a task chose, else that of the configuration."""
+        listed = self._config.loops
+        found = LOOPS.load(listed.get(self._config.loop, self._config.loop)) if chosen is None else LOOPS.load_recorded(chosen, listed)
+        return cast(LoopFactory, found)

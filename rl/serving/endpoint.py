@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from rl.engine import EngineFault, Generation, Sampling
+from rl.engines.base import EngineFault, Generation, Generator, Sampling
 from rl.renderers.base import ParseError
 from rl.renderers.plain_text import PlainText
-from rl.rollouts.agent_loop import Generator
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.protocol import ChatMessage, ChatRequest, CompletionRequest, ContextFull, Refused, StreamOptions
 from rl.serving.recorder import Recorder, Segment

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from rl.engine import Generation
+from rl.engines.base import Generation
 from warehouse.records import ANSWER, Call, Outcome, StopReason, Trajectory, Turn
 
 

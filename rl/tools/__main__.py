@@ -42,7 +42,7 @@ def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
     workers = [tool.worker.cpus for tool in read_tools_file(file).tools.values() if tool.worker is not None]
     if workers:
         from rl.config import RayConfig
-        from rl.hosting.ray_runtime import RayRuntime
+        from rl.env_pool.ray_runtime import RayRuntime
 
         runtime = RayRuntime(RayConfig(), cpus=sum(workers))
     try:

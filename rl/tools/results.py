@@ -20,8 +20,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from rl.content import ContentPart, ImagePart, TextPart, text_of
-from rl.images import ImageFault, check_count, decode_image
+from rl.content import ContentPart, ImageFault, ImagePart, TextPart, check_count, decode_image, text_of
 from rl.tools.config import CallLimits
 
 MAX_REASON = 500

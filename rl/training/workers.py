@@ -25,7 +25,7 @@ from ray.train.v2.api.exceptions import WorkerGroupError
 from ray.util.queue import Empty, Queue
 
 from rl.config import LearnerConfig, RayConfig
-from rl.hosting.ray_runtime import RayRuntime
+from rl.env_pool.ray_runtime import RayRuntime
 from rl.training.base import Stateful
 
 T = TypeVar("T")

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
-from rl.environment import EnvironmentFault, Observation, Step
+from rl.envs.base import EnvironmentFault, Observation, Step
 from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop
+from rl.rollouts.base import RolloutRequest
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.proposals import Objection, Proposal, ProposalDefect, expanded_task, objection_to, replaceable
 from synth.corpora.tools import TOOLS, ExpanderEnvironment, validate_description

@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from eval.answers import sub_match
-from rl.environment import EnvironmentFault, Observation
-from rl.environments.search import find
-from rl.environments.tool_use import ToolEnvironment
+from rl.envs.base import EnvironmentFault, Observation
+from rl.envs.search import find
+from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex, passage
 from rl.tools import ToolError, tool
 from synth.teachers.teacher import Reply, Teacher, read_yes

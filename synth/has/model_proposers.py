@@ -13,7 +13,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from rl.engine import EngineFault, Generation, Sampling
+from rl.engines.base import EngineFault, Generation, Sampling
 from rl.renderers.base import Dialect, ParseError
 from synth.has.decisions import Option, Step, describe, option, shortened
 from synth.teachers.teacher import Teacher, parted

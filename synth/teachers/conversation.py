@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from rl.content import PlacedImage
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from synth.teachers.teacher import Fault, Teacher, ask
 from warehouse.records import Failure, Trajectory

@@ -13,9 +13,9 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.engine import EngineFault, GenerationStop, Sampling
+from rl.engines.base import EngineFault, GenerationStop, Sampling
 from rl.engines.pool import EnginePool
-from rl.hosting.ray_runtime import RayRuntime
+from rl.env_pool.ray_runtime import RayRuntime
 from synth.teachers.config import TeacherConfig
 from synth.teachers.source import BackgroundLoop, SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id

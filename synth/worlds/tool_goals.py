@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
-from rl.environments.tool_world.agenda import DAYS, SUBJECTS, people_of
-from rl.environments.tool_world.inventory import STORES
-from rl.environments.tool_world.world import NAMES, World
+from rl.envs.tool_world.agenda import DAYS, SUBJECTS, people_of
+from rl.envs.tool_world.environment import NAMES, World
+from rl.envs.tool_world.inventory import STORES
 
 T = TypeVar("T")
 

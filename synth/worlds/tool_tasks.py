@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import Field, PositiveInt
 
 from eval.state import REFERENCE, changes
-from rl.environments.tool_world.environment import find_world
-from rl.environments.tool_world.world import World
+from rl.envs.tool_world.environment import World, find_world
 from rl.tools import ToolError, ToolMiss
 from synth.worlds.tool_goals import GOALS, Goal, TaskDraft, Unfit
 from warehouse.digests import digest, seed_from

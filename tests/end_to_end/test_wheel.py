@@ -91,7 +91,9 @@ def test_a_wheel_that_turns_can_be_watched(watched: tuple[Path, list[State]]) ->
     assert {state.at_work.steps for state in learning if state.at_work} == {4}
     told = [state.progress for state in learning if state.progress]
     assert {engine.state for record in told if record.engines for engine in record.engines.engines} == {"serving"}
-    assert {environment.name for record in told if record.hosting for environment in record.hosting.environments} == {"search"}
+    assert {
+        environment.name for record in told if record.environment_figures for environment in record.environment_figures.environments
+    } == {"search"}
     assert max(state.trajectories for state in learning) >= 16
     assert seen[-1].turns == 2
     once = flywheel("top", "--once", "--home", str(home)).stdout

@@ -23,12 +23,11 @@ import torch
 from flows.context import open_context
 from flows.run_stage import run_attempt
 from flows.stages.reinforcement import reinforce
-from rl.engines.figures import PoolFigures
-from rl.hosting.figures import HostingFigures
+from rl.engines.base import PoolFigures
+from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
 from rl.policies.policy import load_policy
-from rl.rollouts.agent_loop import RolloutRequest
-from rl.rollouts.rollout import Rollouts
-from rl.rollouts.stream import TrajectoryStream
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts, TrajectoryStream
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, turn
 from warehouse.records import Call, Failure, StopReason, Trajectory, Turn
 
@@ -55,11 +54,11 @@ class ToyRollouts:
         """There are no engines."""
         return PoolFigures(0.0, (), 0, 0, 0, 0, 0, 0)
 
-    def hosting(self) -> HostingFigures:
+    def environment_figures(self) -> EnvironmentPoolFigures:
         """Nor environments."""
-        return HostingFigures(0, (), ())
+        return EnvironmentPoolFigures(0, (), ())
 
-    def take_losses(self) -> list[Failure]:
+    def drain_retries(self) -> list[Failure]:
         """Nothing is lost."""
         return []
 

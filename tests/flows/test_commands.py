@@ -33,7 +33,7 @@ def test_help_answers_at_once() -> None:
 
 DOWN = """
 import flows.cli
-from rl.hosting.health import UnhealthyError
+from rl.env_pool.circuit_breaker import UnhealthyError
 
 def down():
     raise UnhealthyError("the environment 'search' failed.")

@@ -13,14 +13,15 @@ import pytest
 
 from flows.reverification import reverify
 from rl.config import Limits
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
-from rl.environment import Resources
-from rl.environments import game
-from rl.environments.tool_world import environment as tool_world
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.envs import game
+from rl.envs.base import Resources
+from rl.envs.tool_world import environment as tool_world
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rewards.reward import reward_trajectories
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop
+from rl.rollouts.base import RolloutRequest
 from synth.worlds.tool_tasks import ToolWorldConfig, generate_tasks
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse import Lake, Task, Trajectory

@@ -24,9 +24,8 @@ from flows.progress import Progress, ProgressWriter, StageProgress, read_progres
 from flows.stage_run import StageRun
 from flows.top.state import Remaining, State, Watcher, stage_left, stage_steps, wheel_left
 from flows.top.view import frame, words
-from rl.engines.figures import EngineFigures, EngineState, PoolFigures
-from rl.hosting.figures import EnvironmentFigures, FaultFigures, HostingFigures
-from rl.hosting.health import HealthGate, environment, tool
+from rl.engines.base import EngineFigures, EngineState, PoolFigures
+from rl.env_pool.circuit_breaker import CircuitBreaker, EnvironmentFigures, EnvironmentPoolFigures, FaultFigures, environment, tool
 from tests.flows.wheel_records import START, write_wheel
 from warehouse import Lake
 from warehouse.records import Run
@@ -34,7 +33,7 @@ from warehouse.records import Run
 CONFIG = FlywheelConfig()
 RL = StageProgress("t2-rl", "rl", 2, began=1000.0, first_step=10, step=30, steps=50, figures={"reward": 0.875, "horizon": 6.0})
 ENGINE = EngineFigures("engine-0", EngineState.SERVING, 29, in_flight=12, trajectories=40, requests=900, tokens=12_345)
-HOSTING = HostingFigures(
+HOSTING = EnvironmentPoolFigures(
     waiting=56,
     environments=(EnvironmentFigures("search", workers=2, trajectories=40, replaced=1),),
     faults=(FaultFigures("environment", "search", "trajectories", 64, 1), FaultFigures("tool", "search", "calls", 64, 3)),
@@ -225,7 +224,7 @@ def test_a_stage_tells_how_far_it_is_and_from_where_this_process_went_on(tmp_pat
 
 
 def test_the_windows_of_the_health_gate_are_told() -> None:
-    gate = HealthGate(window=3, max_share=1.0)
+    gate = CircuitBreaker(window=3, max_share=1.0)
     for fault in (None, "down", None, "down"):
         gate.record(tool("search"), fault)
     gate.record(environment("search"), None)

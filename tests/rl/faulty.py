@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 
-from rl.environment import EnvironmentFault, Observation, Resources, Step
+from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.renderers.base import Action
 from warehouse.records import Task
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rl.environment import FaultKind, kind_of
-from rl.images import FORMATS, MAX_PIXELS, ImageFault, decode_image
+from rl.content import FORMATS, MAX_PIXELS, ImageFault, decode_image
+from rl.envs.base import FaultKind, fault_kind
 from rl.tools.results import ToolFault, ToolImageFault
 from tests.rl.hostile_images import png
 
@@ -101,4 +101,4 @@ def test_whatever_the_bytes_are_it_is_an_image_or_a_fault(noise: bytes, media_ty
 def test_a_fault_of_an_image_has_its_own_kind_through_the_errors_around_it() -> None:
     fault = ToolFault("the tool 'cover' failed: no image")
     fault.__cause__ = ToolImageFault("no image")
-    assert kind_of(fault) is FaultKind.IMAGE
+    assert fault_kind(fault) is FaultKind.IMAGE

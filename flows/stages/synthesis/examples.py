@@ -14,7 +14,7 @@ from typing import Any
 from flows.stages.synthesis.batches import Batch, Made, sizes
 from flows.stages.synthesis.context import EARLIER, HELD_OUT_SHARE, SynthesisContext
 from flows.stages.synthesis.questions import question_batches
-from rl.engine import Sampling
+from rl.engines.base import Sampling
 from rl.retrieval.search import passage
 from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
 from synth.demonstrations.oracle import observation

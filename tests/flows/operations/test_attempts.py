@@ -12,8 +12,8 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from flows.home import HomeBusy
 from flows.operations.attempts import is_fault
 from flows.operations.budgets import BudgetSpent
-from rl.engine import EngineDead, EngineFault
-from rl.hosting.health import UnhealthyError
+from rl.engines.base import EngineDead, EngineFault
+from rl.env_pool.circuit_breaker import CircuitOpen
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_what_a_machine_did_is_a_fault(error: Exception) -> None:
         RequestError("no such suite"),
         HomeBusy("in use"),
         BudgetSpent("spent"),
-        UnhealthyError("the environment is down"),
+        CircuitOpen("the environment is down"),
         FileNotFoundError(2, "nothing there"),
         PermissionError(13, "not yours"),
         duckdb.BinderException("no such column"),

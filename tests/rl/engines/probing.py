@@ -11,7 +11,7 @@ import psutil
 import torch
 from transformers import PreTrainedModel
 
-from rl.engine import Generation, Sampling
+from rl.engines.base import Generation, Sampling
 from rl.engines.pool import EnginePool
 from rl.rollouts.rollout import Rollouts
 

@@ -13,13 +13,13 @@ import pytest
 from pydantic import ValidationError
 
 from rl.config import EngineConfig, RayConfig, RolloutConfig
-from rl.engine import Generation, GenerationStop, Sampling
-from rl.engines.figures import EngineFigures, EngineState, PoolFigures
+from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling
 from rl.engines.pool import EnginePool
 from rl.engines.replica import bundles
-from rl.hosting.ray_runtime import RayRuntime
+from rl.env_pool.ray_runtime import RayRuntime
 from rl.policies.policy import load_policy
-from rl.rollouts.rollout import RolloutRequest, Rollouts
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, wait_until_busy, worst_difference
 from tests.rl.policies.logprob_check import max_logprob_difference

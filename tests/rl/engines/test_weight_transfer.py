@@ -20,8 +20,8 @@ import torch
 from transformers import PreTrainedModel
 
 from rl.config import LearnerConfig, RolloutConfig
-from rl.engine import Generation
-from rl.engines.transfer import HandOver, check_device, check_fit, shapes_in
+from rl.engines.base import Generation
+from rl.engines.weight_sync import WeightSyncHandle, check_device, check_fit, shapes_in
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import as_saved, load_policy, save_policy
@@ -55,16 +55,16 @@ class Learner:
     """A learner's end. `before` is told of each step that the engines are to make."""
 
     def __init__(self, engines: Rollouts, before: Callable[[str], None] = lambda step: None) -> None:
-        from rl.engines.sending import WeightSender  # vLLM
+        from rl.engines.weight_sender import WeightSender  # vLLM
 
-        hand_over = engines.hand_over
+        weight_sync = engines.weight_sync
 
         def step(name: str, told: dict[str, Any]) -> str | None:
             before(name)
-            return hand_over.step(name, told)
+            return weight_sync.step(name, told)
 
         self.engines = engines
-        self.sender = WeightSender(HandOver(hand_over.begin, step))
+        self.sender = WeightSender(WeightSyncHandle(weight_sync.begin, step))
 
     def send(self, policy: Path, folder: Path, version: int) -> bool:
         """Send the weights that lie in `policy`, as those that `folder` will hold; whether the engines have them."""
@@ -265,7 +265,7 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
 
     config = REINFORCE.model_copy(update={"learner": learner})
     result = train_reinforce(
-        policy, folder, config, TrainingHooks(sampler.collect, publish, lambda step, figures: None, weight_sync=engines.hand_over), 1
+        policy, folder, config, TrainingHooks(sampler.collect, publish, lambda step, figures: None, weight_sync=engines.weight_sync), 1
     )
     assert sampler.versions == [0, 1, 2]
     assert engines.figures().transfers - before.transfers == 3
@@ -331,7 +331,7 @@ def test_each_worker_of_an_engine_of_two_takes_its_part(tiny_policy: Path, other
 
 
 def test_weights_travel_together_as_far_as_a_message_holds_them() -> None:
-    from rl.engines.gloo import MESSAGE_BYTES, messages
+    from rl.engines.vllm_extensions import MESSAGE_BYTES, messages
 
     half = MESSAGE_BYTES // 2
     assert list(messages([half, half, 1, 3 * half, half])) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]

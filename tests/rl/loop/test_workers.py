@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from rl.config import CptConfig, LearnerConfig, LoraConfig, RayConfig
-from rl.hosting.ray_runtime import RayRuntime
+from rl.env_pool.ray_runtime import RayRuntime
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rl.config import PolicyConfig, RolloutConfig, SftConfig
-from rl.images import ImageFault, decode_image
+from rl.content import ImageFault, decode_image
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, has_vision, load_vision
 from rl.rollouts.rollout import Rollouts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rl.engine import Generation, GenerationStop, Sampling
+from rl.engines.base import Generation, GenerationStop, Sampling
 
 
 class RandomPolicy:

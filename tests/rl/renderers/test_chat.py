@@ -16,15 +16,16 @@ from benchmarks.fuzz_dialects import dialects, fuzz
 from eval.outcome import ExactMatch
 from rl.config import DialectConfig, Limits
 from rl.content import ImagePart
-from rl.environment import Observation, Step, ToolOutcome
-from rl.environments.search import SearchEnvironment
+from rl.envs.base import Observation, Step, ToolOutcome
+from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, ParseError, Result
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import ChatTemplate
 from rl.renderers.layout import PROBE_TOOL
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop
+from rl.rollouts.base import RolloutRequest
 from rl.training.batches import rows_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.renderers.random_policy import RandomPolicy

@@ -14,11 +14,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.fuzz_dialects import fuzz
 from rl.config import Limits, RolloutConfig
-from rl.environments.search import SearchEnvironment
+from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Cut, Dialect, Result
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop
+from rl.rollouts.base import RolloutRequest
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.records import StopReason

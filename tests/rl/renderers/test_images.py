@@ -13,16 +13,16 @@ import pytest
 from transformers import AutoProcessor, AutoTokenizer
 
 from rl.config import Limits
-from rl.content import ContentPart, ImagePart, PlacedImage, TextPart, collapsed, text_of
-from rl.engine import Generation, Sampling
-from rl.environment import Observation, Step, ToolOutcome
-from rl.images import ImageFault, decode_image
+from rl.content import ContentPart, ImageFault, ImagePart, PlacedImage, TextPart, collapse_images, decode_image, text_of
+from rl.engines.base import Generation, Sampling
+from rl.envs.base import Observation, Step, ToolOutcome
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import ContentRefused, Cut, Reply, Result
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import ChatTemplate
 from rl.renderers.layout import PROBE_TOOL
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest
+from rl.rollouts.agent_loop import AgentLoop
+from rl.rollouts.base import RolloutRequest
 from rl.training.batches import Row, check_images, rows_of, without_placeholders
 from tests.rl.hostile_images import png
 from tests.rl.rollouts.test_agent_loop import WrittenActions
@@ -115,7 +115,7 @@ def test_an_image_is_named_by_its_bytes_and_one_marker_stands_for_it(dialect: Ch
     reply = dialect.reply(calling(dialect), [result(TextPart("Look: "), SMALL)], WIDE)
     (placed,) = reply.images
     assert placed.image == Image(digest_bytes(SMALL.data), "image/png", 50, 40, SMALL.data)
-    text = dialect.decode(collapsed(reply.ids, reply.images))
+    text = dialect.decode(collapse_images(reply.ids, reply.images))
     assert text == "\n<|im_start|>user\n<tool_response>\nLook: <image>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -139,7 +139,7 @@ def test_texts_are_cut_together_and_images_stand_whole(dialect: ChatDialect, cut
         (TextPart("a" * 40), SMALL, TextPart("b" * 40), WIDER) if cut.side == "right" else (SMALL, TextPart("a"), WIDER, TextPart("b" * 40))
     )
     reply = dialect.reply(calling(dialect), [result(*parts)], cut)
-    shown = dialect.decode(collapsed(reply.ids, reply.images)).partition("<tool_response>\n")[2].partition("\n</tool_response>")[0]
+    shown = dialect.decode(collapse_images(reply.ids, reply.images)).partition("<tool_response>\n")[2].partition("\n</tool_response>")[0]
     assert len(reply.images) == 2 and shown.count("<image>") == 2
     assert len(dialect.template.plain.ids(shown.replace("<image>", ""))) <= cut.max_tokens
     assert (shown == text) is (cut.max_tokens == 500)
@@ -158,7 +158,7 @@ def test_a_template_that_shows_images_in_no_way_or_in_its_own_refuses_them(
 ) -> None:
     changed = chat(policy, vision, change)
     if reason is None:
-        assert "<image>!" in changed.decode(collapsed(*_unzip(changed.reply(calling(changed), [result(SMALL)], WIDE))))
+        assert "<image>!" in changed.decode(collapse_images(*_unzip(changed.reply(calling(changed), [result(SMALL)], WIDE))))
         return
     assert changed.reply(calling(changed), [Result("text")], WIDE) == Reply(changed.reply_ids(calling(changed), [Result("text")], WIDE))
     with pytest.raises(ContentRefused, match=f"template cannot be used with them: .*{reason}"):
@@ -226,7 +226,7 @@ def test_every_action_is_sampled_with_all_images_so_far_at_their_places(dialect:
     assert (trajectory.stop_reason, trajectory.error) == (StopReason.MAX_TURNS, None)
     assert [len(shown) for shown in engine.shown] == [0, 1, 2]
     for context, shown in zip(engine.contexts, engine.shown, strict=True):
-        marked = collapsed(context, shown)
+        marked = collapse_images(context, shown)
         assert marked.count(dialect.placeholder_id) == len(shown)
         assert len(marked) == len(context) - sum(placed.length - 1 for placed in shown)
     assert [len(turn.images) for turn in trajectory.turns] == [1, 1, 0]

@@ -74,7 +74,7 @@ def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
         query = " ".join(words[number] for number in numbers)
         first, whole = index.search(query, 1), index.search(query, 2)
         assert first == whole[:1]
-        assert index._bm25 is not None and index._first is not None
+        assert index._bm25 is not None and index._scores is not None
         known = index._bm25.get_tokens_ids(query.split())
-        pruned += bool(known) and index._first._pruned(known) is not None
+        pruned += bool(known) and index._scores._pruned(known) is not None
     assert 100 < pruned < 1_900

@@ -13,11 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from rl.config import SearchConfig
-from rl.environment import Resources
-from rl.environments.search import create
-from rl.retrieval.indexes import build_index
+from rl.envs.base import Resources
+from rl.envs.search import create
 from rl.retrieval.search import Miss, SearchIndex
-from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors
+from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors, build_index
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
 from warehouse.records import Document

@@ -15,15 +15,16 @@ from transformers import AutoTokenizer
 from eval.outcome import ExactMatch
 from rl.config import Limits, RolloutConfig
 from rl.content import ImagePart
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
-from rl.environment import Environment, EnvironmentFault, Observation, Step, ToolOutcome
-from rl.environments.search import SearchEnvironment
-from rl.environments.tool_use import ToolEnvironment
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.envs.base import Environment, EnvironmentFault, Observation, Step, ToolOutcome
+from rl.envs.search import SearchEnvironment
+from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action, ActionTurn, ParseError
 from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
-from rl.rollouts.agent_loop import AgentLoop, RolloutRequest, is_older
-from rl.rollouts.loops import AgentLoops
+from rl.rollouts.agent_loop import AgentLoop, uses_lagged_policy
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import AgentLoops
 from rl.tools import tool
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError
@@ -89,10 +90,10 @@ def test_a_share_of_the_actions_is_asked_of_an_older_policy_by_the_seed(dialect:
     trajectory, engine = run(dialect, search, horizon=3)
     assert trajectory.stop_reason is StopReason.MAX_TURNS and not any(sampling.older for sampling in engine.samplings)
     asked = [replace(REQUEST, seed=seed, older_share=0.25) for seed in range(400)]
-    chosen = [[is_older(request, turn) for turn in range(5)] for request in asked]
+    chosen = [[uses_lagged_policy(request, turn) for turn in range(5)] for request in asked]
     assert sum(map(sum, chosen)) / 2000 == pytest.approx(0.25, abs=0.03)
     assert any(len(set(turns)) == 2 for turns in chosen), "one trajectory may have actions of both"
-    assert chosen == [[is_older(request, turn) for turn in range(5)] for request in asked]
+    assert chosen == [[uses_lagged_policy(request, turn) for turn in range(5)] for request in asked]
 
 
 def test_the_last_turn_of_the_horizon_may_answer(dialect: TagDialect) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from rl.config import Limits
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
-from rl.environment import EnvironmentFault, Observation, Step
-from rl.environments.tool_use import ToolEnvironment
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.envs.base import EnvironmentFault, Observation, Step
+from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
-from rl.rollouts.agent_loop import RolloutRequest
+from rl.rollouts.base import RolloutRequest
 from rl.rollouts.langgraph_loop import LangGraphLoop
-from rl.rollouts.loops import LOOPS
+from rl.rollouts.rollout import LOOPS
 from rl.tools import tool
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.errors import RequestError
@@ -183,7 +183,7 @@ def test_other_dialects_and_a_missing_extra_are_refused_in_a_sentence() -> None:
     assert LOOPS.load("langgraph") is LangGraphLoop
     with pytest.raises(RequestError, match="give the task or the rollout a dialect of kind chat"):
         LangGraphLoop(Stated(), object(), LIMITS)  # type: ignore[arg-type]
-    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.rollouts.loops import LOOPS\nLOOPS.load('langgraph')"
+    script = "import sys; sys.modules['langchain_core'] = None\nfrom rl.rollouts.rollout import LOOPS\nLOOPS.load('langgraph')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "install agent-flywheel[langchain]" in done.stderr.splitlines()[-1]
 

@@ -9,8 +9,8 @@ from tokenizers import AddedToken
 
 from rl.config import PolicyConfig, RolloutConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
-from rl.rollouts.loops import AgentLoops
-from rl.rollouts.rollout import RolloutRequest, Rollouts
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import AgentLoops, Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS, WORDS
 from tests.rl.policies.logprob_check import max_logprob_difference
 from tests.rl.renderers.templates_of_trl import tokenizer_for

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from rl.config import RolloutConfig
-from rl.hosting.health import HealthGate, UnhealthyError
+from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen
 from rl.policies.policy import load_policy, save_policy
-from rl.rollouts.rollout import RolloutRequest, Rollouts
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import TASKS
 from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError
@@ -93,20 +94,20 @@ def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Roll
 def test_a_dead_worker_is_replaced(rollouts: Rollouts) -> None:
     dead = rollouts.rollout([faulty("die")])[0]
     assert (dead.outcome, dead.error) == (Outcome.INVALID, "died: the environment's worker died")
-    assert [loss.item for loss in rollouts.take_losses()] == [{"trajectory": dead.id}], "it was begun anew once, and no more"
+    assert [loss.item for loss in rollouts.drain_retries()] == [{"trajectory": dead.id}], "it was begun anew once, and no more"
     assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3)))
 
 
 @pytest.mark.engine
 def test_what_was_on_a_worker_that_died_is_begun_anew(rollouts: Rollouts, tmp_path: Path) -> None:
-    rollouts.take_losses()
+    rollouts.drain_retries()
     deadly = [replace(faulty(f"die unless {tmp_path / 'died'}"), trajectory_id=f"deadly{i}") for i in range(24)]
     trajectories = rollouts.rollout(deadly)
-    losses = rollouts.take_losses()
+    losses = rollouts.drain_retries()
     assert [trajectory.error for trajectory in trajectories] == [None] * 24
     assert {loss.item["trajectory"] for loss in losses} <= {request.trajectory_id for request in deadly}
     assert {(loss.stage, loss.kind, loss.reason) for loss in losses} == {("rl", "retried", "died: the environment's worker died")}
-    assert rollouts.take_losses() == []
+    assert rollouts.drain_retries() == []
 
 
 @pytest.mark.engine
@@ -114,12 +115,12 @@ def test_rollouts_stop_by_name_where_an_environment_is_down(rollouts: Rollouts) 
     pool = rollouts._environments
     broken = [replace(faulty("raise"), trajectory_id=f"down{i}") for i in range(40)]
     try:
-        with pytest.raises(UnhealthyError, match=r"the environment 'tests\.rl\.faulty:create' failed in \d+ of its last 32 .*world broke"):
+        with pytest.raises(CircuitOpen, match=r"the environment 'tests\.rl\.faulty:create' failed in \d+ of its last 32 .*world broke"):
             rollouts.rollout([*requests(2, prefix="beside"), *broken])
-        pool.health = HealthGate(window=32, max_share=0.5)
+        pool.breaker = CircuitBreaker(window=32, max_share=0.5)
         assert all(trajectory.error is None for trajectory in rollouts.rollout(requests(3, prefix="after")))
     finally:
-        pool.health = HealthGate(window=32, max_share=0.5)
+        pool.breaker = CircuitBreaker(window=32, max_share=0.5)
 
 
 @pytest.mark.engine

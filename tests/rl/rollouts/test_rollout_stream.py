@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from rl.rollouts.agent_loop import RolloutRequest
-from rl.rollouts.stream import TrajectoryStream
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import TrajectoryStream
 from warehouse.records import StopReason, Task, Trajectory
 
 TASK = Task("k", "search", "?", ())

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoTokenizer
 
 from rl.config import RolloutConfig
-from rl.content import collapsed
-from rl.engine import EngineFault, Generation, Sampling
+from rl.content import collapse_images
+from rl.engines.base import EngineFault, Generation, Sampling
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy, save_policy
@@ -23,7 +23,8 @@ from rl.policies.vision import load_vision
 from rl.renderers.base import Cut, Result
 from rl.renderers.chat import ChatDialect
 from rl.renderers.registry import open_dialect
-from rl.rollouts.rollout import RolloutRequest, Rollouts
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from rl.tools.file import load_tools
 from rl.training.config import ReinforceConfig
 from rl.training.filters import Collected
@@ -134,7 +135,7 @@ def test_the_engine_refuses_placeholders_that_are_not_its_own(rollouts: Rollouts
         generation = await rollouts.pool.generate("right", reply.ids, sampling, reply.images)
         shorter = (*reply.ids[: reply.images[0].start], *reply.ids[reply.images[0].start + 1 :])
         moved = [replace(reply.images[0], length=reply.images[0].length - 1), replace(reply.images[1], start=reply.images[1].start - 1)]
-        assert collapsed(shorter, moved) == collapsed(reply.ids, reply.images)
+        assert collapse_images(shorter, moved) == collapse_images(reply.ids, reply.images)
         with pytest.raises(EngineFault, match="other placeholders of the images than stand in the context"):
             await rollouts.pool.generate("wrong", shorter, sampling, moved)
         return list(generation.token_ids)

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from rl.config import ServingConfig
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.serving.chat_renderer import ChatRenderer

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rl.environment import EnvironmentFault, ToolOutcome
-from rl.environments.tool_use import ToolEnvironment
+from rl.envs.base import EnvironmentFault, ToolOutcome
+from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action
 from rl.tools import ToolFault
 from rl.tools.calls import check_health

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.environment import Environment, EnvironmentFault, Resources, ToolOutcome, find_environment
+from rl.envs.base import Environment, EnvironmentFault, Resources, ToolOutcome, find_environment
 from rl.renderers.base import Action
 from rl.tools.file import load_tools
 from warehouse.errors import RequestError

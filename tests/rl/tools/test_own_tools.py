@@ -12,7 +12,8 @@ import torch
 
 from rl.config import RolloutConfig
 from rl.policies.policy import load_policy, save_policy
-from rl.rollouts.rollout import RolloutRequest, Rollouts
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task
 

@@ -10,8 +10,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from rl.content import ImagePart, TextPart
-from rl.environment import EnvironmentFault, Step, ToolOutcome
-from rl.environments.tool_use import ToolEnvironment
+from rl.envs.base import EnvironmentFault, Step, ToolOutcome
+from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action, Cut
 from rl.renderers.tags import TagDialect
 from rl.tools.config import CallRules

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from rl.config import RayConfig
-from rl.hosting.ray_runtime import RayRuntime
+from rl.env_pool.ray_runtime import RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, check_health
 from rl.tools.config import ToolConfig

@@ -12,7 +12,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rl.config import EngineConfig, PolicyConfig, RayConfig
-from rl.engine import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of
@@ -86,7 +86,7 @@ def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> No
     from transformers import AutoTokenizer
 
     from rl.engines.pool import EnginePool
-    from rl.hosting.ray_runtime import RayRuntime
+    from rl.env_pool.ray_runtime import RayRuntime
     from rl.policies.policy import create_policy
 
     config = PolicyConfig(

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from eval.state import REFERENCE
-from rl.environments.tool_world.environment import find_world
+from rl.envs.tool_world.environment import find_world
 from synth.worlds.tool_goals import Goal, TaskDraft, Unfit
 from synth.worlds.tool_tasks import GOALS, ToolWorldConfig, generate_tasks, replay
 from warehouse.errors import RequestError

@@ -1,0 +1,220 @@
+"""Extensions of vLLM: weight transfer over gloo, and loading weights in its workers so that every matrix derived from them follows.
+
+Gloo serves engines and learners that have no NCCL between them, as on CPUs. It is vLLM's own NCCL transfer with another group beneath
+it: the same handshake, the same rounds, the same reloading layer by layer. The learner is rank 0 and broadcasts; the workers of all
+engines follow. Weights travel in host memory, many in one message.
+
+vLLM finds both sides under the name `gloo` as soon as this module is imported; its workers import it for `WeightExtension`, before
+anything else of this project.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+from vllm.config import set_current_vllm_config
+from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, VLLMWeightSyncClient, WeightSource, WeightTransferInitInfo
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.nccl_engine import (
+    NCCLTrainerWeightTransferEngine,
+    NCCLWeightTransferEngine,
+    NCCLWeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.packed_tensor import unpack_tensor
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+NAME = "gloo"
+MESSAGE_BYTES = 2**26
+"""Size of a message; a larger weight makes one of its own."""
+
+
+@dataclass
+class GlooInitInfo(WeightTransferInitInfo):
+    """What a worker needs to join: where the learner listens, its own rank there, and how long it waits for the others."""
+
+    address: str
+    port: int
+    rank_offset: int
+    world_size: int
+    timeout_seconds: float
+
+
+@dataclass
+class GlooTrainerInitInfo(TrainerInitInfo):
+    """What the learner needs: the address that it listens on, and for how many."""
+
+    backend: ClassVar[str] = NAME
+    address: str
+    world_size: int
+    timeout_seconds: float
+
+
+class GlooGroup:
+    """Processes that broadcast from rank 0, joined over a store that rank 0 keeps. A group is none of torch's global ones."""
+
+    def __init__(self, store: TCPStore, own_address: str, rank: int, size: int, timeout: timedelta) -> None:
+        """Returns when all have come. Raises RuntimeError where one does not within `timeout`."""
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]
+        options._timeout = timeout
+        self._store = store
+        self._group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, size, options)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Send `tensor`, or fill it with what rank 0 sends. Raises RuntimeError where another process is gone or too slow."""
+        options = BroadcastOptions()
+        options.rootRank = 0
+        self._group.broadcast([tensor], options).wait()
+
+    def destroy(self) -> None:
+        """Leave the group; processes that wait for this one get an error."""
+        self._group.shutdown()
+
+
+class GlooWeightTransferEngine(NCCLWeightTransferEngine):
+    """The workers' side of the transfer."""
+
+    init_info_cls = GlooInitInfo  # type: ignore[assignment]  # vLLM's class knows NCCL's alone
+    model_update_group: Any
+    model: Any
+
+    def init_transfer_engine(self, init_info: GlooInitInfo) -> None:  # type: ignore[override]
+        """Join the learner's group, in the place of an earlier one."""
+        self.shutdown()
+        timeout = timedelta(seconds=init_info.timeout_seconds)
+        parallel = self.parallel_config
+        rank = init_info.rank_offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
+        with socket.create_connection((init_info.address, init_info.port), init_info.timeout_seconds) as connection:
+            own_address = connection.getsockname()[0]
+        store = TCPStore(init_info.address, init_info.port, is_master=False, timeout=timeout)
+        self.model_update_group = GlooGroup(store, own_address, rank, init_info.world_size, timeout)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """As vLLM's, which waits for a GPU behind it."""
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: NCCLWeightTransferUpdateInfo) -> None:
+        """Receive all weights, and load them as the messages come."""
+        if self.model_update_group is None:
+            raise RuntimeError("a worker that has not joined the learner's group cannot receive weights")
+        dtypes = [getattr(torch, name) for name in update_info.dtype_names]
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(update_info.shapes, dtypes, strict=True)]
+        with disable_mtp_completeness_check():
+            for part in messages(sizes):
+                buffer = torch.empty(sum(sizes[part]), dtype=torch.uint8)
+                self.model_update_group.broadcast(buffer)
+                self.model.load_weights(unpack_tensor(buffer, update_info.names[part], update_info.shapes[part], dtypes[part], sizes[part]))
+
+    def finish_weight_update(self) -> None:
+        """Put the weights in the place of the old ones, with what is derived from them."""
+        super().finish_weight_update()
+        repack_head(self.model)
+
+
+class GlooTrainerWeightTransferEngine(NCCLTrainerWeightTransferEngine):
+    """The learner's side of the transfer."""
+
+    init_info_cls = GlooTrainerInitInfo  # type: ignore[assignment]
+    model_update_group: Any
+
+    @classmethod
+    def trainer_init(  # type: ignore[override]
+        cls, init_info: GlooTrainerInitInfo, *, client: VLLMWeightSyncClient, source: WeightSource | None = None
+    ) -> Self:
+        """Listen, have the workers join, and return when all have."""
+        if source is None:
+            raise ValueError("a learner without weights has none to transfer")
+        engine = cls(client=client, source=source, is_sender=init_info.is_sender)
+        if not engine.is_sender:
+            return engine
+        timeout = timedelta(seconds=init_info.timeout_seconds)
+        store, port = _listen(init_info.address, timeout)
+        theirs = GlooInitInfo(init_info.address, port, 1, init_info.world_size, init_info.timeout_seconds)
+        with ThreadPoolExecutor(1) as executor:  # they answer when they have met this process there
+            joined = executor.submit(client.init_weight_transfer_engine, asdict(theirs))
+            engine.model_update_group = GlooGroup(store, init_info.address, 0, init_info.world_size, timeout)
+            joined.result()
+        return engine
+
+    def _broadcast(self, source: WeightSource, meta: list[ParamMeta]) -> None:
+        if not self.is_sender:
+            super()._broadcast(source, meta)
+            return
+        weights = self._checked_iter(source, meta)
+        for part in messages([math.prod(each.shape) * each.dtype.itemsize for each in meta]):
+            count = part.stop - part.start
+            self.model_update_group.broadcast(torch.cat([_bytes(tensor) for _, tensor in _take(weights, count)]))
+
+
+def messages(sizes: Sequence[int]) -> Iterator[slice]:
+    """Parts of weights of `sizes` bytes that travel together, each of at most `MESSAGE_BYTES` or of one weight."""
+    start = total = 0
+    for number, size in enumerate(sizes):
+        if number > start and total + size > MESSAGE_BYTES:
+            yield slice(start, number)
+            start, total = number, 0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
+def repack_head(model: torch.nn.Module) -> None:
+    """Have `lm_head` follow its weights.
+
+    On a CPU vLLM packs it into a matrix of its own, and does not pack it again where it is tied to the embeddings: without this
+    log-probabilities were wrong by as much as 1.0 after an update (measured).
+    """
+    head = getattr(model, "lm_head", None)
+    if head is not None and hasattr(head, "cpu_linear"):
+        dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+
+
+def _listen(address: str, timeout: timedelta) -> tuple[TCPStore, int]:
+    """A store at `address` and nowhere else, and its port."""
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        store = TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=server.detach())
+    return store, port
+
+
+def _take(weights: Iterator[tuple[str, Tensor]], count: int) -> Iterator[tuple[str, Tensor]]:
+    return (next(weights) for _ in range(count))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+class WeightExtension:
+    """Mixed into vLLM's worker by `worker_extension_cls`; `self` is the worker."""
+
+    model_runner: Any
+    model_config: Any
+    vllm_config: Any
+    _weight_update_active: bool
+
+    def load_policy(self, path: str) -> None:
+        """Load the weights in folder `path` in place."""
+        self.model_runner.reload_weights(weights_path=path)
+        repack_head(self.model_runner.get_model())
+
+    def abandon_transfer(self) -> None:
+        """Abandon a transfer that broke off. Weights that have arrived stay among old ones: the model is unusable until a load."""
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)  # type: ignore[no-untyped-call]
+        self._weight_update_active = False
+
+
+WeightTransferEngineFactory.register_engine(NAME, GlooWeightTransferEngine)
+WeightTransferTrainerFactory.register_engine(NAME, GlooTrainerWeightTransferEngine)

@@ -1,0 +1,169 @@
+"""Weight sync, the learner's side: vLLM's own trainer engine, by whichever of its backends the configuration names.
+
+Engines that were added or replaced since the last transfer are joined anew. What goes wrong ends the transfer, in bounded time, and is
+logged: the learner then publishes the folder that it writes in any case, and the engines load that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, TrainerWeightTransferEngine, WeightSource
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.utils.network_utils import get_open_port
+
+from rl.engines.base import EngineFault
+from rl.engines.vllm_extensions import GlooTrainerInitInfo
+from rl.engines.weight_sync import PendingTransfer, WeightSyncHandle, check_device
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class WeightSender:
+    """Sends versions of one policy's weights, one after the other."""
+
+    def __init__(self, weight_sync: WeightSyncHandle) -> None:
+        self._weight_sync = weight_sync
+        self._source = _Weights()
+        self._joined: tuple[str, ...] = ()
+        self._client = _Client(weight_sync)
+        self._transfer: TrainerWeightTransferEngine | None = None
+
+    def send(self, weights: Mapping[str, Tensor], folder: Path, version: int) -> bool:
+        """Send weights to the engines, which go on with them as `version`; whether they have.
+
+        Args:
+            weights: by the names that they will have in `folder`, whole, on any device.
+
+        Raises:
+            RequestError: they are not those of the policy that the engines have, or this machine cannot send in the configured way.
+        """
+        pending = self._weight_sync.begin({name: tuple(weight.shape) for name, weight in weights.items()}, folder, version)
+        check_device(pending.backend)
+        self._source.take(weights, torch.device("cpu") if pending.backend == "gloo" else _own_gpu())
+        try:
+            if pending.engines:
+                _within(pending.timeout_seconds, self._join(pending).send_weights)
+        except (EngineFault, RuntimeError, OSError) as error:  # torch and NCCL raise RuntimeError
+            logger.warning("version %d could not be sent, and the engines load its folder: %s: %s", version, type(error).__name__, error)
+            self.close()
+            return False
+        finally:
+            self._source.forget()
+        return bool(pending.engines)
+
+    def close(self) -> None:
+        """Leave the engines; the next `send` joins them anew."""
+        transfer, self._transfer, self._joined, self._client.closed = self._transfer, None, (), True
+        if transfer is not None:
+            transfer.shutdown()
+
+    def _join(self, pending: PendingTransfer) -> TrainerWeightTransferEngine:
+        """vLLM's trainer engine, joined with these engines."""
+        if self._transfer is None or pending.engines != self._joined:
+            self.close()
+            self._client = client = _Client(self._weight_sync)
+            info = _init_info(pending)
+            init = WeightTransferTrainerFactory.trainer_init
+            self._transfer = _within(pending.timeout_seconds, lambda: init(info, client=client, source=self._source))
+            self._joined = pending.engines
+        return self._transfer
+
+
+@dataclass(slots=True)
+class _Client:
+    """The engines as a client of vLLM's trainer engine; once `closed` it makes no more steps, also for a thread that still calls it."""
+
+    weight_sync: WeightSyncHandle
+    closed: bool = field(default=False)
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._step("init_weight_transfer_engine", init_info)
+
+    def start_weight_update(self) -> None:
+        self._step("start_weight_update", {})
+
+    def update_weights(self, update_info: Any) -> None:
+        self._step("update_weights", update_info)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._step("finish_weight_update", {})
+
+    def _step(self, step: str, info: dict[str, Any]) -> None:
+        failed = "the transfer is over" if self.closed else self.weight_sync.step(step, info)
+        if failed is not None:
+            raise EngineFault(failed)
+
+
+class _Weights(WeightSource):
+    """The weights of one version, given one after the other on the device that they are sent from."""
+
+    def __init__(self) -> None:
+        self._weights: Mapping[str, Tensor] = {}
+        self._device = torch.device("cpu")
+
+    def take(self, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        """Yield these weights from now on."""
+        self._weights, self._device = weights, device
+
+    def forget(self) -> None:
+        """Drop the weights."""
+        self._weights = {}
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(name, weight.dtype, tuple(weight.shape)) for name, weight in self._weights.items()]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, weight.detach().to(self._device)) for name, weight in self._weights.items())
+
+
+def _init_info(pending: PendingTransfer) -> TrainerInitInfo:
+    """The learner's side of the handshake as vLLM's backend takes it; the learner is the only sender, and of rank 0."""
+    size = 1 + pending.workers
+    if pending.backend == "gloo":
+        return GlooTrainerInitInfo(_own_address(), size, pending.timeout_seconds, rank=0)
+    if pending.backend == "nccl":
+        return NCCLTrainerInitInfo(_own_address(), get_open_port(), size, rank=0)
+    return IPCTrainerInitInfo(rank=0)
+
+
+def _own_address() -> str:
+    """The address at which engines reach this process: the loopback where Ray has one machine."""
+    alone = sum(node["Alive"] for node in ray.nodes()) == 1  # type: ignore[no-untyped-call]
+    return "127.0.0.1" if alone else str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def _own_gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _within(seconds: float, work: Callable[[], T]) -> T:
+    """What `work` returns or raises, or a TimeoutError after so long: NCCL itself has no limit, so it is left behind in a thread."""
+    ended: Future[T] = Future()
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+
+    def run() -> None:
+        try:
+            if device is not None:
+                torch.cuda.set_device(device)  # each thread has its own
+            ended.set_result(work())
+        except BaseException as error:  # the caller's to understand
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="weight transfer", daemon=True).start()
+    if not wait([ended], seconds).done:
+        raise TimeoutError(f"it took more than {seconds:g} seconds")
+    return ended.result()

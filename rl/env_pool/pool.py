@@ -1,0 +1,244 @@
+"""Environments on Ray: worker actors of each kind, and the trajectories on each.
+
+The corpus's index lies once in the object store and is shared by all workers. An exception in an environment, a step that takes
+too long, a worker that dies or takes too much memory are faults with a kind: the trajectory becomes invalid, the worker is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
+from rl.env_pool import circuit_breaker
+from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
+from rl.env_pool.circuit_breaker import EnvironmentFigures
+from rl.env_pool.worker import EnvironmentWorker, first_line
+from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
+from rl.renderers.base import Action
+from rl.retrieval.search import Index
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+T = TypeVar("T")
+PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+START_SECONDS = 180.0
+"""How long the workers of a kind may take to start and to check that their environment can be made."""
+HUNG_FACTOR = 2.0
+HUNG_SECONDS = 5.0
+"""A worker that has not answered after `HUNG_FACTOR` times the time of a step and these seconds is stuck in one, and is replaced."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A worker actor; `checked` is answered once it is up and an environment could be made in it."""
+
+    actor: Any
+    client: BatchedActorClient
+    checked: Any
+    up: bool = False
+    ended: FaultKind | None = None
+    """Why it had to go, where it was replaced."""
+    death_counted: bool = False
+    """Whether the circuit breaker has counted its death: that is one fault, however many trajectories it took along."""
+
+
+@dataclass(slots=True)
+class Kind:
+    """The workers of one kind of environment."""
+
+    name: str
+    factory: str
+    config: EnvironmentKindConfig
+    workers: list[Worker] = field(default_factory=list)
+    latest: int = 0
+    """Position of the worker that got the latest trajectory."""
+    trajectories: int = 0
+    replaced: int = 0
+
+    def next(self) -> Worker:
+        """The next worker, in a round robin."""
+        self.latest = (self.latest + 1) % len(self.workers)
+        return self.workers[self.latest]
+
+
+class PooledEnvironment:
+    """The environment of one trajectory, as the agent loop sees it: raises `EnvironmentFault` and nothing else."""
+
+    def __init__(self, pool: EnvironmentPool, kind: Kind, trajectory_id: str) -> None:
+        self._pool = pool
+        self._kind = kind
+        self._worker = kind.next()
+        kind.trajectories += 1
+        self._trajectory_id = trajectory_id
+        self._open = self._ended = False
+        self._fault: str | None = None
+        self._counts = True
+        self.lost = False
+        """Whether its worker ended before the trajectory did."""
+        self.suspect = False
+        """Whether the worker ended during a call of this trajectory, which may have been the reason."""
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Begin the trajectory, once its worker is up."""
+        try:
+            if not self._worker.up:
+                await self._faults(self._worker.checked, START_SECONDS)
+                self._worker.up = True
+            self._open = True
+            return await self._faults(self._worker.client.call("reset", self._trajectory_id, task, seed))
+        except EnvironmentFault as fault:
+            self._fault = str(fault)
+            raise
+
+    async def step(self, action: Action) -> Step:
+        """Answer one action."""
+        tool = circuit_breaker.tool(action.tool)
+        try:
+            step: Step = await self._faults(self._worker.client.call("step", self._trajectory_id, action))
+        except EnvironmentFault as fault:
+            # A call beside the one that ended the trajectory finds nothing to act on: that says nothing about the tool.
+            if not self._ended:
+                self._fault = str(fault)
+                if self._counts:
+                    self._pool.breaker.record(tool, self._fault)
+            raise
+        self._pool.breaker.record(tool, None)
+        self._ended |= step.done
+        self._open = not self._ended
+        return step
+
+    async def close(self) -> None:
+        """Close the environment in its worker, without waiting; the circuit breaker counts the trajectory's outcome."""
+        self._kind.trajectories -= 1
+        if self._open:
+            self._worker.client.send("close", self._trajectory_id)
+        if self._fault is None or self._counts:
+            self._pool.breaker.record(circuit_breaker.environment(self._kind.name), self._fault)
+
+    async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
+        """The result of a call to the worker; any error there is raised as an `EnvironmentFault`."""
+        if seconds is None:
+            seconds = HUNG_FACTOR * self._kind.config.step_timeout_seconds + HUNG_SECONDS
+        ended_before = self._worker.ended is not None
+        try:
+            return await asyncio.wait_for(call, seconds)
+        except (CallFailed, RayError, TimeoutError) as error:
+            fault = self._fault_of(error)
+            self._counts = fault.kind is not FaultKind.DIED or not self._worker.death_counted
+            self._worker.death_counted |= fault.kind is FaultKind.DIED
+            ended = not isinstance(error, CallFailed | RayTaskError)
+            if fault.kind is FaultKind.MEMORY or ended:
+                self._open, self.lost, self.suspect = False, ended, ended and not ended_before
+                self._pool.replace(self._kind, self._worker, fault.kind)
+            raise fault from error
+
+    def _fault_of(self, error: Exception) -> EnvironmentFault:
+        if isinstance(error, CallFailed | RayTaskError):
+            return error.cause if isinstance(error.cause, EnvironmentFault) else EnvironmentFault(_describe(error))
+        if isinstance(error, TimeoutError):
+            return EnvironmentFault("the environment's worker is stuck in a step and was replaced", FaultKind.TIMEOUT)
+        kind = self._worker.ended or FaultKind.DIED
+        if isinstance(error, RayActorError):
+            return EnvironmentFault("the environment's worker died", kind)
+        return EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), kind)
+
+
+class EnvironmentPool:
+    """The workers of all kinds that were opened, and the circuit breaker that watches them."""
+
+    def __init__(self, config: EnvironmentPoolConfig, index: Index | None) -> None:
+        """A pool on the Ray that is running; workers start when their kind is opened."""
+        self.breaker = circuit_breaker.CircuitBreaker(config.fault_window, config.max_fault_share)
+        self._config = config
+        self._index = ray.put(index)
+        self._kinds: dict[str, Kind] = {}
+
+    async def open(self, name: str) -> None:
+        """Start the workers of the environment called `name` and see in each that it can be made. Once is enough.
+
+        Raises:
+            RequestError: where it cannot.
+        """
+        if name in self._kinds:
+            return
+        factory = ENVIRONMENTS.resolve_recorded(name, self._config.listed)
+        config = self._config.kind(name)
+        _check_image(name, config.image)
+        kind = Kind(name, factory, config)
+        kind.workers = [self._launch(kind) for _ in range(config.workers)]
+        try:
+            await asyncio.wait_for(asyncio.gather(*(worker.checked for worker in kind.workers)), START_SECONDS)
+        except (RayError, TimeoutError) as error:
+            _end(kind)
+            raise RequestError(f"the environment {name!r} cannot be made: {_start_fault(error, config)}") from error
+        self._kinds[name] = kind
+
+    def client(self, name: str, trajectory_id: str) -> PooledEnvironment:
+        """The environment of a trajectory, on the next worker in turn of a kind that was opened."""
+        return PooledEnvironment(self, self._kinds[name], trajectory_id)
+
+    def replace(self, kind: Kind, worker: Worker, why: FaultKind) -> None:
+        """Kill a worker, and start a new one in its place."""
+        if worker in kind.workers:
+            worker.ended = why
+            kind.replaced += 1
+            ray.kill(worker.actor)
+            kind.workers[kind.workers.index(worker)] = self._launch(kind)
+
+    def figures(self) -> tuple[EnvironmentFigures, ...]:
+        """Workers and trajectories of the kinds that were opened."""
+        kinds = list(self._kinds.values())
+        return tuple(EnvironmentFigures(kind.name, len(kind.workers), kind.trajectories, kind.replaced) for kind in kinds)
+
+    def close(self) -> None:
+        """End the workers."""
+        for kind in self._kinds.values():
+            _end(kind)
+        self._kinds = {}
+
+    def _launch(self, kind: Kind) -> Worker:
+        runtime = {"env_vars": PROCESS_ENVIRONMENT}
+        remote: Any = ray.remote(EnvironmentWorker).options(
+            num_cpus=kind.config.cpus,
+            num_gpus=kind.config.gpus,
+            max_concurrency=10_000,
+            runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
+        )
+        actor = remote.remote(kind.factory, kind.config, self._index)
+        return Worker(actor, BatchedActorClient(actor), actor.check.remote())
+
+
+def _check_image(name: str, image: str | None) -> None:
+    if image is not None and shutil.which("podman") is None:
+        raise RequestError(
+            f"the environment {name!r} wants the container image {image}, and Ray starts containers with podman, which is not on this "
+            "machine; install podman, or leave rollout.environments.kinds.NAME.image out."
+        )
+
+
+def _end(kind: Kind) -> None:
+    for worker in kind.workers:
+        ray.kill(worker.actor)
+    kind.workers = []
+
+
+def _start_fault(error: Exception, config: EnvironmentKindConfig) -> str:
+    if isinstance(error, TimeoutError):
+        return (
+            f"its {config.workers} worker(s) were not up after {START_SECONDS:g} seconds; each wants {config.cpus:g} CPUs and "
+            f"{config.gpus:g} GPUs of Ray's."
+        )
+    return _describe(error)
+
+
+def _describe(error: Exception) -> str:
+    """The error of a worker in one line, without its traceback."""
+    cause = error.cause if isinstance(error, CallFailed | RayTaskError) else error
+    return first_line(str(cause) if isinstance(cause, EnvironmentFault | RequestError) else f"{type(cause).__name__}: {cause}")

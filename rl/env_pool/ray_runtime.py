@@ -1,0 +1,91 @@
+"""Ray: one machine by default, a cluster by its address. What was started here is shut down here, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+
+from rl.config import RayConfig
+from rl.env_pool.process_folders import make_folder
+
+GIB = 1024**3
+
+
+class RayRuntime:
+    """Ray, started where it was not running yet; `close` ends what was started here."""
+
+    def __init__(self, config: RayConfig, cpus: float, gpus: float = 0.0) -> None:
+        """Connect, or start on this machine with room for actors that reserve `cpus` and `gpus`.
+
+        CPUs are a reservation, not a limit: engine, environments and learner take turns on the cores there are.
+
+        Raises:
+            ConnectionError: Ray does not start in time, or does not answer at the address.
+        """
+        self._folder: Path | None = None
+        self._mine = not ray.is_initialized()
+        if not self._mine:
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray lowers its workers' priority by 15: beside anything else on the machine the engines would starve.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        # It only says that access to the cluster is guarded by a token, as it should be.
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        with _keep_sigterm():
+            self._begin(config, cpus, gpus)
+
+    def _begin(self, config: RayConfig, cpus: float, gpus: float) -> None:
+        if config.address is not None:
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
+            return
+        # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
+        self._folder = make_folder("ray", Path("/tmp"))
+        with _start_fault():
+            ray.init(
+                num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
+                num_gpus=int(gpus) or None,
+                object_store_memory=int(config.object_store_gib * GIB),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                _temp_dir=str(self._folder),
+            )
+
+    def close(self) -> None:
+        """Shut Ray down if it was started here."""
+        if self._mine and ray.is_initialized():
+            ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+@contextmanager
+def _start_fault() -> Iterator[None]:
+    """Raise `ConnectionError` for the bare `Exception` of a Ray that does not start within 30 seconds, as on a busy machine."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise ConnectionError(f"Ray did not start on this machine: {error}") from error
+
+
+@contextmanager
+def _keep_sigterm() -> Iterator[None]:
+    """Keep this process's own handler of SIGTERM, where it has one: `ray.init` replaces it."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,116 @@
+"""A process that environments of one kind run in, side by side; a Ray actor in use.
+
+Its memory is limited by the kernel (`RLIMIT_DATA`: private writable memory, so neither the shared object store nor code counts, as
+both would for `RLIMIT_AS`). An allocation beyond it raises `MemoryError` where it was asked for, which becomes a fault; the pool then
+replaces the worker, because nothing says whose memory it was that filled it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Awaitable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from rl.config import EnvironmentKindConfig
+from rl.env_pool.batched_actor import BatchedActor
+from rl.envs.base import (
+    Environment,
+    EnvironmentFactory,
+    EnvironmentFault,
+    FaultKind,
+    Observation,
+    Probed,
+    Resources,
+    Step,
+    fault_kind,
+    find_environment,
+)
+from rl.renderers.base import Action
+from rl.retrieval.search import Index
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+T = TypeVar("T")
+GIB = 1024**3
+
+
+class EnvironmentWorker(BatchedActor):
+    """Runs environments of one kind, each under the id of its trajectory."""
+
+    def __init__(self, factory: str, config: EnvironmentKindConfig, index: Index | None) -> None:
+        super().__init__()
+        self._factory_name = factory
+        self._seconds = config.step_timeout_seconds
+        self._resources = Resources(index, config.options)
+        self._environments: dict[str, Environment] = {}
+        if config.memory_gib is not None:
+            limit_memory(int(config.memory_gib * GIB))
+
+    async def check(self) -> None:
+        """Make an environment, probe it, and close it; raises what a trajectory would fail with."""
+        environment = self._create("")
+        if isinstance(environment, Probed):
+            await self._guarded(environment.probe(), "probe")
+        await self._guarded(environment.close(), "close")
+
+    async def reset(self, trajectory_id: str, task: Task, seed: int) -> Observation:
+        """Begin a trajectory; one of the same id that was under way is dropped."""
+        await self.close(trajectory_id)
+        environment = self._environments[trajectory_id] = self._create(trajectory_id)
+        return await self._guarded(environment.reset(task, seed), "reset")
+
+    async def step(self, trajectory_id: str, action: Action) -> Step:
+        """Answer an action; the environment is closed where that ends the trajectory."""
+        environment = self._environments.get(trajectory_id)
+        if environment is None:
+            raise EnvironmentFault("there is no environment for this trajectory: it is over, or was never begun")
+        step = await self._guarded(environment.step(action), "step")
+        if step.done:
+            await self.close(trajectory_id)
+        return step
+
+    async def close(self, trajectory_id: str) -> None:
+        """Close the environment of a trajectory, if there is one."""
+        environment = self._environments.pop(trajectory_id, None)
+        if environment is not None:
+            await self._guarded(environment.close(), "close")
+
+    @cached_property
+    def _factory(self) -> EnvironmentFactory:
+        """Found once: a look through all installed packages takes longer than most steps."""
+        return find_environment(self._factory_name)
+
+    def _create(self, trajectory_id: str) -> Environment:
+        return self._factory(replace(self._resources, trajectory_id=trajectory_id))
+
+    async def _guarded(self, work: Awaitable[T], what: str) -> T:
+        """The result of `work`; whatever it raises becomes a fault of one line with its kind."""
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await work
+        except (EnvironmentFault, RequestError):
+            raise
+        except MemoryError as error:
+            raise EnvironmentFault(f"the environment's {what} needed more memory than its worker may use", FaultKind.MEMORY) from error
+        except Exception as error:
+            if limit.expired():
+                message = f"the environment's {what} took longer than {self._seconds:g} seconds"
+                raise EnvironmentFault(message, FaultKind.TIMEOUT) from error
+            raise EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), fault_kind(error)) from error
+
+
+def limit_memory(size: int) -> None:
+    """Let this process allocate `size` bytes more than it has, and no more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    wanted = pages * resource.getpagesize() + size
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def first_line(text: str) -> str:
+    """The first line of a message, for a record that holds one."""
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Environments: their protocol, and those that come with the house."""

@@ -1,0 +1,132 @@
+"""Environments that an AgentGym server hosts, over its HTTP interface.
+
+Each of AgentGym's servers has `POST /create`, `POST /reset`, `POST /step`, `GET /observation` and mostly `POST /close`, and each names
+the fields its own way: `SERVICES` has those of the services whose code was read. `/create` answers the id of an instance, bare or in an
+object; an object with `error`, which some answer with status 200, is a fault. A task's provenance says which of the service's items it
+is: `{"item": 17}`.
+
+Reference: github.com/WooooDyy/AgentGym, `agentenv/agentenv/envs/*.py` for the clients and `agentenv-*/*/server.py` for the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rl.envs.base import EnvironmentFault, Observation, Resources, Step
+from rl.envs.http_service import Service, ServiceOptions
+from rl.envs.tool_use import StatefulEnvironment
+from rl.tools import tool
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFields:
+    """The names of a service's JSON fields: the instance, the item of a reset, the observation, and the reward."""
+
+    instance: str
+    item: str
+    observation: str = "observation"
+    reward: str = "reward"
+
+
+SERVICES: Mapping[str, ServiceFields] = {
+    "textcraft": ServiceFields("id", "data_idx"),
+    "babyai": ServiceFields("id", "data_idx", reward="score"),
+    "sciworld": ServiceFields("id", "data_idx", reward="score"),
+    "maze": ServiceFields("id", "game"),
+    "wordle": ServiceFields("id", "seed"),
+    "webshop": ServiceFields("env_idx", "session_id", observation="state"),
+    "sqlgym": ServiceFields("env_idx", "item_id", observation="state"),
+    "weather": ServiceFields("env_idx", "id"),
+    "movie": ServiceFields("env_idx", "id"),
+    "academia": ServiceFields("env_idx", "id"),
+    "sheet": ServiceFields("env_idx", "id"),
+    "todo": ServiceFields("env_idx", "id"),
+    "searchqa": ServiceFields("env_idx", "id"),
+}
+
+
+class AgentGymOptions(ServiceOptions):
+    """Options of the environment `agentgym`; `url` is the server of one service."""
+
+    service: str
+    """Which service it is, for the names of its fields."""
+
+
+class AgentGymEnvironment(StatefulEnvironment):
+    """One instance on a server; a policy acts by one tool, `act`, with the service's own text of an action."""
+
+    def __init__(self, service: Service, fields: ServiceFields) -> None:
+        super().__init__({"act": tool(self.act)})
+        self._service = service
+        self._fields = fields
+        self._instance: Any = None
+        self._reward: float | None = None
+        self._done = False
+
+    async def act(self, action: str) -> str:
+        """Act in the environment.
+
+        Args:
+            action: the action, in the words that the environment understands.
+        """
+        answer = await self._post("/step", action=action)
+        if not isinstance(answer, Mapping) or not {self._fields.observation, self._fields.reward, "done"} <= answer.keys():
+            raise EnvironmentFault(f"the answer of /step is not of the form expected: {str(answer)[:200]}")
+        self._reward, self._done = float(answer[self._fields.reward]), bool(answer["done"])
+        return str(answer[self._fields.observation])
+
+    async def probe(self) -> None:
+        """Check that the server answers."""
+        await self._service.get("/")
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Make an instance and set it to the task's item."""
+        item = task.provenance.get("item")
+        if not isinstance(item, int):
+            raise EnvironmentFault(f"the task {task.key} does not say which item it is, as provenance {{'item': 17}}")
+        made = _without_error(await self._service.post("/create", {}))
+        self._instance = made.get("id", made.get("env_idx")) if isinstance(made, Mapping) else made
+        begun = await self._post("/reset", **{self._fields.item: item})
+        return replace(await super().reset(task, seed), text=await self._first_observation(begun))
+
+    async def close(self) -> None:
+        """Let the server forget the instance, where it can; not all have `/close`."""
+        if self._instance is not None:
+            try:
+                await self._post("/close")
+            except EnvironmentFault:
+                return
+            finally:
+                self._instance = None
+
+    def _complete(self, step: Step) -> Step:
+        reward, self._reward = self._reward, None
+        return replace(step, reward=reward, done=step.done or self._done)
+
+    async def _first_observation(self, begun: Any) -> str:
+        """The observation after a reset: in its answer, or asked for."""
+        if isinstance(begun, Mapping) and self._fields.observation in begun:
+            return "\n".join(str(begun[name]) for name in ("task_description", self._fields.observation) if name in begun)
+        return str(_without_error(await self._service.get("/observation", **{self._fields.instance: self._instance})))
+
+    async def _post(self, path: str, **body: Any) -> Any:
+        return _without_error(await self._service.post(path, {self._fields.instance: self._instance, **body}))
+
+
+def _without_error(answer: Any) -> Any:
+    if isinstance(answer, Mapping) and "error" in answer:
+        raise EnvironmentFault(f"the server says: {answer['error']}")
+    return answer
+
+
+def create(resources: Resources) -> AgentGymEnvironment:
+    """The environment of one trajectory."""
+    options = resources.read(AgentGymOptions)
+    if options.service not in SERVICES:
+        raise RequestError(f"the service {options.service!r} of AgentGym is not known; known are {', '.join(SERVICES)}.")
+    service = resources.once("service", lambda: Service(options))
+    return AgentGymEnvironment(service, SERVICES[options.service])

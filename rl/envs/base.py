@@ -1,0 +1,180 @@
+"""The protocol of environments: everything outside the policy that answers its actions.
+
+An environment serves one trajectory at a time. A task names it: by one of the names below, an entry point of the group
+`agent_flywheel.environments`, or a kind of the configuration, which may be any `module:attribute` or `file.py:attribute`. The attribute is
+a factory that takes `Resources`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from rl.content import ContentPart, ImageFault
+from rl.renderers.base import Action, Schema
+from rl.retrieval.search import Index
+from warehouse.plugins import Registry
+from warehouse.records import Task
+from warehouse.settings import Read, read_options
+
+T = TypeVar("T")
+BUILT_IN = {
+    "search": "rl.envs.search:create",
+    "retrieve": "rl.envs.search:create_retrieve",
+    "calculator": "rl.envs.code:create_calculator",
+    "tools": "rl.envs.tool_use:create",
+    "tool_world": "rl.envs.tool_world.environment:create",
+    "game": "rl.envs.game:create",
+    "judge": "rl.envs.judge:create",
+    "agentgym": "rl.envs.agentgym:create",
+    "python": "rl.envs.code:create_interpreter",
+    "repository": "rl.envs.repository:create",
+}
+ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", "rollout.environments.kinds")
+
+
+class FaultKind(StrEnum):
+    """The kind of an environment's failure. `ERROR` is any exception that it raised; `DIED` is the end of the process that it ran in."""
+
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DIED = "died"
+    MEMORY = "memory"
+    UNREACHABLE = "unreachable"
+    IMAGE = "image"
+    """It brought an image that cannot be decoded, or one of too many pixels."""
+
+
+class EnvironmentFault(Exception):
+    """The environment failed or took too long; the action says nothing about the policy.
+
+    Its text begins with its kind and a colon, and so does the `error` of the trajectory: SQL counts them by
+    `split_part(error, ':', 1)`.
+    """
+
+    def __init__(self, message: str, kind: FaultKind = FaultKind.ERROR) -> None:
+        super().__init__(message, kind)
+        self.message = message
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.message}"
+
+
+def fault_kind(error: BaseException) -> FaultKind:
+    """The kind of fault that an error is, by itself or by one of its causes."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, EnvironmentFault):
+            return link.kind
+        if isinstance(link, ImageFault):
+            return FaultKind.IMAGE
+        if isinstance(link, MemoryError | TimeoutError):
+            return FaultKind.MEMORY if isinstance(link, MemoryError) else FaultKind.TIMEOUT
+        link = link.__cause__
+    return FaultKind.ERROR
+
+
+class ToolOutcome(StrEnum):
+    """The outcome of a tool call. `MISS` found nothing, `ERROR` was called wrongly, `UNPARSABLE` was no call at all."""
+
+    OK = "ok"
+    MISS = "miss"
+    ERROR = "error"
+    UNPARSABLE = "unparsable"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the policy sees before its first action, beside the question; often nothing.
+
+    `tools` are the schemas of the tools that it may call, for dialects that tell it of them.
+    """
+
+    text: str = ""
+    tools: tuple[Schema, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The answer to an action. `reward` is the environment's own for this turn; None where it gives none.
+
+    `parts` is set where the observation holds more than text; `observation` is then their text, for dialects that take no images.
+    `retries` counts the calls of a tool that failed before one went through, `latency_seconds` is the time of all of them, and
+    None where no tool ran. `info` is JSON-able; a tool puts `arguments` there as it read them, and `figures` where it has any.
+    """
+
+    observation: str = ""
+    reward: float | None = None
+    done: bool = False
+    tool_outcome: ToolOutcome | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[ContentPart, ...] = ()
+    retries: int = 0
+    latency_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What environments of one worker share: the corpus's index, the options of this kind, and the objects made by `once`.
+
+    `trajectory_id` is not shared: it names the trajectory that the environment is made for, and is empty where it is made for none.
+    """
+
+    index: Index | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    trajectory_id: str = ""
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, model: type[Read]) -> Read:
+        """The options, checked.
+
+        Raises:
+            RequestError: where one is unknown or does not fit, naming it.
+        """
+        return read_options(model, self.options)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """The result of `make`, which is called once per `name` and worker: a client, a model, anything costly."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast(T, self._kept[name])
+
+
+class Environment(Protocol):
+    """Answers the actions of one trajectory. Whatever it raises makes the trajectory invalid."""
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Begin a trajectory."""
+        ...
+
+    async def step(self, action: Action) -> Step:
+        """Answer one action."""
+        ...
+
+    async def close(self) -> None:
+        """Release the resources of the trajectory."""
+        ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """An environment that can check what it depends on: called in each worker before the first trajectory."""
+
+    async def probe(self) -> None:
+        """Raise where something is missing; the text is shown."""
+        ...
+
+
+EnvironmentFactory = Callable[[Resources], Environment]
+
+
+def find_environment(name: str) -> EnvironmentFactory:
+    """The factory of the environment that the configuration calls `name`.
+
+    Raises:
+        RequestError: where there is none.
+    """
+    return cast(EnvironmentFactory, ENVIRONMENTS.load(name))

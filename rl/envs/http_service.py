@@ -1,0 +1,80 @@
+"""A service that an environment rests on, over HTTP: JSON in, JSON out, with a bounded number of tries.
+
+A service that cannot be reached, says that it is overloaded (502, 503, 504) or answers no JSON is a fault of the environment. A call
+that may have been carried out already is tried again only where that does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from pydantic import PositiveFloat, PositiveInt
+
+from rl.envs.base import EnvironmentFault, FaultKind
+from warehouse.settings import Section
+
+OVERLOADED = frozenset({502, 503, 504})
+FIRST_WAIT_SECONDS = 0.1
+"""The wait before the second try; it doubles with each."""
+
+
+class ServiceOptions(Section):
+    """Options of whatever asks a server."""
+
+    url: str
+    """The server's address, such as `http://127.0.0.1:8000`."""
+    timeout_seconds: PositiveFloat = 50.0
+    """How long one try may take."""
+    tries: PositiveInt = 4
+    """How often a server that cannot be reached, or says that it is overloaded, is asked before that is a fault."""
+
+
+class Service:
+    """A client of one server; environments of a worker share it, and so its connections."""
+
+    def __init__(self, options: ServiceOptions, headers: Mapping[str, str] | None = None) -> None:
+        self._url = options.url.rstrip("/")
+        self._tries = options.tries
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+        self._client = httpx.AsyncClient(timeout=options.timeout_seconds, limits=limits, headers=headers, trust_env=False)
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """What the server answers to a GET."""
+        return await self._ask("GET", path, repeatable=True, params=query)
+
+    async def post(self, path: str, body: Any = None, repeatable: bool = False) -> Any:
+        """What the server answers to a POST of `body`; `repeatable` where asking twice is the same as asking once.
+
+        Raises:
+            EnvironmentFault: where there is no answer, or one that refuses.
+        """
+        return await self._ask("POST", path, repeatable, json=body)
+
+    async def _ask(self, method: str, path: str, repeatable: bool, **arguments: Any) -> Any:
+        wait, reason = FIRST_WAIT_SECONDS, ""
+        for attempt in range(self._tries):
+            if attempt:
+                await asyncio.sleep(wait)
+                wait *= 2
+            try:
+                response = await self._client.request(method, self._url + path, **arguments)
+            except httpx.TransportError as error:
+                reason = f"{type(error).__name__} {error}".strip()
+                if not repeatable and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                    break
+                continue
+            if response.status_code not in OVERLOADED:
+                return self._read(response)
+            reason = f"status {response.status_code}"
+        raise EnvironmentFault(f"{self._url}{path} does not answer: {reason}", FaultKind.UNREACHABLE)
+
+    def _read(self, response: httpx.Response) -> Any:
+        if response.is_error:
+            raise EnvironmentFault(f"{response.url} answered {response.status_code}: {response.text[:200]}")
+        try:
+            return response.json()
+        except ValueError as error:
+            raise EnvironmentFault(f"{response.url} answered something that is not JSON: {response.text[:200]!r}") from error

@@ -1,0 +1,176 @@
+"""Repair of a repository: an issue, a snapshot of files, tools to look and to edit, tests that run in the sandbox.
+
+The files live in this process as a mapping and nowhere on the disk: a name can lead nowhere else. Nothing but tests runs code, and they do
+in a sandbox. The answer ends the trajectory: what was changed is taken as a diff, and the turn's reward is whether that diff, applied to
+the snapshot afresh, makes all tests of the task pass. Those tests are not shown before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from pydantic import PositiveInt
+
+from eval.patches import make_patch
+from eval.repository import LIMITS, RepositoryTask, read_task, run_tests, verify_patch
+from eval.sandbox.config import MIB, SandboxConfig
+from eval.sandbox.selftest import require_isolation
+from eval.sandbox.values import SandboxFault
+from rl.envs.base import EnvironmentFault, Observation, Resources, Step
+from rl.envs.tool_use import ToolEnvironment
+from rl.renderers.base import Action
+from rl.tools import ToolError, ToolMiss, tool
+from warehouse.records import ANSWER, Task
+from warehouse.settings import Section
+
+
+class RepositoryOptions(Section):
+    """Options of the environment `repository`."""
+
+    folder: Path
+    """Where the snapshots lie that tasks name."""
+    max_lines: PositiveInt = 200
+    """Lines that a tool shows at most."""
+    sandbox: SandboxConfig = LIMITS
+
+
+class RepositoryEnvironment(ToolEnvironment):
+    """Tools over the files of one repository."""
+
+    def __init__(self, options: RepositoryOptions) -> None:
+        named = (self.list_files, self.read_file, self.search_files, self.edit_file, self.write_file, self.run_tests)
+        super().__init__({function.__name__: tool(function) for function in named})
+        self._options = options
+        self._task: RepositoryTask | None = None
+        self._files: dict[str, bytes] = {}
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Read the snapshot; the first thing to see is the names of its files."""
+        await super().reset(task, seed)
+        self._task = await asyncio.to_thread(read_task, self._options.folder, task.provenance)
+        self._files = dict(self._task.files)
+        return Observation(await self.list_files())
+
+    async def step(self, action: Action) -> Step:
+        """Call a tool, or end with the verdict on the diff."""
+        if action.tool != ANSWER or self._task is None:
+            return await super().step(action)
+        try:
+            patch = make_patch(self._task.files, self._files)
+            verdict = await asyncio.to_thread(verify_patch, self._task, patch, self._options.sandbox)
+        except SandboxFault as fault:
+            raise EnvironmentFault(str(fault)) from fault
+        info = {"patch": patch, "not_passed": list(verdict.not_passed)}
+        return Step(done=True, reward=float(verdict.resolved), info=info)
+
+    async def list_files(self, folder: str = "") -> str:
+        """List the files of the repository.
+
+        Args:
+            folder: only those below this folder.
+        """
+        prefix = f"{folder.strip('/')}/" if folder.strip("/.") else ""
+        names = sorted(name for name in self._files if name.startswith(prefix))
+        if not names:
+            raise ToolMiss(f"There are no files below {folder}.")
+        return self._cut(names)
+
+    async def read_file(self, path: str, first_line: int = 1) -> str:
+        """Read a file, each line with its number.
+
+        Args:
+            path: the file's name as it is listed.
+            first_line: where to begin.
+        """
+        lines = self._text(path).splitlines()
+        return self._cut([f"{number}\t{line}" for number, line in enumerate(lines, start=1) if number >= first_line])
+
+    async def search_files(self, text: str) -> str:
+        """Find the lines that hold a text.
+
+        Args:
+            text: letters as they stand in the file.
+        """
+        found = [
+            f"{name}:{number}: {line.strip()}"
+            for name, content in sorted(self._files.items())
+            for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1)
+            if text in line
+        ]
+        if not found:
+            raise ToolMiss(f"No line holds {text!r}.")
+        return self._cut(found)
+
+    async def edit_file(self, path: str, old: str, new: str) -> str:
+        """Replace a text that occurs exactly once in a file.
+
+        Args:
+            path: the file's name as it is listed.
+            old: what stands there.
+            new: what shall stand there.
+        """
+        content = self._text(path)
+        count = content.count(old) if old else 0
+        if count != 1:
+            raise ToolError(f"{old!r:.80} occurs {count} times in {path}, not once")
+        return self._write(path, content.replace(old, new))
+
+    async def write_file(self, path: str, content: str) -> str:
+        """Write a file, a new one or in the place of what was there.
+
+        Args:
+            path: a name within the repository.
+            content: the whole text.
+        """
+        return self._write(path, content)
+
+    async def run_tests(self, path: str) -> str:
+        """Run the tests of a file or folder with pytest, as the repository is now.
+
+        Args:
+            path: a file or folder of tests.
+        """
+        if not any(name == path or name.startswith(f"{path.rstrip('/')}/") for name in self._files):
+            raise ToolError(f"there is no {path}")
+        try:
+            run = await asyncio.to_thread(run_tests, self._files, [path], self._options.sandbox)
+        except SandboxFault as fault:
+            raise EnvironmentFault(str(fault)) from fault
+        ending = f"the run was cut short: {run.result.ending.value}" if not run.outcomes and not run.result.succeeded else ""
+        return self._cut([*run.output.splitlines()[-self._options.max_lines + 1 :], ending])
+
+    def _text(self, path: str) -> str:
+        if path not in self._files:
+            raise ToolError(f"there is no file {path}")
+        try:
+            return self._files[path].decode()
+        except UnicodeDecodeError as error:
+            raise ToolError(f"{path} is not text") from error
+
+    def _write(self, path: str, content: str) -> str:
+        name = path.strip()
+        if not name or name.startswith("/") or re.search(r"(^|/)\.{0,2}(/|$)|[\0\n]", name):
+            raise ToolError(f"{path!r} is no name within the repository")
+        if any(other.startswith(f"{name}/") or name.startswith(f"{other}/") for other in self._files):
+            raise ToolError(f"{path!r} is a file and a folder at once")
+        if name in self._files:
+            self._text(name)  # only text can be told in a diff
+        files = {**self._files, name: content.encode(errors="replace")}
+        if sum(map(len, files.values())) > self._options.sandbox.disk_mib * MIB // 2:
+            raise ToolError("the repository would grow too large")
+        self._files = files
+        return f"{name} was written."
+
+    def _cut(self, lines: list[str]) -> str:
+        kept = [line for line in lines if line][: self._options.max_lines]
+        more = len(lines) - self._options.max_lines
+        return "\n".join([*kept, f"... and {more} lines more"] if more > 0 else kept)
+
+
+def create(resources: Resources) -> RepositoryEnvironment:
+    """The environment of one trajectory."""
+    options = resources.read(RepositoryOptions)
+    require_isolation(options.sandbox, "the environment 'repository'")
+    return RepositoryEnvironment(options)

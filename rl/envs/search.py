@@ -1,0 +1,132 @@
+"""Search: the question must be answered from the documents that searches bring, of the corpus (`search`) or of a server (`retrieve`).
+
+A server is one of Search-R1's form: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}` answers a list for each query,
+of `{"document": {"contents": "\"Title\"\ntext"}, "score": s}`; without scores of the documents themselves. Search-R1's own servers, and
+`rl/retrieval/server.py`, speak it. Its documents are shown as Search-R1 shows them: `Doc 1(Title: ...) text`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import PositiveFloat, PositiveInt
+
+from rl.envs.base import EnvironmentFault, Resources
+from rl.envs.http_service import Service, ServiceOptions
+from rl.envs.tool_use import ToolEnvironment
+from rl.retrieval.search import Index, passages
+from rl.tools import ToolMiss, tool
+from warehouse.errors import RequestError
+from warehouse.records import Document
+from warehouse.settings import Section
+
+
+class SearchOptions(Section):
+    """Options of the environment `search`."""
+
+    documents: PositiveInt = 1
+    """How many documents a search brings."""
+
+
+class SearchEnvironment(ToolEnvironment):
+    """One tool, `search`, over an index."""
+
+    def __init__(self, index: Index, documents: int = 1) -> None:
+        super().__init__({"search": tool(self.search)})
+        self._index = index
+        self._documents = documents
+
+    async def search(self, query: str) -> str:
+        """Search the corpus for documents.
+
+        Args:
+            query: the title of a document, or words to look for.
+        """
+        return passages(find(self._index, query, self._documents))
+
+    async def probe(self) -> None:
+        """Check that a document is found by its own title."""
+        document = next((document for document in self._index.documents if document.title.strip()), None)
+        if document is not None and not self._index.find(document.title, self._documents).documents:
+            raise EnvironmentFault(f"the index does not find its own document {document.id}")
+
+
+def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
+    """The best `count` documents for a query.
+
+    Raises:
+        ToolMiss: there is none; it says why.
+    """
+    hits = index.find(query, count)
+    if hits.miss is not None:
+        raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
+    return hits.documents
+
+
+def create(resources: Resources) -> SearchEnvironment:
+    """The environment of one trajectory."""
+    if resources.index is None:
+        raise RequestError("the environment 'search' needs documents, and there are none.")
+    return SearchEnvironment(resources.index, resources.read(SearchOptions).documents)
+
+
+class RetrieveOptions(ServiceOptions):
+    """Options of the environment `retrieve`; `/retrieve` is added to `url`."""
+
+    timeout_seconds: PositiveFloat = 10.0
+    documents: PositiveInt = 3
+    """How many documents a search brings."""
+
+
+class RetrieveEnvironment(ToolEnvironment):
+    """One tool, `search`, over a server."""
+
+    def __init__(self, service: Service, documents: int) -> None:
+        super().__init__({"search": tool(self.search)})
+        self._service = service
+        self._documents = documents
+
+    async def search(self, query: str) -> str:
+        """Search the corpus for documents.
+
+        Args:
+            query: words to look for.
+        """
+        if not query.strip():
+            raise ToolMiss("Nothing was found: empty query.")
+        found = await self._found(query)
+        if not found:
+            raise ToolMiss("Nothing was found: no hit.")
+        return "\n".join(_shown(number, document) for number, document in enumerate(found, 1))
+
+    async def probe(self) -> None:
+        """Ask the server for something."""
+        await self._found("probe")
+
+    async def _found(self, query: str) -> list[str]:
+        """The contents of the documents that the server finds."""
+        body = {"queries": [query], "topk": self._documents, "return_scores": True}
+        answer = await self._service.post("/retrieve", body, repeatable=True)
+        try:
+            return [_contents(hit) for hit in answer["result"][0]]
+        except (KeyError, IndexError, TypeError) as error:
+            raise EnvironmentFault(f"the answer of /retrieve is not of Search-R1's form: {str(answer)[:200]}") from error
+
+
+def _contents(hit: Any) -> str:
+    """The text of a hit, with a score or without; servers name it `contents` or `text`."""
+    document = hit.get("document", hit)
+    return str(document["contents"] if "contents" in document else document["text"])
+
+
+def _shown(number: int, contents: str) -> str:
+    title, _, text = contents.partition("\n")
+    name = title.strip().strip('"')
+    return f"Doc {number}(Title: {name}) {text}"
+
+
+def create_retrieve(resources: Resources) -> RetrieveEnvironment:
+    """The environment of one trajectory."""
+    options = resources.read(RetrieveOptions)
+    service = resources.once("service", lambda: Service(options))
+    return RetrieveEnvironment(service, options.documents)

@@ -1,0 +1,149 @@
+"""An environment made of tools: an action calls one of them, an answer ends the trajectory.
+
+It never says whether an answer is right: within a trajectory there is no feedback from the truth. Under the name `tools` its
+tools are those that a file names, so that an environment of one's own needs no code beside them. Tools over a state of the
+trajectory's own are a `StatefulEnvironment`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rl.envs.base import EnvironmentFault, Observation, Resources, Step, ToolOutcome, fault_kind
+from rl.renderers.base import Action
+from rl.tools import Tool, ToolError, ToolFault
+from rl.tools.calls import CallOutcome, call_tool, dead_tools
+from rl.tools.file import load_tools
+from rl.tools.results import one_line
+from rl.tools.tool import OpenTool
+from warehouse.errors import RequestError
+from warehouse.records import ANSWER, Task
+from warehouse.settings import Section
+
+
+class ToolsOptions(Section):
+    """Options of the environment `tools`."""
+
+    file: Path
+    """The TOML file that names the tools."""
+
+
+class ToolEnvironment:
+    """Tools by the names that actions call them by, for the trajectory called `trajectory_id`."""
+
+    def __init__(self, tools: Mapping[str, Tool], trajectory_id: str = "") -> None:
+        self.tools = tools
+        self._trajectory_id = trajectory_id
+        self._seed = 0
+        self._opened: dict[str, asyncio.Future[OpenTool]] = {}
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The tools as chat templates and OpenAI-compatible servers want them, under the names that actions call them by."""
+        return [{"type": "function", "function": tool.schema["function"] | {"name": name}} for name, tool in self.tools.items()]
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Returns the schemas of the tools, for policies whose dialect shows them, and no text.
+
+        A tool is opened when it is first called: many trajectories never call it.
+        """
+        self._seed = seed
+        return Observation(tools=tuple(self.schemas))
+
+    async def step(self, action: Action) -> Step:
+        """Call the tool; the observation is what it returns, or why it could not be called."""
+        if action.tool == ANSWER:
+            return Step(done=True)
+        tool = self.tools.get(action.tool)
+        if tool is None:
+            return Step(f"Error: there is no tool {action.tool}, only {', '.join(self.tools)}", tool_outcome=ToolOutcome.ERROR)
+        try:
+            return _step(await call_tool(tool, await self._open(action.tool, tool), action.arguments))
+        except ToolFault as fault:
+            raise EnvironmentFault(str(fault), fault_kind(fault)) from fault
+
+    async def probe(self) -> None:
+        """Check that every tool is alive.
+
+        Raises:
+            EnvironmentFault: where one is not; the sentence names it.
+        """
+        dead = await dead_tools(self.tools)
+        if dead:
+            raise EnvironmentFault("; ".join(dead))
+
+    async def close(self) -> None:
+        """Release the tools that were opened, each of them even where another fails to."""
+        opened, self._opened = self._opened, {}
+        released = await asyncio.gather(*map(_release, opened.values()), return_exceptions=True)
+        for name, error in zip(opened, released, strict=True):
+            if error is not None:
+                raise EnvironmentFault(f"the tool {name!r} could not be released: {one_line(error)}", fault_kind(error)) from error
+
+    async def _open(self, name: str, tool: Tool) -> OpenTool:
+        """The tool as this trajectory has it; several calls in one turn open it once."""
+        if name not in self._opened:
+            self._opened[name] = asyncio.ensure_future(tool.open(self._trajectory_id, self._seed))
+        try:
+            return await self._opened[name]
+        except (ToolFault, RequestError):
+            raise
+        except Exception as error:
+            raise ToolFault(f"the tool {name!r} could not be opened: {one_line(error)}") from error
+
+
+def create(resources: Resources) -> ToolEnvironment:
+    """The environment of one trajectory, with the tools of the file that the options name."""
+    file = resources.read(ToolsOptions).file
+    return ToolEnvironment(resources.once(f"tools of {file}", partial(load_tools, file)).tools, resources.trajectory_id)
+
+
+async def _release(opened: asyncio.Future[OpenTool]) -> None:
+    """Release a tool, where it was opened at all; one that is still being opened is not waited for."""
+    if not opened.done():
+        opened.cancel()
+    elif not opened.cancelled() and opened.exception() is None:
+        await opened.result().release()
+
+
+def _step(call: CallOutcome) -> Step:
+    """The step that a call makes."""
+    info: dict[str, Any] = {} if call.arguments is None else {"arguments": dict(call.arguments)}
+    if call.refusal is not None:
+        wrong = isinstance(call.refusal, ToolError)
+        text, outcome = f"Error: {call.refusal}" if wrong else str(call.refusal), ToolOutcome.ERROR if wrong else ToolOutcome.MISS
+        return Step(text, tool_outcome=outcome, info=info, retries=call.retries, latency_seconds=call.latency_seconds)
+    shown = call.response
+    assert shown is not None
+    info |= {"figures": dict(shown.figures)} if shown.figures else {}
+    info |= {"cut_characters": shown.cut} if shown.cut else {}
+    return Step(
+        shown.text,
+        reward=shown.reward,
+        tool_outcome=ToolOutcome.OK,
+        info=info,
+        parts=shown.parts,
+        retries=call.retries,
+        latency_seconds=call.latency_seconds,
+    )
+
+
+class StatefulEnvironment(ToolEnvironment):
+    """Tools over a state of this trajectory's own: calls are answered one after the other, also where a turn holds several."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        super().__init__(tools)
+        self._lock = asyncio.Lock()
+
+    async def step(self, action: Action) -> Step:
+        """Call the tool, and complete its step."""
+        async with self._lock:
+            return self._complete(await super().step(action))
+
+    def _complete(self, step: Step) -> Step:
+        """The step with its reward, its figures, and whether the trajectory is over; for subclasses that have any."""
+        return step

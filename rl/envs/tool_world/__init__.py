@@ -1,0 +1,1 @@
+"""Tool worlds, and the domains that come with them."""

@@ -1,1 +1,0 @@
-"""Where environments run: worker processes on Ray, their health, and Ray itself."""

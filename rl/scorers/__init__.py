@@ -1,1 +1,0 @@
-"""Scorers for the environment `judge`."""

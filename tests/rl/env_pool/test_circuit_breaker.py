@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
+
+FAULT = "error: it broke"
+
+
+def breaker_after(outcomes: str, window: int = 4, share: float = 0.5) -> CircuitBreaker:
+    """A breaker that saw an environment fail at each `x`."""
+    breaker = CircuitBreaker(window, share)
+    for outcome in outcomes:
+        breaker.record(environment("maze"), FAULT if outcome == "x" else None)
+    return breaker
+
+
+@pytest.mark.parametrize("outcomes", ["", "xxx", "..xx", "xxxx..", "x.x.x.x."])
+def test_a_window_that_is_not_full_or_half_well_goes_on(outcomes: str) -> None:
+    breaker_after(outcomes).check()
+
+
+@pytest.mark.parametrize("outcomes", [".xxx", "....xxx", "xxxx"])
+def test_too_many_faults_stop_it_by_name(outcomes: str) -> None:
+    told = f"the environment 'maze' failed in {outcomes[-4:].count('x')} of its last 4 trajectories .*it broke"
+    with pytest.raises(CircuitOpen, match=told):
+        breaker_after(outcomes).check()
+
+
+def test_the_share_is_configured() -> None:
+    breaker_after("xxxx", share=1.0).check()
+    with pytest.raises(CircuitOpen):
+        breaker_after("...x", share=0.0).check()
+
+
+def test_everything_unwell_is_named_and_nothing_else() -> None:
+    breaker = breaker_after("xxxx")
+    for _ in range(4):
+        breaker.record(tool("search"), FAULT)
+        breaker.record(tool("code"), None)
+    with pytest.raises(CircuitOpen) as error:
+        breaker.check()
+    assert "'maze'" in str(error.value) and "the tool 'search' failed in 4 of its last 4 calls" in str(error.value)
+    assert "code" not in str(error.value)

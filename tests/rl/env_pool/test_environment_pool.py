@@ -1,0 +1,238 @@
+"""Environment workers on a real Ray: kinds, limits, faults and their replacement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from rl.config import EnvironmentPoolConfig, RayConfig
+from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
+from rl.env_pool.pool import EnvironmentPool
+from rl.env_pool.ray_runtime import RayRuntime
+from rl.envs.base import EnvironmentFault, FaultKind
+from rl.renderers.base import Action
+from rl.retrieval.search import SearchIndex
+from tests.rl.conftest import DOCUMENTS
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+pytestmark = pytest.mark.engine
+
+FAULTY = "tests.rl.faulty:create"
+KINDS = {
+    FAULTY: {"step_timeout_seconds": 0.5, "options": {"seconds": 30}},
+    "tight": {"factory": FAULTY, "memory_gib": 0.25},
+    "roomy": {"factory": FAULTY},
+    "dead": {"factory": FAULTY, "options": {"dead": True}},
+    "wide": {"factory": "search", "workers": 2, "options": {"documents": 2}},
+    "boxed": {"factory": "search", "image": "registry.example/environments:1"},
+    "mine": {"factory": "mine.py:create"},
+    "greedy": {"factory": "search", "gpus": 8},
+    "misspelt": {"factory": "search", "options": {"document": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[EnvironmentPool]:
+    """One pool for all: a worker takes seconds to start."""
+    runtime = RayRuntime(RayConfig(), cpus=8)
+    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.1}), SearchIndex(DOCUMENTS))
+    yield pool
+    pool.close()
+    runtime.close()
+
+
+@pytest.fixture
+def pool(started: EnvironmentPool) -> EnvironmentPool:
+    """The pool with a circuit breaker that has seen nothing yet."""
+    started.breaker = CircuitBreaker(window=4, max_share=0.5)
+    return started
+
+
+def task(question: str, environment: str = FAULTY) -> Task:
+    return Task(question, environment, question, ())
+
+
+async def fault_of(pool: EnvironmentPool, name: str, question: str, *actions: Action) -> EnvironmentFault:
+    """The fault that a trajectory ends with."""
+    client = pool.client(name, f"{name}-{question}")
+    try:
+        await client.reset(task(question, name), 0)
+        for action in actions:
+            await client.step(action)
+    except EnvironmentFault as fault:
+        return fault
+    finally:
+        await client.close()
+    raise AssertionError("nothing went wrong")
+
+
+async def test_each_kind_has_its_own_workers_and_options(pool: EnvironmentPool) -> None:
+    for name, count in (("wide", 2), ("search", 1)):
+        await pool.open(name)
+        assert len(pool._kinds[name].workers) == count
+        client = pool.client(name, "t")
+        await client.reset(task("?", name), 0)
+        assert (await client.step(Action("search", "Blue River"))).observation.count("\n") == count - 1
+
+
+async def test_faults_have_kinds_and_leave_others_alone(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    raised, hung = await asyncio.gather(fault_of(pool, FAULTY, "raise"), fault_of(pool, FAULTY, "hang"))
+    assert str(raised) == "error: ValueError: the world broke"
+    assert str(hung) == "timeout: the environment's reset took longer than 0.5 seconds"
+
+
+async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    beside = pool.client(FAULTY, "beside")
+    await beside.reset(task("none"), 0)
+    died = await fault_of(pool, FAULTY, "die")
+    assert died.kind is FaultKind.DIED
+    with pytest.raises(EnvironmentFault, match=r"^died: "):
+        await beside.step(Action("look", ""))
+    after = pool.client(FAULTY, "after")
+    assert (await after.reset(task("none"), 0)).text == "Look around."
+
+
+async def test_a_worker_that_is_stuck_is_replaced(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl.env_pool.pool.HUNG_SECONDS", 0.5)
+    await pool.open(FAULTY)
+    stuck = await fault_of(pool, FAULTY, "block")
+    assert stuck.kind is FaultKind.TIMEOUT
+    after = pool.client(FAULTY, "after")
+    assert (await after.reset(task("none"), 0)).text == "Look around."
+
+
+async def test_a_worker_cannot_allocate_more_than_its_limit_and_is_replaced(pool: EnvironmentPool) -> None:
+    await pool.open("tight")
+    fine = pool.client("tight", "fine")
+    await fine.reset(task("none"), 0)
+    assert (await fine.step(Action("allocate", "0.05"))).observation == "Nothing happens."
+    over = await fault_of(pool, "tight", "none", Action("allocate", "0.5"))
+    assert str(over) == "memory: the environment's step needed more memory than its worker may use"
+    with pytest.raises(EnvironmentFault, match=r"^memory: "):
+        await fine.step(Action("allocate", "0.01"))
+    after = pool.client("tight", "after")
+    await after.reset(task("none"), 0)
+    assert (await after.step(Action("allocate", "0.05"))).observation == "Nothing happens."
+
+
+async def test_a_worker_without_a_limit_may_allocate_as_much(pool: EnvironmentPool) -> None:
+    """What the limit is measured against: the same allocation goes through without it."""
+    await pool.open("roomy")
+    client = pool.client("roomy", "t")
+    await client.reset(task("none", "roomy"), 0)
+    assert (await client.step(Action("allocate", "0.5"))).observation == "Nothing happens."
+
+
+async def test_what_cannot_be_made_is_refused_before_the_first_step(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, reason in (
+        ("dead", "'dead' cannot be made: error: the world is not there"),
+        ("misspelt", "the option 'document' does not fit"),
+        ("chess", "there is no environment 'chess'"),
+    ):
+        with pytest.raises(RequestError, match=reason):
+            await pool.open(name)
+    monkeypatch.setattr("rl.env_pool.pool.START_SECONDS", 2.0)
+    with pytest.raises(RequestError, match=r"each wants 0\.1 CPUs and 8 GPUs"):
+        await pool.open("greedy")
+    assert not {"dead", "misspelt", "chess", "greedy"} & pool._kinds.keys()
+
+
+async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(pool: EnvironmentPool, tmp_path: Path) -> None:
+    """Tasks come from anywhere; what runs is what the configuration names."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')\ndef create(resources): ...\n")
+    for name in (f"{tmp_path / 'evil.py'}:create", "os:system"):
+        with pytest.raises(RequestError, match="which is code that the configuration does not know"):
+            await pool.open(name)
+    assert not (tmp_path / "trace").exists()
+
+
+async def test_a_container_is_refused_where_there_is_no_podman(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RequestError, match=r"wants the container image registry.example/environments:1, .* podman"):
+        await pool.open("boxed")
+
+
+async def test_an_environment_of_a_file_runs_in_workers(pool: EnvironmentPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("from rl.envs.code import create_calculator as create\n")
+    monkeypatch.chdir(tmp_path)
+    await pool.open("mine")
+    client = pool.client("mine", "t")
+    await client.reset(task("?"), 0)
+    assert (await client.step(Action("code", "6 * 7"))).observation == "42"
+
+
+async def test_the_breaker_names_the_environment_that_is_down(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    for _ in range(3):
+        await fault_of(pool, FAULTY, "raise")
+    pool.breaker.check()
+    await fault_of(pool, FAULTY, "raise")
+    with pytest.raises(CircuitOpen, match=rf"the environment '{FAULTY}' failed in 4 of its last 4 trajectories .*the world broke"):
+        pool.breaker.check()
+
+
+async def test_the_breaker_names_the_tool_that_is_down(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    for _ in range(4):
+        await fault_of(pool, FAULTY, "none", Action("look", ""), Action("break", ""))
+    with pytest.raises(CircuitOpen, match=r"the tool 'break' failed in 4 of its last 4 calls .*the tool broke") as error:
+        pool.breaker.check()
+    assert "'look'" not in str(error.value)
+
+
+async def kill_worker(pool: EnvironmentPool, name: str) -> None:
+    """Kill the one worker of a kind without warning."""
+    (worker,) = pool._kinds[name].workers
+    os.kill(await worker.actor.__ray_call__.remote(lambda _: os.getpid()), signal.SIGKILL)
+
+
+async def test_a_trajectory_knows_that_its_worker_ended_and_whether_it_may_have_been_the_reason(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    acting, thinking = (pool.client(FAULTY, name) for name in ("acting", "thinking"))
+    await asyncio.gather(*(client.reset(task("none"), 0) for client in (acting, thinking)))
+    await kill_worker(pool, FAULTY)
+    for client in (acting, thinking):
+        with pytest.raises(EnvironmentFault):
+            await client.step(Action("look", ""))
+    assert [(client.lost, client.suspect) for client in (acting, thinking)] == [(True, True), (True, False)]
+    broken = pool.client(FAULTY, "broken")
+    with pytest.raises(EnvironmentFault):
+        await broken.reset(task("raise"), 0)
+    assert (broken.lost, broken.suspect) == (False, False)
+
+
+async def test_the_breaker_hears_of_a_dead_worker_once_however_many_trajectories_it_took_along(pool: EnvironmentPool) -> None:
+    await pool.open(FAULTY)
+    clients = [pool.client(FAULTY, f"t{place}") for place in range(6)]
+    await asyncio.gather(*(client.reset(task("none"), 0) for client in clients))
+    await kill_worker(pool, FAULTY)
+    ends = await asyncio.gather(*(client.step(Action("look", "")) for client in clients), return_exceptions=True)
+    assert [end.kind for end in ends if isinstance(end, EnvironmentFault)] == [FaultKind.DIED] * 6
+    for client in clients:
+        await client.close()
+    assert pool.breaker.faults(environment(FAULTY)) == pool.breaker.faults(tool("look")) == 1
+
+
+async def test_killed_workers_do_not_end_the_pool(pool: EnvironmentPool) -> None:
+    await pool.open("wide")
+    pids = await asyncio.gather(*(worker.actor.__ray_call__.remote(lambda _: os.getpid()) for worker in pool._kinds["wide"].workers))
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(4):
+        client = pool.client("wide", "t")
+        try:
+            await client.reset(task("?", "wide"), 0)
+        except EnvironmentFault as fault:
+            assert fault.kind is FaultKind.DIED
+    client = pool.client("wide", "t")
+    await client.reset(task("?", "wide"), 0)
+    assert ray.is_initialized()

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import duckdb
+import pytest
+
+from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
+from rl.env_pool.worker import EnvironmentWorker
+from rl.envs.base import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, fault_kind, find_environment
+from rl.renderers.base import Action
+from rl.retrieval.search import SearchIndex
+from tests.rl.conftest import DOCUMENTS, TASKS
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+INDEX = SearchIndex(DOCUMENTS)
+
+
+def answer_of(environment: Environment, tool: str, arguments: str) -> Step:
+    return asyncio.run(environment.step(Action(tool, arguments)))
+
+
+def make(name: str, **options: object) -> Environment:
+    return find_environment(name)(Resources(INDEX, options))
+
+
+def test_a_search_brings_documents() -> None:
+    step = answer_of(make("search"), "search", "Blue River")
+    assert (step.observation, step.tool_outcome) == (DOCUMENTS[1].text, ToolOutcome.OK)
+    assert step.info == {"arguments": {"query": "Blue River"}}
+    assert answer_of(make("search", documents=2), "search", "Blue River").observation.count("\n") == 1
+
+
+def test_a_search_that_finds_nothing_is_a_miss() -> None:
+    assert answer_of(make("search"), "search", "zebra").tool_outcome is ToolOutcome.MISS
+    assert answer_of(make("search"), "search", "").tool_outcome is ToolOutcome.MISS
+
+
+@pytest.mark.parametrize("name", ["search", "calculator"])
+def test_an_answer_ends_it_without_a_word_about_the_truth(name: str) -> None:
+    assert answer_of(make(name), "answer", TASKS[0].answers[0]) == Step(done=True)
+
+
+def test_an_unknown_tool_is_told() -> None:
+    step = answer_of(make("search"), "code", "1 + 1")
+    assert step.tool_outcome is ToolOutcome.ERROR
+    assert "search" in step.observation
+
+
+@pytest.mark.parametrize(("expression", "value"), [("3 * (4 + 5)", "27"), ("-2 ** 3", "-8"), ("7 / 2", "3.5"), ("7 % 4", "3")])
+def test_the_calculator_calculates(expression: str, value: str) -> None:
+    step = answer_of(make("calculator"), "code", expression)
+    assert (step.observation, step.tool_outcome) == (value, ToolOutcome.OK)
+
+
+@pytest.mark.parametrize("expression", ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "1" * 300])
+def test_the_calculator_refuses(expression: str) -> None:
+    assert answer_of(make("calculator"), "code", expression).tool_outcome is ToolOutcome.ERROR
+
+
+@pytest.mark.parametrize("name", ["chess", "no.such.module:create", "rl.retrieval.search:nothing", ":create", ""])
+def test_an_unknown_environment_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="environment"):
+        find_environment(name)
+
+
+async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -> None:
+    worker = EnvironmentWorker("search", EnvironmentKindConfig(), INDEX)
+    for name in ("a", "b"):
+        await worker.reset(name, TASKS[0], seed=0)
+    await worker.step("a", Action("answer", "Green Lake"))
+    with pytest.raises(EnvironmentFault, match="it is over"):
+        await worker.step("a", Action("search", "Blue River"))
+    assert (await worker.step("b", Action("search", "Blue River"))).tool_outcome is ToolOutcome.OK
+    await worker.close("b")
+    await worker.close("b")
+
+
+async def test_a_slow_environment_is_a_fault() -> None:
+    config = EnvironmentKindConfig(step_timeout_seconds=0.05, options={"seconds": 5})
+    worker = EnvironmentWorker("tests.rl.faulty:create", config, None)
+    with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
+        await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
+
+
+def test_environments_say_what_they_need() -> None:
+    with pytest.raises(RequestError, match="documents"):
+        find_environment("search")(Resources())
+
+
+def test_a_wrong_option_is_refused_by_its_name() -> None:
+    with pytest.raises(RequestError, match="SearchOptions: the option 'document' does not fit"):
+        make("search", document=2)
+
+
+def test_a_kind_has_the_settings_of_the_pool_where_it_has_none_of_its_own() -> None:
+    pool = EnvironmentPoolConfig.model_validate({"workers": 3, "cpus": 2, "kinds": {"search": {"cpus": 1, "options": {"documents": 2}}}})
+    assert (pool.kind("search").workers, pool.kind("search").cpus, pool.kind("search").options) == (3, 1, {"documents": 2})
+    assert (pool.kind("calculator").workers, pool.kind("calculator").cpus, pool.kind("calculator").options) == (3, 2, {})
+    assert pool.reserved_cpus == 3 * 1 + 4 * 3 * 2
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_sql_counts_faults_by_their_kind(kind: FaultKind) -> None:
+    fault = pickle.loads(pickle.dumps(EnvironmentFault("server: x: it broke", kind)))
+    assert fault.kind is kind
+    assert duckdb.execute("SELECT split_part(?, ':', 1)", [str(fault)]).fetchone() == (kind.value,)
+
+
+def test_the_kind_of_a_fault_is_that_of_its_cause() -> None:
+    def caused_by(cause: Exception) -> Exception:
+        try:
+            try:
+                raise cause
+            except Exception as error:
+                raise RuntimeError("the tool failed") from error
+        except RuntimeError as error:
+            return error
+
+    assert fault_kind(caused_by(MemoryError())) is FaultKind.MEMORY
+    assert fault_kind(caused_by(TimeoutError())) is FaultKind.TIMEOUT
+    assert fault_kind(caused_by(EnvironmentFault("gone", FaultKind.UNREACHABLE))) is FaultKind.UNREACHABLE
+    assert fault_kind(caused_by(ValueError())) is FaultKind.ERROR
+
+
+def test_what_environments_of_a_worker_share_is_made_once() -> None:
+    resources = Resources()
+    assert resources.once("client", list) is resources.once("client", list)

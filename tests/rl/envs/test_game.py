@@ -1,0 +1,144 @@
+"""Games of gymnasium, played by text."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import pytest
+
+from rl.envs.base import Resources, ToolOutcome
+from rl.envs.game import HOUSE, GameEnvironment, House, create
+from rl.renderers.base import Action
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+LAKE = {"desc": ["SF", "FG"], "is_slippery": False}
+
+
+def game(**options: Any) -> GameEnvironment:
+    return create(Resources(options=options))
+
+
+def task(**arguments: Any) -> Task:
+    return Task("t", "game", "Reach the goal.", (), provenance={"game": arguments})
+
+
+async def play(environment: GameEnvironment, *moves: str) -> list[tuple[str, float | None, bool]]:
+    steps = [await environment.step(Action("act", move)) for move in moves]
+    return [(step.observation, step.reward, step.done) for step in steps]
+
+
+async def test_frozen_lake_is_seen_and_played_as_text() -> None:
+    environment = game()
+    assert (await environment.reset(task(**LAKE), 0)).text == "[S]F\nFG\nMoves: left, down, right, up."
+    assert await play(environment, "down", "Right ") == [("(Down)\nSF\n[F]G", 0.0, False), ("(Right)\nSF\nF[G]", 1.0, True)]
+    await environment.close()
+
+
+async def test_the_return_is_in_the_figures_of_each_step() -> None:
+    environment = game()
+    await environment.reset(task(**LAKE), 0)
+    await environment.step(Action("act", "down"))
+    step = await environment.step(Action("act", "right"))
+    assert step.info["figures"] == {"return": 1.0}
+
+
+async def test_a_move_that_there_is_not_is_told_and_costs_nothing() -> None:
+    environment = game()
+    await environment.reset(task(**LAKE), 0)
+    step = await environment.step(Action("act", "fly"))
+    assert (step.tool_outcome, step.reward, step.done) == (ToolOutcome.ERROR, 0.0, False)
+    assert "left, down, right, up" in step.observation
+
+
+async def test_giving_up_ends_it_with_nothing() -> None:
+    environment = game()
+    await environment.reset(task(**LAKE), 0)
+    step = await environment.step(Action("answer", "I give up"))
+    assert (step.reward, step.done) == (0.0, True)
+
+
+async def test_the_seed_repeats_a_slippery_lake() -> None:
+    seen = []
+    for seed in (3, 3, 4):
+        environment = game(arguments={"map_name": "8x8"})
+        await environment.reset(task(), seed)
+        seen.append(await play(environment, *["right", "down"] * 6))
+    assert seen[0] == seen[1] != seen[2]
+
+
+@pytest.mark.parametrize("name", ["CliffWalking-v1", "Taxi-v4"])
+async def test_other_toy_games_go_by_their_moves(name: str) -> None:
+    environment = game(game=name)
+    text = (await environment.reset(task(), 0)).text
+    assert ("Moves: " in text and "north" in text) or "up, right" in text
+    assert (await play(environment, "south" if name == "Taxi-v4" else "up"))[0][1] == -1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"game": "Chess-v0"}, "'Chess-v0' cannot be set up"),
+        ({"game": "CartPole-v1"}, "cannot be shown as text"),
+        ({"game": "Pendulum-v1"}, "only discrete and text ones"),
+        ({"arguments": {"map_name": "9x9"}}, "cannot be set up"),
+        ({"actions": ["left", "right"]}, "has 4 actions, and the option 'actions' names 2"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+async def test_games_that_cannot_be_played_in_text_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        await game(**options).reset(task(), 0)
+
+
+def path(house: House, start: str, goal: str) -> list[str]:
+    """The winds from one room to another, the shortest way."""
+    waiting, ways = deque([start]), {start: list[str]()}
+    while waiting:
+        room = waiting.popleft()
+        for wind, beyond in house.doors[room].items():
+            if beyond not in ways:
+                ways[beyond] = [*ways[room], f"go {wind}"]
+                waiting.append(beyond)
+    return ways[goal]
+
+
+async def test_every_house_can_be_won() -> None:
+    for number in range(100):
+        house = House(house=number, rooms=3 + number % 9)
+        to_key, to_chest = path(house, house.room, house.key_room), path(house, house.key_room, house.chest_room)
+        moves = [*to_key, "take key", *to_chest, "open chest", "take coin"]
+        environment = game(game=HOUSE)
+        await environment.reset(task(house=number, rooms=3 + number % 9), seed=0)
+        steps = await play(environment, *moves)
+        assert [reward for _, reward, _ in steps] == [0.0] * (len(moves) - 1) + [1.0]
+        assert steps[-1][2] and not any(done for _, _, done in steps[:-1])
+
+
+async def test_a_house_is_the_same_whatever_the_seed_of_the_trajectory() -> None:
+    seen = set()
+    for seed in (1, 2):
+        environment = game(game=HOUSE)
+        seen.add((await environment.reset(task(house=7), seed)).text)
+    assert len(seen) == 1
+
+
+async def test_the_chest_stays_locked_without_the_key_and_moves_run_out() -> None:
+    house = House(house=1)
+    environment = game(game=HOUSE)
+    await environment.reset(task(house=1, max_moves=12), 0)
+    steps = await play(environment, *path(house, house.room, house.chest_room), "open chest", "take coin")
+    assert steps[-2][0] == "It is locked."
+    assert steps[-1][:2] == ("That cannot be done here.", 0.0)
+    steps += await play(environment, *["look"] * (12 - len(steps)))
+    assert steps[-1][1:] == (0.0, True)
+
+
+def test_what_a_policy_may_write_breaks_nothing() -> None:
+    environment = gymnasium.make(HOUSE, house=2, max_moves=100)
+    environment.reset(seed=0)
+    for text in ("", " ", "go", "go \x00", "take \U0001f511", "open " * 1000, "GO NORTH"):
+        seen, reward, *_ = environment.step(text)
+        assert isinstance(seen, str) and reward == 0.0

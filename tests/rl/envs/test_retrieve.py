@@ -1,0 +1,130 @@
+"""Search-R1's `/retrieve`, client and server, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Response
+
+from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
+from rl.envs.search import RetrieveEnvironment, create_retrieve
+from rl.renderers.base import Action
+from rl.retrieval.search import SearchIndex
+from rl.retrieval.server import create_app, read_documents
+from tests.rl.conftest import DOCUMENTS
+from tests.rl.http_server import served
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with served(create_app(SearchIndex(DOCUMENTS), documents=2)) as address:
+        yield address
+
+
+def environment(url: str, **options: Any) -> RetrieveEnvironment:
+    return create_retrieve(Resources(options={"url": url, **options}))
+
+
+def ask(url: str, **body: Any) -> Any:
+    response = httpx.post(f"{url}/retrieve", json=body, trust_env=False)
+    assert response.status_code == 200, response.text
+    return response.json()["result"]
+
+
+def test_the_server_answers_each_query_in_search_r1s_form(url: str) -> None:
+    first, second = ask(url, queries=["Blue River", "city"], topk=1, return_scores=True)
+    assert first[0]["document"] == {"id": "d2", "contents": '"Blue River"\nBlue River has its seat in Green Lake.'}
+    assert first[0]["score"] > 0
+    assert [hit["document"]["id"] for hit in second] == ["d3"]
+
+
+def test_without_scores_the_documents_stand_alone(url: str) -> None:
+    assert [document["id"] for document in ask(url, queries=["Green Lake"])[0]] == ["d3", "d2"]
+    assert ask(url, queries=["zebra", ""]) == [[], []]
+
+
+@pytest.mark.parametrize("body", [{}, {"queries": "x"}, {"queries": ["x"], "topk": 0}, {"queries": ["x"] * 2000}])
+def test_the_server_refuses_what_is_not_of_the_form(url: str, body: dict[str, Any]) -> None:
+    assert httpx.post(f"{url}/retrieve", json=body, trust_env=False).status_code == 422
+
+
+async def test_the_client_shows_documents_as_search_r1_does(url: str) -> None:
+    step = await environment(url, documents=2).step(Action("search", "Green Lake"))
+    assert step.tool_outcome is ToolOutcome.OK
+    assert step.observation == (
+        "Doc 1(Title: Green Lake) Green Lake is a city.\nDoc 2(Title: Blue River) Blue River has its seat in Green Lake."
+    )
+
+
+async def test_nothing_found_is_a_miss(url: str) -> None:
+    for query in ("zebra", " "):
+        assert (await environment(url).step(Action("search", query))).tool_outcome is ToolOutcome.MISS
+
+
+async def test_the_probe_asks_the_server(url: str) -> None:
+    await environment(url).probe()
+    with pytest.raises(EnvironmentFault) as error:
+        await environment("http://127.0.0.1:9", tries=1).probe()
+    assert error.value.kind is FaultKind.UNREACHABLE
+
+
+async def test_an_overloaded_server_is_asked_again() -> None:
+    application, statuses = FastAPI(), [503, 502, 200]
+
+    @application.post("/retrieve")
+    def retrieve() -> Response:
+        contents = json.dumps({"result": [[{"id": "x", "contents": '"A"\nb'}]]})
+        return Response(contents, status_code=statuses.pop(0), media_type="application/json")
+
+    with served(application) as address:
+        step = await environment(address).step(Action("search", "a"))
+    assert (step.observation, statuses) == ("Doc 1(Title: A) b", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind", "tries"),
+    [
+        (503, "{}", FaultKind.UNREACHABLE, 2),
+        (400, "{}", FaultKind.ERROR, 1),
+        (200, "<html>", FaultKind.ERROR, 1),
+        (200, '{"results": []}', FaultKind.ERROR, 1),
+        (200, '{"result": [[{"document": {}}]]}', FaultKind.ERROR, 1),
+    ],
+)
+async def test_a_server_that_does_not_answer_is_a_fault(status: int, text: str, kind: FaultKind, tries: int) -> None:
+    application, asked = FastAPI(), []
+
+    @application.post("/retrieve")
+    def retrieve() -> Response:
+        asked.append(1)
+        return Response(text, status_code=status)
+
+    with served(application) as address, pytest.raises(EnvironmentFault) as error:
+        await environment(address, tries=2).step(Action("search", "a"))
+    assert (error.value.kind, len(asked)) == (kind, tries)
+
+
+async def test_environments_of_a_worker_share_their_connections(url: str) -> None:
+    resources = Resources(options={"url": url})
+    assert create_retrieve(resources)._service is create_retrieve(resources)._service
+
+
+def test_documents_are_read_in_both_forms(tmp_path: Path) -> None:
+    rows = [{"id": 1, "contents": '"A title"\nA text.'}, {"id": "2", "title": "B", "text": "C."}]
+    file = tmp_path / "documents.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert [(document.id, document.title, document.text) for document in read_documents(file)] == [
+        ("1", "A title", "A text."),
+        ("2", "B", "C."),
+    ]
+    file.write_text('{"id": 1, "contents": "no title"}')
+    with pytest.raises(RequestError, match=r"documents\.jsonl:1 is no document"):
+        read_documents(file)
