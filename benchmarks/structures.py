@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.outcome import ExactMatch
+from eval.graders.verifiers import VERIFIERS
 from eval.statistics import wilson
 from flows.home import Home
 from flows.stages.synthesis.context import read_sources
@@ -118,7 +118,7 @@ def judge_of(rollouts: Rollouts, horizon: int) -> Judge:
             for number, task in enumerate(tasks)
         ]
         tries = zip(tasks, rollouts.rollout(requests), strict=True)
-        return [ExactMatch().verify(task, trajectory).verdict for task, trajectory in tries]
+        return [VERIFIERS["qa_em"].verify(task, trajectory).verdict for task, trajectory in tries]
 
     return judge
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.answers import exact_match
+from eval.graders.answers import exact_match
 from rl.retrieval.search import SearchIndex, passages
 from warehouse import Task
 

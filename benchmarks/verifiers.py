@@ -20,12 +20,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from eval.answers import exact_match, f1  # noqa: E402
-from eval.kinds import KINDS  # noqa: E402
-from eval.math_processes import WORKERS  # noqa: E402
-from eval.rows import verify_rows  # noqa: E402
-from eval.validation import Subject, validate  # noqa: E402
-from tests.eval.fuzzing import GOLDS, fuzz  # noqa: E402
+from eval.graders.answers import exact_match, f1  # noqa: E402
+from eval.graders.math_processes import WORKERS  # noqa: E402
+from eval.graders.rows import verify_rows  # noqa: E402
+from eval.graders.verifiers import GRADERS  # noqa: E402
+from eval.suites.validation import Subject, validate  # noqa: E402
+from tests.eval.graders.fuzzing import GOLDS, fuzz  # noqa: E402
 from warehouse.records import Outcome  # noqa: E402
 
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ def gsm8k(data: Path) -> list[Row]:
     subjects = [Subject(str(number), (row["answer"],), question=row["question"]) for number, row in enumerate(rows)]
     table = []
     for kind in ("gsm8k", "math"):
-        found = validate(KINDS[kind], subjects)
+        found = validate(GRADERS[kind], subjects)
         sorts = {"itself": found.gold, **found.negatives}
         for sort, tally in sorts.items():
             passed = tally.tried - tally.mistaken if sort == "itself" else tally.mistaken

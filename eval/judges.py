@@ -18,11 +18,11 @@ from typing import Literal, Protocol
 
 from pydantic import ConfigDict, ValidationError
 
-from eval.outcome import asks_for_set, why_not_judged
-from eval.verifier import Attempt
+from eval.graders.base import Attempt, graded, invalid
+from eval.graders.verifiers import asks_for_set, why_not_judged
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.records import Check, Completion, Failure, Outcome, Score, Task, Trajectory
+from warehouse.records import Check, Completion, Failure, Score, Task, Trajectory
 from warehouse.requests import Request, user
 from warehouse.settings import Section, first_error
 
@@ -47,7 +47,7 @@ LONGEST_ANSWER = 4_000
 
 
 class Model(Protocol):
-    """What a judge is made of: every teacher is one."""
+    """The model behind a judge: every teacher has this form."""
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Model(Protocol):
 
 
 class Verdict(Section):
-    """The reply that is asked for."""
+    """The JSON object that a judge must reply with."""
 
     model_config = ConfigDict(strict=True)
 
@@ -70,7 +70,7 @@ class Verdict(Section):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is judged: a question, its accepted answers, of which one or `all_of_them` are wanted, and an answer."""
+    """One answer to judge, with its question and accepted answers, of which one is wanted or `all_of_them`."""
 
     question: str
     golds: tuple[str, ...]
@@ -103,9 +103,9 @@ class Judge:
         cases: dict[int, Case] = {}
         for place, (task, trajectory) in enumerate(attempts):
             if reason := why_not_judged(task, trajectory):
-                scores[place] = self._score(trajectory, None, Outcome.INVALID, reason)
+                scores[place] = invalid(self, trajectory, reason)
             elif not (trajectory.answer or "").strip() or len(trajectory.answer or "") > LONGEST_ANSWER:
-                scores[place] = self._score(trajectory, 0.0, Outcome.FAILURE)
+                scores[place] = graded(self, trajectory, 0.0, False)
             else:
                 cases[place] = _case(task, trajectory)
         for place, verdict in zip(cases, self.judge(list(cases.values())), strict=True):
@@ -134,17 +134,14 @@ class Judge:
 
     def _judged(self, trajectory: Trajectory, verdict: Verdict | Failure) -> Score:
         if isinstance(verdict, Failure):
-            return self._score(trajectory, None, Outcome.INVALID, f"{verdict.kind}: {verdict.reason}")
+            return invalid(self, trajectory, f"{verdict.kind}: {verdict.reason}")
         right = verdict.verdict == "right"
-        return self._score(trajectory, float(right), Outcome.SUCCESS if right else Outcome.FAILURE)
-
-    def _score(self, trajectory: Trajectory, value: float | None, verdict: Outcome, error: str | None = None) -> Score:
-        return Score(trajectory.id, self.name, self.version, value, verdict, error)
+        return graded(self, trajectory, float(right), right)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a judge said of the labelled pairs: how many of each kind it judged rightly, of how many, and every check."""
+    """A judge's results on the labelled pairs: (judged rightly, pairs) for each kind, and a check for each pair."""
 
     right: dict[str, tuple[int, int]]
     checks: tuple[Check, ...]
@@ -166,11 +163,11 @@ def calibrate(judge: Judge) -> Calibration:
     counts: dict[str, tuple[int, int]] = {}
     checks = []
     for row, verdict in zip(rows, verdicts, strict=True):
-        said = verdict.verdict if isinstance(verdict, Verdict) else f"{verdict.kind}"
-        agreed = said == ("right" if row["kind"] == "right" else "wrong")
+        label = verdict.verdict if isinstance(verdict, Verdict) else verdict.kind
+        agreed = label == ("right" if row["kind"] == "right" else "wrong")
         judged, pairs = counts.get(row["kind"], (0, 0))
         counts[row["kind"]] = (judged + agreed, pairs + 1)
-        reason = "" if agreed else f"a {row['kind']} answer was called {said}: {verdict.reason}"
+        reason = "" if agreed else f"a {row['kind']} answer was called {label}: {verdict.reason}"
         checks.append(Check(f"calibration-{row['id']}", "calibration", STAGE, f"{judge.name}/{judge.version}", agreed, reason))
     return Calibration(counts, tuple(checks))
 

@@ -1,4 +1,4 @@
-"""Intervals, paired tests and estimates over repeated attempts, each by the formula that its docstring names."""
+"""Intervals, paired tests and their power, and estimates over repeated attempts, each by the formula that its docstring names."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import binomtest
-from scipy.stats import t as student
+import scipy  # whose submodules are imported on first use, for they take long
 
-_RESAMPLES_AT_ONCE = 1_000_000
+DISCORDANT = 0.5
+"""Share of tasks that one policy alone solves, where nothing is known of it: two policies that solve half of them independently."""
+_DRAWN_AT_ONCE = 1_000_000
 """Numbers drawn in one piece of a bootstrap: 8 MB of indices, whatever the size of the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with the ends of its interval."""
+    """An estimate with the ends of its confidence interval."""
 
     value: float
     low: float
@@ -42,7 +43,7 @@ class PairedTest:
 
     @property
     def difference(self) -> float:
-        """Success of b less success of a."""
+        """Success rate of b minus success rate of a."""
         return (self.only_b - self.only_a) / self.tasks if self.tasks else 0.0
 
 
@@ -55,20 +56,15 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
         raise ValueError(f"{successes} successes of {n} attempts")
     if n == 0:
         return 0.0, 1.0
-    share, scale = successes / n, 1 + z * z / n
-    centre = (share + z * z / (2 * n)) / scale
-    half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == n else min(1.0, centre + half)
-    return low, high
+    found = scipy.stats.binomtest(successes, n).proportion_ci(2 * scipy.stats.norm.cdf(z) - 1, method="wilson")
+    return float(found.low), float(found.high)
 
 
 def bootstrap_mean(values: Sequence[float], resamples: int = 10_000, confidence: float = 0.95, seed: int = 0) -> Interval:
     """The mean of `values` with its percentile bootstrap interval (Efron 1979). Raises ValueError where there are none."""
     if len(values) == 0:
         raise ValueError("no values to take the mean of")
-    sample = np.asarray(values, dtype=np.float64)
-    return Interval(float(sample.mean()), *_bootstrap(len(sample), lambda drawn: sample[drawn].mean(axis=1), resamples, confidence, seed))
+    return _bootstrap(np.mean, [values], resamples, confidence, seed)
 
 
 def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -80,7 +76,7 @@ def student_mean(values: Sequence[float], confidence: float = 0.95) -> Interval:
         raise ValueError("no values to take the mean of")
     sample = np.asarray(values, dtype=np.float64)
     mean, size = float(sample.mean()), len(sample)
-    half = float(student.ppf((1 + confidence) / 2, size - 1) * sample.std(ddof=1)) / sqrt(size) if size > 1 else 0.0
+    half = float(scipy.stats.t.ppf((1 + confidence) / 2, size - 1) * sample.std(ddof=1)) / sqrt(size) if size > 1 else 0.0
     return Interval(mean, mean - half, mean + half)
 
 
@@ -99,26 +95,33 @@ def bootstrap_ratio(
     Attempts at one task are alike, so resampling attempts would give too narrow an interval. Raises ValueError for unequal lengths and
     where a whole is not positive.
     """
-    above, below = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
-    if len(above) != len(below) or len(below) == 0 or below.min() <= 0:
+    if len(parts) != len(wholes) or len(wholes) == 0 or min(wholes) <= 0:
         raise ValueError("a ratio needs a positive whole for each part")
-
-    def ratio(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray(above[drawn].sum(axis=1) / below[drawn].sum(axis=1))
-
-    return Interval(float(above.sum() / below.sum()), *_bootstrap(len(above), ratio, resamples, confidence, seed))
+    return _bootstrap(_ratio, [parts, wholes], resamples, confidence, seed)
 
 
-def _bootstrap(
-    size: int, estimate: Callable[[NDArray[np.int64]], NDArray[np.float64]], resamples: int, confidence: float, seed: int
-) -> tuple[float, float]:
-    """The ends of a percentile bootstrap interval; `estimate` gives the figure of each row of indices drawn from `size` places."""
-    generator = np.random.default_rng(seed)
-    piece = max(1, _RESAMPLES_AT_ONCE // size)
-    rows = (min(piece, resamples - start) for start in range(0, resamples, piece))
-    found = np.concatenate([estimate(generator.integers(0, size, (count, size))) for count in rows])
-    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+def _ratio(parts: Any, wholes: Any, axis: int = -1) -> Any:
+    return np.sum(parts, axis=axis) / np.sum(wholes, axis=axis)
+
+
+def _bootstrap(statistic: Callable[..., Any], samples: Sequence[Sequence[float]], resamples: int, confidence: float, seed: int) -> Interval:
+    """`statistic` of `samples`, which are resampled together, place by place. A sample of one has no interval but its own value."""
+    arrays = [np.asarray(sample, dtype=np.float64) for sample in samples]
+    value, size = float(statistic(*arrays)), len(arrays[0])
+    if size == 1:
+        return Interval(value, value, value)
+    found = scipy.stats.bootstrap(
+        arrays,
+        statistic,
+        n_resamples=resamples,
+        batch=max(1, _DRAWN_AT_ONCE // size),
+        vectorized=True,
+        paired=True,
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(value, float(found.low), float(found.high))
 
 
 def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
@@ -128,8 +131,28 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
     """
     counts = Counter(zip(map(bool, a), map(bool, b), strict=True))
     only_a, only_b = counts[True, False], counts[False, True]
-    p_value = float(binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
+    p_value = float(scipy.stats.binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
     return PairedTest(counts[True, True], only_a, only_b, counts[False, False], p_value)
+
+
+def detectable_difference(tasks: int, discordant: float = DISCORDANT, power: float = 0.8, level: float = 0.05) -> float | None:
+    """The smallest difference in success that McNemar's test on `tasks` pairs finds with probability `power`.
+
+    Solves n = (z₁₋ₐ⁄₂·√ψ + z_power·√(ψ - δ²))² / δ² for δ, ψ being the share of discordant pairs (R. J. Connor, "Sample size for
+    testing differences in proportions for the paired-sample design", Biometrics 43, 1987). A difference cannot exceed ψ; None where even
+    that would not be found. Raises ValueError for shares outside (0, 1] and fewer than one task.
+    """
+    if tasks < 1 or not 0 < discordant <= 1:
+        raise ValueError(f"{tasks} tasks with {discordant} of them discordant")
+    quantile, beyond = scipy.stats.norm.ppf(1 - level / 2), scipy.stats.norm.ppf(power)
+
+    def short_by(difference: float) -> float:
+        wanted = quantile * sqrt(discordant) + beyond * sqrt(discordant - difference**2)
+        return float(wanted**2 / difference**2 - tasks)
+
+    if short_by(discordant) > 0:
+        return None
+    return float(scipy.optimize.brentq(short_by, 1e-9, discordant))
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -145,7 +168,7 @@ def pass_hat_k(n: int, correct: int, k: int) -> float:
 
 
 def majority_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
-    """Whether the commonest of the first k answers is right; a tie counts by the share of tied answers that are right.
+    """Majority vote of the first k answers: 1 where it is right, 0 where not, for a tie the share of tied answers that are right.
 
     Answers must be normalised already; None is an abstention. Raises ValueError for fewer than k or unequal lengths.
     """

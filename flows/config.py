@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from eval.outcome import VERIFIERS
+from eval.graders.verifiers import VERIFIERS
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
 from rl.training.config import ReinforceConfig

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.outcome import verifier_of
-from eval.verifier import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
+from eval.graders.base import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
+from eval.graders.verifiers import verifier_of
 from flows.config import EvaluationConfig
 from flows.home import Home
 from flows.lakes import open_lake

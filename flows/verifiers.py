@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from eval.graders.base import BatchVerifier, Verifier
+from eval.graders.rows import read_rows
+from eval.graders.unsupervised import Agreement, Confidence
+from eval.graders.verifiers import GRADERS, VERIFIERS, Grader, verifier_of
 from eval.judges import Judge, calibrate, refuse_unfit
-from eval.kinds import KINDS, Kind
-from eval.outcome import VERIFIERS, verifier_of
-from eval.rows import read_rows
-from eval.unsupervised import Agreement, Confidence
-from eval.validation import Subject, Tally, Validation, subject_of, validate
-from eval.verifier import BatchVerifier, Verifier
+from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
 from flows.home import Home
 from flows.lakes import open_lake
 from synth.teachers.config import TeacherConfig
@@ -91,16 +90,16 @@ def validate_tasks(tasks: Sequence[Task], default: str, kind: str | None = None)
     return _together([_validate_group(name, group) for name, group in groups.items()])
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> Grader:
     """The kind of a name. Raises RequestError, naming those that there are."""
-    if name not in KINDS:
-        raise RequestError(f"There is no verifier {name!r} to prove: choose one of {', '.join(KINDS)}.")
-    return KINDS[name]
+    if name not in GRADERS:
+        raise RequestError(f"There is no verifier {name!r} to prove: choose one of {', '.join(GRADERS)}.")
+    return GRADERS[name]
 
 
 def _validate_group(name: str, tasks: Sequence[Task]) -> Validation:
     """Tasks of one verifier; where that one looks at no answer there is none to try, and nothing is proven."""
-    if name in VERIFIERS and name not in KINDS:
+    if name in VERIFIERS and name not in GRADERS:
         unjudged = Tally()
         for task in tasks:
             unjudged.note(True, f"{task.key}: the verifier {name} looks at no answer")

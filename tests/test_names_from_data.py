@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from eval.outcome import VERIFIERS, verifier_of
+from eval.graders.verifiers import VERIFIERS, verifier_of
 from flows.config import load_config
 from flows.data.imports import FORMATS, import_file
 from flows.suites.config import SuiteConfig
@@ -43,8 +43,8 @@ LOADS |= {"exec", "eval", "run_path"}
 KNOWN = {
     "warehouse/plugins.py",  # the one place where names are resolved
     "warehouse/extensions.py",  # DuckDB's own package, by a literal
-    "eval/code_runs/candidate.py",  # the candidate's program, inside the sandbox
-    "eval/code_runs/examiner.py",  # its tests, inside the sandbox
+    "eval/graders/code_candidate.py",  # the candidate's program, inside the sandbox
+    "eval/graders/code_examiner.py",  # its tests, inside the sandbox
 }
 ROW = {"question": "Who?", "answers": ["Amber"]}
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["q"]}}\n</tool_call>'

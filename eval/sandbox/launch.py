@@ -1,11 +1,11 @@
-"""The launcher: a process that raises the walls, starts the program in them and reports how it ended.
+"""The launcher: a process that isolates the program, starts it and reports how it ended.
 
 It reads one request from its standard input and writes one reply to its standard output, both in Python's `marshal` form (host and
 launcher are the same interpreter and trust each other). It runs under `python -I -S` and imports little, for its start is paid for
 by every program.
 
     launcher --fork--> process 1 of the new namespaces --fork--> the program
-                       walls, output, limits                   no privileges, rlimits, seccomp, exec
+                       mounts, output, limits                  no privileges, rlimits, seccomp, exec
 
 The program leaves the user namespace of process 1 for one of its own: it has no capability there, its processes are counted
 apart, and process 1 is out of its reach. Where the host's user is root, the program is `nobody` first.
@@ -22,7 +22,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from eval.sandbox import kernel, walls
+from eval.sandbox import kernel, mounts
 from eval.sandbox.seccomp import call_filter
 from eval.sandbox.supervision import Output, supervise
 
@@ -60,21 +60,18 @@ def main() -> None:
 
 
 def _enter_namespaces() -> int | None:
-    """New namespaces for what is forked from here on. The user whom programs shall be, None where they stay whom they are.
+    """Enter new namespaces. Returns the host user that programs run as, None where that is the current one.
 
     Raises:
         OSError: where the kernel does not grant them.
         KeyError: where the filter of calls is not known for this machine.
     """
     call_filter(os.uname().machine)
-    spaces = (
-        kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
-    )
     if os.geteuid() == 0 and _read("/proc/self/uid_map").split() == _ALL_USERS:
-        kernel.unshare(spaces)
+        kernel.unshare(kernel.NAMESPACES)
         return NOBODY
     user, group = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.CLONE_NEWUSER | spaces)
+    kernel.unshare(kernel.CLONE_NEWUSER | kernel.NAMESPACES)
     _map_user(user, user, group, group)
     return None
 
@@ -89,11 +86,11 @@ def _run_in_namespaces(request: Mapping[str, Any], owner: int | None) -> None:
         return
     os.close(kept_open)
     kernel.die_with_parent(signal.SIGKILL)
-    if select.select([alive], [], [], 0)[0]:  # the launcher ended before the kernel was told
+    if select.select([alive], [], [], 0)[0]:  # the launcher had ended before that
         os._exit(1)
     limits = request["limits"]
     try:
-        walls.raise_walls(request["view"], limits["disk_bytes"], limits["max_files"], owner)
+        mounts.change_root(request["view"], limits["disk_bytes"], limits["max_files"], owner)
     except OSError as error:
         _report({_REFUSED: str(error)})
         os._exit(0)
@@ -103,9 +100,9 @@ def _run_in_namespaces(request: Mapping[str, Any], owner: int | None) -> None:
 
 
 def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
-    """Put the files in place, start the program and see it to its end."""
+    """Write the files, start the program and supervise it. Returns the reply for the host."""
     isolated = request["isolation"] != "none"
-    folder = walls.HOME if isolated else request["folder"]
+    folder = mounts.HOME if isolated else request["folder"]
     try:
         _write_files(folder, request["files"], owner)
     except OSError as error:
@@ -113,7 +110,7 @@ def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
     (out, out_end), (err, err_end), (trouble, trouble_end) = os.pipe(), os.pipe(), os.pipe()
     program = os.fork()
     if program == 0:
-        _become(request, folder, owner, (out_end, err_end, trouble_end))
+        _exec_program(request, folder, owner, (out_end, err_end, trouble_end))
     for end in (out_end, err_end, trouble_end):
         os.close(end)
     if request["channel"] is not None:
@@ -129,8 +126,8 @@ def _run(request: Mapping[str, Any], owner: int | None) -> dict[str, Any]:
     return reply
 
 
-def _become(request: Mapping[str, Any], folder: str, owner: int | None, ends: tuple[int, int, int]) -> NoReturn:
-    """Turn this process into the program; what fails goes into the last of `ends`."""
+def _exec_program(request: Mapping[str, Any], folder: str, owner: int | None, ends: tuple[int, int, int]) -> NoReturn:
+    """Replace this process by the program; a failure is written to the last of `ends`."""
     trouble = ends[2]
     try:
         os.setsid()
@@ -153,7 +150,7 @@ def _become(request: Mapping[str, Any], folder: str, owner: int | None, ends: tu
 
 
 def _arrange_descriptors(request: Mapping[str, Any], ends: tuple[int, int, int]) -> int:
-    """Standard streams and the channel at their numbers and nothing else that the program inherits; where trouble is written."""
+    """Give the program its standard streams and channel and no other descriptor. Returns the descriptor for failures."""
     out, err, trouble = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _HIGH) for end in ends)
     sources = [_standard_input(request["stdin"]), out, err]
     if request["channel"] is not None:
@@ -193,7 +190,7 @@ def _map_user(inside: int, outside: int, inside_group: int, outside_group: int) 
 
 
 def _limit_resources(limits: Mapping[str, Any]) -> None:
-    """Limits of each process, soft and hard alike so that none can be raised again."""
+    """Set the limits of each process, soft and hard alike so that none can be raised again."""
     cpu = limits["cpu_seconds"]
     values = {
         resource.RLIMIT_CPU: (cpu, cpu + 1),
@@ -212,28 +209,22 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
 
 
 def _write_files(folder: str, files: Mapping[str, bytes], owner: int | None) -> None:
-    """Write `files` by their names within `folder`; the host has seen to it that the names stay there."""
+    """Write `files` by their names within `folder`; the host has checked that the names stay there."""
     for name, content in files.items():
         parts = name.split("/")
         for depth in range(1, len(parts)):
-            _own(f"{folder}/{'/'.join(parts[:depth])}", owner, make=True)
+            inner = f"{folder}/{'/'.join(parts[:depth])}"
+            if not os.path.isdir(inner):
+                os.mkdir(inner)
+                mounts.give(inner, owner)
         path = f"{folder}/{name}"
         with open(path, "wb") as file:
             file.write(content)
-        _own(path, owner)
-
-
-def _own(path: str, owner: int | None, make: bool = False) -> None:
-    if make:
-        if os.path.isdir(path):
-            return
-        os.mkdir(path)
-    if owner is not None:
-        os.chown(path, owner, owner)
+        mounts.give(path, owner)
 
 
 def _kill_group(program: int) -> None:
-    """Without a namespace the processes that stayed in the program's session are all that can be found."""
+    """Kill the program's process group, which is all that can be found without a namespace."""
     try:
         os.killpg(program, signal.SIGKILL)
     except ProcessLookupError:

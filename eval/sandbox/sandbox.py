@@ -2,7 +2,8 @@
 
     result = Sandbox(SandboxConfig()).run(python_program("print(1 + 1)"))
 
-Nothing is kept between runs. Where the machine does not grant the isolation asked for, nothing runs and a `RequestError` says why.
+Nothing is kept between runs. Where the machine does not grant the isolation asked for, nothing runs and a `RequestError` says why;
+`isolation` tries it with a program that wants to get out.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from eval.sandbox.config import MIB, SandboxConfig
-from eval.sandbox.values import Ending, Program, SandboxFault, SandboxResult
-from eval.sandbox.walls import HOME
+from eval.sandbox.mounts import HOME
+from eval.sandbox.program import MIB, Ending, Program, SandboxConfig, SandboxFault, SandboxResult
 from warehouse.errors import RequestError
 
 INTERPRETER = os.path.realpath(sys.executable)
@@ -33,6 +34,35 @@ _LAUNCHER = (INTERPRETER, "-I", "-S", "-c", _START, _ROOT)
 _GRACE_SECONDS = 10.0
 """What the launcher may take beyond the program's own time."""
 _SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache")
+_PROBE_PROCESSES = 4
+_PROBE = """
+import os, socket
+
+def fails(action):
+    try:
+        action()
+    except OSError:
+        return True
+    return False
+
+def fork_without_end():
+    while True:
+        if os.fork() == 0:
+            os.read(os.pipe()[0], 1)
+
+checks = {
+    "host files": fails(lambda: os.listdir("/home")) and fails(lambda: open("/etc/passwd")),
+    "writing": fails(lambda: open("/canary", "w")),
+    "network": fails(lambda: socket.socket(socket.AF_INET)),
+    "namespaces": fails(lambda: os.chroot("/")),
+    "processes": fails(fork_without_end),
+}
+print(",".join(name for name, held in checks.items() if not held))
+"""
+_ADVICE = (
+    "The sandbox needs Linux 5.12 on x86_64 or aarch64 with user namespaces: set the sysctl user.max_user_namespaces above 0 and "
+    "kernel.apparmor_restrict_unprivileged_userns to 0; in a container allow `unshare` and `mount` (seccomp=unconfined, CAP_SYS_ADMIN)."
+)
 
 
 def python_program(source: str, **fields: Any) -> Program:
@@ -52,7 +82,7 @@ class RunningProgram:
         launcher.stdin = None
 
     def result(self) -> SandboxResult:
-        """What came of it, when it has ended; raises as `Sandbox.run`."""
+        """Wait for the program to end and return its result; raises as `Sandbox.run`."""
         try:
             out, err = self._launcher.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired as error:
@@ -61,7 +91,7 @@ class RunningProgram:
 
 
 class Sandbox:
-    """Runs programs within the walls and limits of a configuration; any number of them at once."""
+    """Runs programs within the isolation and limits of a configuration; any number of them at once."""
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self.config = config or SandboxConfig()
@@ -78,7 +108,7 @@ class Sandbox:
 
     @contextmanager
     def start(self, program: Program) -> Iterator[RunningProgram]:
-        """A program that runs beside the caller, killed at the end of the context if it runs still."""
+        """Start a program beside the caller; the context's end kills it if it still runs."""
         with tempfile.TemporaryDirectory() as folder:
             request = self._request(program, folder)
             pipe = subprocess.PIPE
@@ -90,7 +120,7 @@ class Sandbox:
                 launcher.communicate()
 
     async def run_async(self, program: Program) -> SandboxResult:
-        """The same in asyncio; a run that is cancelled is killed."""
+        """`run` in asyncio; cancelling it kills the program."""
         with tempfile.TemporaryDirectory() as folder:
             request = self._request(program, folder)
             pipe, passed = asyncio.subprocess.PIPE, _passed(program)
@@ -110,7 +140,7 @@ class Sandbox:
         return self.config.wall_seconds + _GRACE_SECONDS
 
     def _request(self, program: Program, folder: str) -> bytes:
-        """What the launcher reads. `folder` is where the program runs if there are no walls."""
+        """The launcher's input. `folder` is where the program runs without isolation."""
         for name in program.files:
             _check_name(name)
         request = {
@@ -127,11 +157,11 @@ class Sandbox:
         return marshal.dumps(request)
 
     def _environment(self, folder: str) -> dict[str, str]:
-        walled = self.config.isolation != "none"
+        isolated = self.config.isolation != "none"
         return {
             "PATH": f"{Path(INTERPRETER).parent}:/usr/bin:/bin",
-            "HOME": HOME if walled else folder,
-            "TMPDIR": "/tmp" if walled else folder,
+            "HOME": HOME if isolated else folder,
+            "TMPDIR": "/tmp" if isolated else folder,
             "LANG": "C.UTF-8",
             "PYTHONPATH": ":".join(_library_folders()) if self.config.libraries else "",
             "PYTHONNOUSERSITE": "1",
@@ -156,18 +186,9 @@ class Sandbox:
 
     @cached_property
     def _limits(self) -> dict[str, Any]:
-        config = self.config
-        return {
-            "wall_seconds": config.wall_seconds,
-            "cpu_seconds": config.cpu_seconds,
-            "memory_bytes": config.memory_mib * MIB,
-            "address_bytes": 2 * config.memory_mib * MIB,
-            "disk_bytes": config.disk_mib * MIB,
-            "max_files": config.max_files,
-            "processes": config.processes,
-            "descriptors": config.descriptors,
-            "output_bytes": config.output_bytes,
-        }
+        memory, disk = self.config.memory_mib * MIB, self.config.disk_mib * MIB
+        same = self.config.model_dump(include={"wall_seconds", "cpu_seconds", "max_files", "processes", "descriptors", "output_bytes"})
+        return {**same, "memory_bytes": memory, "address_bytes": 2 * memory, "disk_bytes": disk}
 
 
 def _library_folders() -> list[str]:
@@ -194,8 +215,8 @@ def _read_reply(out: bytes, err: bytes) -> SandboxResult:
     try:
         reply = marshal.loads(out)
     except (EOFError, ValueError, TypeError) as error:
-        told = err.decode(errors="replace").strip().splitlines()
-        raise SandboxFault(f"the sandbox ended without a reply: {told[-1] if told else 'it was killed'}") from error
+        lines = err.decode(errors="replace").strip().splitlines()
+        raise SandboxFault(f"the sandbox ended without a reply: {lines[-1] if lines else 'it was killed'}") from error
     if "missing" in reply:
         raise RequestError(f"{reply['missing']}.")
     if "refused" in reply:
@@ -204,3 +225,38 @@ def _read_reply(out: bytes, err: bytes) -> SandboxResult:
             "or set isolation = none where the code is trusted."
         )
     return SandboxResult(Ending(reply["outcome"]), reply["status"], reply["stdout"], reply["stderr"], reply["seconds"])
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """Whether this machine can isolate programs, how that was found, and what to do where it cannot."""
+
+    granted: bool
+    detail: str
+    advice: str = ""
+
+
+def isolation() -> Isolation:
+    """Run a program in the sandbox that tries to get out of it; takes a fraction of a second."""
+    config = SandboxConfig(wall_seconds=5, processes=_PROBE_PROCESSES, libraries=False)
+    try:
+        result = Sandbox(config).run(python_program(_PROBE))
+    except (RequestError, SandboxFault) as error:
+        return Isolation(False, str(error), _ADVICE)
+    not_held = result.stdout_text.strip()
+    if not result.succeeded or not_held:
+        return Isolation(False, f"not held: {not_held or result.stderr_text[-200:]}", _ADVICE)
+    return Isolation(True, "namespaces, limits and a filter of calls hold")
+
+
+def require_isolation(config: SandboxConfig, what: str) -> None:
+    """Check that this machine grants the isolation that `config` asks for, tried once in a process.
+
+    Raises:
+        RequestError: where it does not; `what` names who needs it.
+    """
+    if config.isolation != "none" and not (found := _isolation_once()).granted:
+        raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {_ADVICE}")
+
+
+_isolation_once = cache(isolation)

@@ -18,15 +18,6 @@ _NUMBER_OFFSET, _MACHINE_OFFSET, _FIRST_ARGUMENT_OFFSET = 0, 4, 16
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_CALLS = 0x40000000
 _AF_UNIX = 1
-_NAMESPACES = (
-    kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWCGROUP
-    | kernel.CLONE_NEWUTS
-    | kernel.CLONE_NEWIPC
-    | kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWNET
-)
 
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """By machine: the kernel's number of it (AUDIT_ARCH_*), and its column in the tables of calls."""
@@ -123,7 +114,7 @@ def call_filter(machine: str) -> bytes:
         if number is not None:
             program += _fail(number, errno.EPERM)
     program += _fail(_CLONE3[column], errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; the C library then takes clone
-    program += _only_without(_CLONE[column], _NAMESPACES)
+    program += _only_without(_CLONE[column], kernel.CLONE_NEWUSER | kernel.NAMESPACES)
     program += _only_with(_SOCKET[column], _AF_UNIX)
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)

@@ -1,4 +1,4 @@
-"""The first process within the walls: starts the program, takes its output, keeps it to its limits and ends with all that it left.
+"""Process 1 of the sandbox: starts the program, takes its output, keeps it to its limits and ends with all that it left.
 
 Part of the launcher. It is process 1 of its namespace: no signal from within reaches it, orphans become its children, and when it
 ends the kernel kills every process that is left.
@@ -22,7 +22,7 @@ _CHUNK = 65_536
 
 
 class Output:
-    """What came through one pipe, up to a limit."""
+    """The output read from one pipe, up to a limit."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         os.set_blocking(descriptor, False)
@@ -33,7 +33,7 @@ class Output:
 
     @property
     def too_much(self) -> bool:
-        """Whether more came than is kept."""
+        """Whether the program wrote more than the limit."""
         return len(self.data) > self._limit
 
     @property
@@ -42,7 +42,7 @@ class Output:
         return bytes(self.data[: self._limit])
 
     def read(self) -> bool:
-        """Take what is there, at most a chunk; whether there was any."""
+        """Read what is available, at most a chunk. Returns whether there was any."""
         try:
             piece = os.read(self.descriptor, _CHUNK)
         except BlockingIOError:
@@ -53,7 +53,7 @@ class Output:
 
 
 def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str, Any], watched: bool) -> dict[str, Any]:
-    """Wait for the process `program` to end, or end it at a limit; how it went, as the host reads it.
+    """Wait for the process `program` to end, or end it at a limit. Returns the reply for the host.
 
     `watched` says whether this process has a namespace of its own, whose memory it can count.
     """
@@ -84,7 +84,7 @@ def supervise(program: int, outputs: tuple[Output, Output], limits: Mapping[str,
 
 
 def _reap(program: int) -> int | None:
-    """Bury every child that ended; the wait status of `program` where it is among them."""
+    """Wait for every child that has ended. Returns the wait status of `program` where it is among them."""
     status = None
     while True:
         try:
@@ -120,7 +120,7 @@ def _ending(cut: str | None, status: int | None) -> tuple[str, int | None]:
 
 
 def _memory_exceeds(limit: int) -> bool:
-    """Whether all processes but this one hold more than `limit` bytes; pages that several share are counted once where it matters."""
+    """Whether all processes but this one hold more than `limit` bytes; shared pages are counted once near the limit."""
     others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     page = os.sysconf("SC_PAGESIZE")
     if sum(_resident_pages(name) for name in others) * page <= limit:

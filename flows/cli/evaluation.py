@@ -95,7 +95,7 @@ def _report_suite(home: Path, suite: SuiteConfig, policy: str, against: str | No
 
 
 def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_json: bool) -> None:
-    from eval.traits import State
+    from eval.suites.traits import TraitState
     from flows.home import Home
     from flows.lakes import open_lake
     from flows.suites.checks import check_suite
@@ -116,7 +116,7 @@ def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_j
 
         print_traits(suite.name, traits)
         print_contamination(policy, trained)
-    if any(trait.state is State.NOT_KEPT for trait in traits if trait.name in ("label quality", "grading checked")):
+    if any(trait.state is TraitState.NOT_KEPT for trait in traits if trait.name in ("label quality", "grading checked")):
         raise typer.Exit(1)
 
 

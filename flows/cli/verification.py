@@ -12,7 +12,7 @@ import typer
 from flows.cli.options import HomeOption, JsonOption, print_json
 
 if TYPE_CHECKING:
-    from eval.validation import Validation
+    from eval.suites.validation import Validation
 
 
 def verify(
@@ -24,7 +24,7 @@ def verify(
 
     Example: flywheel verify qa_em --input rows.jsonl --output scored.jsonl
     """
-    from eval.rows import read_rows, verify_rows
+    from eval.graders.rows import read_rows, verify_rows
 
     judged = invalid = 0
     rows = verify_rows(kind, read_rows(input_))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.suite_tasks import suite_of
+from eval.suites.tasks import suite_of
 from flows.config import FlywheelConfig
 from synth.questions.decontamination import STAGE, Contamination, DecontaminationConfig, EvaluationIndex
 from warehouse import Example, Lake, Task

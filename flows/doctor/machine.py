@@ -67,7 +67,7 @@ def disk(folder: Path) -> Check:
 
 def sandbox() -> Check:
     """Runs a program in the sandbox that tries to get out."""
-    from eval.sandbox.selftest import isolation
+    from eval.sandbox.sandbox import isolation
 
     found = isolation()
     return Check("sandbox", "ok" if found.granted else "warn", found.detail, found.advice)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval.statistics import PairedTest
-from eval.trials import LARGEST_INVALID_SHARE
+from eval.suites.figures import LARGEST_INVALID_SHARE
 from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
 from flows.results import Solved, paired, probability
 from flows.variants import Variant

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eval.suite_figures import Figure, headline
-from eval.traits import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
+from eval.suites.figures import Figure, headline
+from eval.suites.traits import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
 from flows.suites.config import SuiteConfig
 from flows.suites.results import policies_on, read_coverage, read_trials
 from flows.suites.tasks import SuiteTasks, digest_of

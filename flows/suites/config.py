@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from eval.outcome import VERIFIERS
-from eval.suite_figures import HEADLINES
+from eval.graders.verifiers import VERIFIERS
+from eval.suites.figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, describe, read_table
 from rl.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice

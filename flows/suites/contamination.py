@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eval.answers import normalize
-from eval.suite_tasks import origin_of
+from eval.graders.answers import normalize
+from eval.suites.tasks import origin_of
 from flows.suites.tasks import SuiteTasks
 from synth.formulas.triples import is_constant, members
 from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex

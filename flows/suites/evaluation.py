@@ -11,7 +11,7 @@ from typing import Any
 
 from prefect import flow
 
-from eval.suite_tasks import SUITE
+from eval.suites.tasks import SUITE
 from flows.context import RunContext
 from flows.plan import evaluation_id
 from flows.run_stage import open_home, run_stage

@@ -14,12 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eval.answers import key_of
-from eval.comparison import Comparison, compare
+from eval.graders.answers import answer_key
 from eval.statistics import Interval
-from eval.suite_figures import AXES, Cost, Figure, by, cost, headline, ladder
-from eval.suite_tasks import SUITE
-from eval.trials import Coverage, Trial, coverage
+from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
+from eval.suites.tasks import SUITE
 from flows.plan import evaluation_id
 from flows.suites.config import SuiteConfig
 from warehouse import Failure, Lake, Score, Trajectory
@@ -98,7 +96,7 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None
 
 def _trial(row: dict[str, Any]) -> Trial:
     verdicts = {"success": True, "failure": False}
-    answer = None if row["answer"] is None else key_of(row["answer"])
+    answer = None if row["answer"] is None else answer_key(row["answer"])
     rest = {name: row[name] or 0 for name in _COUNTS}
     return Trial(row["task_key"], verdicts.get(row["outcome"]), answer if answer and answer[0] else None, seconds=row["seconds"], **rest)
 

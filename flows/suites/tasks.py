@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eval.suite_tasks import enter
+from eval.suites.tasks import enter_suite
 from flows.config import FlywheelConfig
 from flows.stages.synthesis.context import HELD_OUT_SHARE
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own
@@ -66,7 +66,7 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
     if not chosen:
         raise RequestError(f"the suite {suite.name} has no task: its source gives {len(found)}, and none that is wanted.")
     if not is_own(suite):
-        chosen = [enter(task, suite.name, suite.environment, suite.verifier, suite.rollout) for task in chosen]
+        chosen = [enter_suite(task, suite.name, suite.environment, suite.verifier, suite.rollout) for task in chosen]
     check_environments(chosen, suite, config)
     return replace(source, tasks=tuple(sorted(chosen, key=lambda task: task.key)))
 

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from eval.trials import LARGEST_INVALID_SHARE
+from eval.suites.figures import LARGEST_INVALID_SHARE
 from flows.top.state import Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures

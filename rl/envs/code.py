@@ -14,10 +14,8 @@ from weakref import WeakKeyDictionary
 
 from pydantic import PositiveInt
 
-from eval.sandbox.config import SandboxConfig
-from eval.sandbox.sandbox import Sandbox, python_program
-from eval.sandbox.selftest import require_isolation
-from eval.sandbox.values import Ending, SandboxFault, SandboxResult
+from eval.sandbox.program import Ending, SandboxConfig, SandboxFault, SandboxResult
+from eval.sandbox.sandbox import Sandbox, python_program, require_isolation
 from rl.envs.base import EnvironmentFault, Resources
 from rl.envs.tool_use import ToolEnvironment
 from rl.tools import ToolError, tool

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
-from eval.patches import make_patch
-from eval.repository import LIMITS, RepositoryTask, read_task, run_tests, verify_patch
-from eval.sandbox.config import MIB, SandboxConfig
-from eval.sandbox.selftest import require_isolation
-from eval.sandbox.values import SandboxFault
+from eval.graders.patches import make_patch
+from eval.graders.repository import LIMITS, RepositoryTask, read_task, run_tests, verify_patch
+from eval.sandbox.program import MIB, SandboxConfig, SandboxFault
+from eval.sandbox.sandbox import require_isolation
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action

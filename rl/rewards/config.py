@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from eval.outcome import VERIFIERS
+from eval.graders.verifiers import VERIFIERS
 from warehouse.settings import Section
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eval.unsupervised import Agreement, Confidence
+from eval.graders.unsupervised import Agreement, Confidence
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue
 from warehouse.records import Outcome, Score, Turn
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
-from eval.outcome import verifier_of
+from eval.graders.verifiers import verifier_of
 from rl.rewards.config import RewardConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry

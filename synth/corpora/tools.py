@@ -11,7 +11,7 @@ import asyncio
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from eval.answers import sub_match
+from eval.graders.answers import sub_match
 from rl.envs.base import EnvironmentFault, Observation
 from rl.envs.search import find
 from rl.envs.tool_use import ToolEnvironment

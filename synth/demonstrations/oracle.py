@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from eval.answers import as_list
-from eval.outcome import asks_for_set
+from eval.graders.answers import join_items
+from eval.graders.verifiers import asks_for_set
 from rl.retrieval.search import passage
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route, find_document, stating_documents, trace
@@ -116,7 +116,7 @@ def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | Non
             return None
         steps.append(OracleStep(think, hops[0].query, documents[0]))
         think = thought(graph, *hops)
-    return Solution(tuple(steps), think, as_list(list(dict.fromkeys(path[-1].value for path in paths))))
+    return Solution(tuple(steps), think, join_items(list(dict.fromkeys(path[-1].value for path in paths))))
 
 
 def read(graph: KnowledgeGraph, hop: Hop, retrieve: Retrieve | None) -> Document | None:
@@ -132,7 +132,7 @@ def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
 
     `more` are hops that follow the same relation in the same document, to other values.
     """
-    values = as_list([each.value for each in (hop, *more)])
+    values = join_items([each.value for each in (hop, *more)])
     return f"{spoken(hop.relation or graph.types.get(hop.entity, 'found'))} {values}"
 
 

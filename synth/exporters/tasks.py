@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from eval.outcome import verifier_of
-from eval.suite_tasks import suite_of
+from eval.graders.verifiers import verifier_of
+from eval.suites.tasks import suite_of
 from synth.exporters.texts import source_of
 from synth.formulas.triples import formula_digest
 from synth.formulas.webshaper import FIELDS, Unreadable, fields_of

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from eval.answers import exact_match
+from eval.graders.answers import exact_match
 from rl.retrieval.search import passage
 from synth.demonstrations.oracle import OracleStep, Show, Solution, action, path_of, prompt, read, transcript
 from synth.fas.plan_judge import PlanJudge

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.answers import exact_match
+from eval.graders.answers import exact_match
 from synth.demonstrations.oracle import observation, paths_of, prompt, tagged, thought
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import Decision, DecisionRecord, Option, calls_of, option

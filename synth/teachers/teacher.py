@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from eval.outcome import right_answer
+from eval.graders.verifiers import right_answer
 from warehouse.digests import digest
 from warehouse.records import Completion, Failure, Task
 from warehouse.requests import Request

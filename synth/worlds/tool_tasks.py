@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from eval.state import REFERENCE, changes
+from eval.graders.state import REFERENCE, changes
 from rl.envs.tool_world.environment import World, find_world
 from rl.tools import ToolError, ToolMiss
 from synth.worlds.tool_goals import GOALS, Goal, TaskDraft, Unfit

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from eval.answers import sub_match
+from eval.graders.answers import sub_match
 from eval.judges import PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_verdict, refuse_unfit
 from flows.verifiers import open_judge
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
-from tests.eval.test_outcome import TASK, attempt
+from tests.eval.graders.test_verifiers import TASK, attempt
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.teachers.served import serve
 from warehouse import Check, Completion, Failure, Lake, Outcome, RequestError, StopReason

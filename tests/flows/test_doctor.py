@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from eval.sandbox.selftest import isolation
+from eval.sandbox.sandbox import isolation
 from flows import doctor
 from flows.doctor import Check, diagnose
 from flows.doctor.machine import shared_memory

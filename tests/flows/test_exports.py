@@ -10,7 +10,7 @@ import datasets
 import pyarrow.parquet as parquet
 import pytest
 
-from eval.kinds import KINDS
+from eval.graders.verifiers import GRADERS
 from flows.data.exports import ExportOptions, export_dataset
 from warehouse import Document, Example, Failure, Lake, Outcome, RequestError, StopReason, Task, Trajectory
 
@@ -83,7 +83,7 @@ def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
 def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> None:
     export_dataset(lake, "rl", tmp_path / "rl", ExportOptions("parquet"))
     rows = {row["key"]: row for row in parquet.read_table(tmp_path / "rl" / "train.parquet").to_pylist()}
-    assert rows["t1"]["verifier"] == {"name": "qa_em", "version": KINDS["qa_em"].version}
+    assert rows["t1"]["verifier"] == {"name": "qa_em", "version": GRADERS["qa_em"].version}
     assert (rows["t1"]["judged"], rows["t1"]["pass_rate"]) == (2, 0.5), "an invalid trajectory counts for nothing"
     assert (rows["t2"]["judged"], rows["t2"]["pass_rate"]) == (0, None), "unknown is not zero"
     assert rows["t1"]["formula"] == [list(triple) for triple in FORMULA] and rows["t1"]["branching"] == 1

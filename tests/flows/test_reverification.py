@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.kinds import KINDS
-from eval.outcome import AnswerVerifier, ExactMatch
-from eval.unsupervised import Agreement
+from eval.graders.unsupervised import Agreement
+from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
 from flows.reverification import reverify, reverify_home
 from flows.verifiers import open_verifier
 from rl.rewards.reward import reward_trajectories
@@ -72,13 +71,13 @@ def test_a_stage_scores_by_the_same_rule() -> None:
 
 @pytest.mark.slow
 def test_a_new_version_stands_beside_the_old_one_and_decides(lake: Lake) -> None:
-    reverify(lake, ExactMatch())
-    older, newer = KINDS["qa_em"].version, "next"
+    reverify(lake, VERIFIERS["qa_em"])
+    older, newer = GRADERS["qa_em"].version, "next"
 
     def severe(answer: object, golds: object, options: object) -> tuple[float, bool]:
         return 0.0, False
 
-    found = reverify(lake, AnswerVerifier(replace(KINDS["qa_em"], version=newer, rule=severe)), where="task_key = 'lake'")
+    found = reverify(lake, AnswerVerifier(replace(GRADERS["qa_em"], version=newer, rule=severe)), where="task_key = 'lake'")
     assert (found.chosen, found.judged, found.changed) == (3, 3, 1)
     versions = sorted((s.version, s.verdict) for s in lake.scores("trajectory_id = 'a'"))
     assert versions == [(older, Outcome.SUCCESS), (newer, Outcome.FAILURE)]

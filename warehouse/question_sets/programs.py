@@ -1,6 +1,6 @@
 """HumanEval (Chen et al. 2021, arXiv 2107.03374) and MBPP (Austin et al. 2021, arXiv 2108.07732): a function to write, judged by tests.
 
-The answer of a task is a whole program in both. Its accepted answer is the tests as JSON, in the forms of `eval.code`, with HumanEval's
+The answer of a task is a whole program in both. Its accepted answer is the tests as JSON, in the forms of `eval.graders.code`, with HumanEval's
 prompt, whose functions some tests use; the reference solution stands in its proofs, where no policy sees it.
 """
 

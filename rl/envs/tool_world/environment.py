@@ -4,7 +4,7 @@ A world of the same domain, seed and size is the same for ever, so that a task n
 prove it. Keys of records follow from what they hold, never from a counter: what a policy tried before does not change them.
 
 Each trajectory has a world of its own. Every call's figures hold what the trajectory has changed so far, so that the final state can be
-judged from the record alone (see `eval/state.py`), wherever the trajectory ended. Method: AutoForge, arXiv 2512.22857.
+judged from the record alone (see `eval/graders/state.py`), wherever the trajectory ended. Method: AutoForge, arXiv 2512.22857.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
-from eval.answers import exact_match
-from eval.state import EXTRA_WRITES, REFERENCE, STATE, State, StateVerdict, changes, compare
+from eval.graders.answers import exact_match
+from eval.graders.state import EXTRA_WRITES, REFERENCE, STATE, State, StateVerdict, changes, compare
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.envs.tool_use import StatefulEnvironment
 from rl.renderers.base import Action
@@ -34,7 +34,7 @@ from warehouse.records import ANSWER, Task
 from warehouse.settings import Section, first_error
 
 Tables = dict[str, dict[str, dict[str, Any]]]
-"""A state that is being changed; see `eval.state.State`."""
+"""A state that is being changed; see `eval.graders.state.State`."""
 Schema = Mapping[str, Mapping[str, type]]
 """Table → field → the type of its values."""
 

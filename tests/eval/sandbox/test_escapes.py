@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from eval.sandbox.config import SandboxConfig
-from eval.sandbox.sandbox import Sandbox, python_program
-from eval.sandbox.selftest import isolation
-from eval.sandbox.values import SandboxResult
+from eval.sandbox.program import SandboxConfig, SandboxResult
+from eval.sandbox.sandbox import Sandbox, isolation, python_program
 from tests.eval.sandbox.canaries import Canaries
 from tests.eval.sandbox.escapes import ABUSES, ESCAPES, PRELUDE, REACHING
 
@@ -72,9 +70,9 @@ def test_no_abuse_takes_more_than_its_limits(canaries: Canaries, name: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REACHING)
 def test_the_canaries_notice_harm_where_there_are_no_walls(name: str) -> None:
-    """The same programs without the walls: what the tests above rest on."""
+    """The same programs without isolation: what the tests above rest on."""
     if name in ("read it through the root of process 1", "own environment", "leave a child"):
-        pytest.skip("not possible for every user, or prevented without walls too")
+        pytest.skip("not possible for every user, or prevented without isolation too")
     config = LIMITS.model_copy(update={"isolation": "none"})
     own = Canaries()
     try:

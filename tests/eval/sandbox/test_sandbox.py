@@ -16,15 +16,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eval.sandbox import sandbox, selftest
-from eval.sandbox.config import SandboxConfig
-from eval.sandbox.sandbox import Sandbox, python_program
+from eval.sandbox import sandbox
+from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
+from eval.sandbox.sandbox import Sandbox, isolation, python_program, require_isolation
 from eval.sandbox.seccomp import REFUSED, call_filter
-from eval.sandbox.selftest import isolation, require_isolation
-from eval.sandbox.values import Ending, Program, SandboxFault, SandboxResult
 from warehouse.errors import RequestError
 
-needs_walls = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+needs_isolation = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
 SMALL = SandboxConfig(wall_seconds=5, memory_mib=128, disk_mib=4, libraries=False)
 
 
@@ -42,7 +40,7 @@ launch.main()
 """
 
 
-@needs_walls
+@needs_isolation
 def test_a_program_runs_and_its_output_comes_back() -> None:
     result = run("import sys; print(sys.stdin.read()); print('err', file=sys.stderr); sys.exit(3)", stdin=b"input")
     assert (result.ending, result.status, result.stdout, result.stderr) == (Ending.FINISHED, 3, b"input\n", b"err\n")
@@ -50,40 +48,40 @@ def test_a_program_runs_and_its_output_comes_back() -> None:
     assert 0 < result.seconds < 5
 
 
-@needs_walls
+@needs_isolation
 def test_files_lie_in_the_folder_of_the_program_and_can_be_imported_and_changed() -> None:
     files = {"package/__init__.py": b"", "package/module.py": b"VALUE = 7", "data.bin": bytes(range(256))}
     source = "from package.module import VALUE; open('data.bin', 'ab').write(b'x'); print(VALUE, len(open('data.bin', 'rb').read()))"
     assert run(source, files=files).stdout == b"7 257\n"
 
 
-@needs_walls
+@needs_isolation
 def test_nothing_is_kept_between_runs() -> None:
     assert run("open('/tmp/kept', 'w').write('x'); open('kept', 'w').write('x')").succeeded
     assert run("import os; print(os.path.exists('/tmp/kept'), os.listdir('.'))").stdout == b"False []\n"
 
 
-@needs_walls
+@needs_isolation
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "", ".", "a//b", "./a", "a/", "a\0b"])
 def test_names_that_leave_the_folder_are_refused(name: str) -> None:
     with pytest.raises(RequestError, match="file name"):
         run("pass", files={name: b""})
 
 
-@needs_walls
+@needs_isolation
 def test_files_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RequestError, match="do not fit"):
         run("pass", files={"big": bytes(5 * 2**20)})
 
 
-@needs_walls
+@needs_isolation
 def test_variables_are_the_few_that_are_given() -> None:
     found = set(run("import os; print(*os.environ)", environment={"MINE": "1"}).stdout_text.split())
     given = {"PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "MALLOC_ARENA_MAX"}
     assert found == given | {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MINE"}
 
 
-@needs_walls
+@needs_isolation
 def test_installed_packages_can_be_imported_where_they_are_allowed() -> None:
     if not (Path(sandbox._library_folders()[0]) / "pydantic").is_dir():
         pytest.skip("the packages of this run come from elsewhere")
@@ -91,7 +89,7 @@ def test_installed_packages_can_be_imported_where_they_are_allowed() -> None:
     assert b"ModuleNotFoundError" in run("import pydantic").stderr
 
 
-@needs_walls
+@needs_isolation
 def test_other_programs_run_where_they_are_readable() -> None:
     found = Path("/usr/bin/env")
     config = SMALL.model_copy(update={"readable": ("/usr/bin",)})
@@ -101,7 +99,7 @@ def test_other_programs_run_where_they_are_readable() -> None:
         Sandbox(SMALL).run(Program(("no-such-program",)))
 
 
-@needs_walls
+@needs_isolation
 def test_standard_tools_of_python_work() -> None:
     source = """
 import asyncio, multiprocessing, tempfile, threading, concurrent.futures as futures
@@ -115,7 +113,7 @@ exit()
     assert run(source).stdout == b"1\n3\n3\n"
 
 
-@needs_walls
+@needs_isolation
 def test_a_channel_joins_a_program_and_the_host() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -126,7 +124,7 @@ def test_a_channel_joins_a_program_and_the_host() -> None:
             assert running.result().succeeded
 
 
-@needs_walls
+@needs_isolation
 def test_a_program_that_is_left_is_killed() -> None:
     started = time.monotonic()
     with Sandbox(SMALL).start(python_program("import time; time.sleep(60)")):
@@ -134,7 +132,7 @@ def test_a_program_that_is_left_is_killed() -> None:
     assert time.monotonic() - started < 4
 
 
-@needs_walls
+@needs_isolation
 def test_a_launcher_that_is_killed_takes_everything_with_it() -> None:
     marker = f"marker-{os.getpid()}"
     program = python_program("import time; time.sleep(60)", environment={"MARKER": marker})
@@ -164,7 +162,7 @@ def _processes_with(marker: str) -> list[str]:
     return found
 
 
-@needs_walls
+@needs_isolation
 @pytest.mark.slow
 async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
     one = Sandbox(SMALL)
@@ -176,7 +174,7 @@ async def test_many_run_at_once_and_a_cancelled_one_is_killed() -> None:
     assert time.monotonic() - started < 4
 
 
-@needs_walls
+@needs_isolation
 @pytest.mark.slow
 def test_many_run_at_once_in_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
@@ -184,7 +182,7 @@ def test_many_run_at_once_in_threads() -> None:
     assert results == [f"{n}\n".encode() for n in range(12)]
 
 
-@needs_walls
+@needs_isolation
 def test_isolation_is_found_by_trying() -> None:
     assert isolation().granted
     require_isolation(SMALL, "this")
@@ -195,13 +193,13 @@ def test_a_machine_without_namespaces_is_refused_and_never_run_without(monkeypat
     monkeypatch.setattr(sandbox, "_LAUNCHER", (sandbox.INTERPRETER, "-I", "-S", "-c", _CONFINED_LAUNCHER, sandbox._ROOT))
     with pytest.raises(RequestError, match=r"does not grant a sandbox .*Operation not permitted"):
         run("print('ran')")
-    selftest._tried.cache_clear()
+    sandbox._isolation_once.cache_clear()
     assert not isolation().granted
     assert isolation().advice
     with pytest.raises(RequestError, match="the environment"):
         require_isolation(SMALL, "the environment")
     require_isolation(SMALL.model_copy(update={"isolation": "none"}), "the environment")
-    selftest._tried.cache_clear()
+    sandbox._isolation_once.cache_clear()
 
 
 def test_without_isolation_a_program_runs_only_if_that_is_asked_for() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.suite_tasks import enter
+from eval.suites.tasks import enter_suite
 from flows.config import load_config
 from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 FORMULA = (("C@Oslo", "country", "V@x"), ("V@x", "capital", "?"))
 LONG = "How many apples has Janet left for the market after breakfast with her friends?"
 SUITE = [
-    enter(task, "s")
+    enter_suite(task, "s")
     for task in (
         Task("q1", "search", "What is the capital of where Oslo lies?", ("Oslo",), FORMULA),
         Task("q2", "search", LONG, ("9",)),

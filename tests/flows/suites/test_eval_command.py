@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from eval.suite_tasks import enter
+from eval.suites.tasks import enter_suite
 from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     suite = find_suite("tasks", config.evaluation, settings_of(root))
     with Lake(root / "home") as lake:
-        lake.add(enter(task, "mine", verifier="qa_em") for task in TASKS)
+        lake.add(enter_suite(task, "mine", verifier="qa_em") for task in TASKS)
         for policy, solved, broken in (("t1-rl", 80, 0), ("t1-sft", 40, 2), ("t1-cpt", 10, 3)):
             lake.add([Policy(policy, None, policy.split("-")[1], f"policies/{policy}", "w", None, promoted=policy == "t1-rl")])
             lake.add([Run(f"eval-{policy}-mine", "eval", 1, {"suite": suite.model_dump(mode="json")}, "d", 0, 1, "completed", NOW)])

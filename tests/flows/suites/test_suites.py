@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval.suite_tasks import origin_of, suite_of
+from eval.suites.tasks import origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
 from flows.suites.config import FOLDER, SuiteConfig, find_suite, is_own, own_suite
 from flows.suites.evaluation import rollout_config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval.sandbox.selftest import isolation
+from eval.sandbox.sandbox import isolation
 from rl.envs.base import Environment, EnvironmentFault, Resources, Step, ToolOutcome, find_environment
 from rl.renderers.base import Action
 from warehouse.records import Task

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eval.sandbox.selftest import isolation
+from eval.sandbox.sandbox import isolation
 from rl.envs.base import Environment, Resources, Step, ToolOutcome, find_environment
 from rl.renderers.base import Action
-from tests.eval.small_repository import FILES, GOLD, HIDDEN
-from tests.eval.small_repository import TASK as REPAIR
+from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN
+from tests.eval.graders.small_repository import TASK as REPAIR
 from warehouse.records import Task
 
 pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval.state import EXTRA_WRITES, REFERENCE, STATE
+from eval.graders.state import EXTRA_WRITES, REFERENCE, STATE
 from rl.envs.base import EnvironmentFault, Resources, Step, ToolOutcome
 from rl.envs.tool_world.environment import WORLDS, ToolWorldEnvironment, create, find_world, tools_of
 from rl.renderers.base import Action

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fuzz_dialects import dialects, fuzz
-from eval.outcome import ExactMatch
+from eval.graders.verifiers import VERIFIERS
 from rl.config import DialectConfig, Limits
 from rl.content import ImagePart
 from rl.envs.base import Observation, Step, ToolOutcome
@@ -194,7 +194,7 @@ def test_hostile_results_never_end_a_turn_and_never_score(name: str) -> None:
     trajectory = asyncio.run(AgentLoop(engine, dialect, limits).run(RolloutRequest("t", task, "p", 3, seed=1), Hostile()))
     assert [turn.tool for turn in trajectory.turns] == ["search", None, "search"]
     assert (trajectory.stop_reason, trajectory.answer) == (StopReason.MAX_TURNS, None)
-    assert ExactMatch().verify(task, trajectory).verdict is Outcome.FAILURE
+    assert VERIFIERS["qa_em"].verify(task, trajectory).verdict is Outcome.FAILURE
     stops = [token for turn in trajectory.turns for token in turn.observation_ids if token in dialect.stop_token_ids]
     harmless = [dialect.reply_ids(turn.action_ids, [Result("a")], WIDE) for turn in trajectory.turns[:2]]
     assert stops == [token for ids in harmless for token in ids if token in dialect.stop_token_ids]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from eval.outcome import VERIFIERS
+from eval.graders.verifiers import VERIFIERS
 from rl.advantages import process
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_functions, reward_trajectories, weights_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from eval.outcome import ExactMatch
+from eval.graders.verifiers import VERIFIERS
 from rl.config import Limits, RolloutConfig
 from rl.content import ImagePart
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
@@ -407,7 +407,7 @@ def test_whatever_fails_every_trajectory_ends_in_one_of_three_outcomes_and_the_c
         return await asyncio.gather(*(one(number) for number in range(240)))
 
     trajectories = asyncio.run(all_of_them())
-    verdicts = [ExactMatch().verify(Task(t.task_key, "workshop", "?", ("x",)), t).verdict for t in trajectories]
+    verdicts = [VERIFIERS["qa_em"].verify(Task(t.task_key, "workshop", "?", ("x",)), t).verdict for t in trajectories]
     assert len(verdicts) == 240
     expected = {"invalid": 0, "success": 0, "failure": 0}
     for number in range(240):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eval.answers import as_list, listed
-from eval.outcome import AnswerVerifier, options_of, verifier_of
+from eval.graders.answers import join_items, split_items
+from eval.graders.verifiers import AnswerVerifier, options_of, verifier_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
@@ -47,7 +47,7 @@ def tasks(films: KnowledgeGraph) -> dict[tuple[str, ...], Task]:
 def judged(task: Task, answer: str) -> bool:
     verifier = verifier_of(task, "qa_em")
     assert isinstance(verifier, AnswerVerifier)
-    return verifier.kind.judge(answer, task.answers, options_of(task, verifier.kind))[1]
+    return verifier.grader.judge(answer, task.answers, options_of(task, verifier.grader))[1]
 
 
 def test_the_oracle_reads_what_leads_to_each_of_the_answers_and_gives_all(
@@ -101,4 +101,4 @@ def test_no_single_action_leads_on_to_a_set(films: KnowledgeGraph, tasks: dict[t
 
 @pytest.mark.parametrize("items", [["a", "b"], ["a; b", "c"], ["a | b", "c"], ["one"]])
 def test_a_list_is_taken_apart_as_it_was_put_together(items: list[str]) -> None:
-    assert listed(as_list(items), items) == items
+    assert split_items(join_items(items), items) == items

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from eval.state import REFERENCE
+from eval.graders.state import REFERENCE
 from rl.envs.tool_world.environment import find_world
 from synth.worlds.tool_goals import Goal, TaskDraft, Unfit
 from synth.worlds.tool_tasks import GOALS, ToolWorldConfig, generate_tasks, replay

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval.answers import exact_match, normalize
+from eval.graders.answers import exact_match, normalize
 from warehouse.errors import RequestError
 from warehouse.foreign.fireact import read_fireact
 from warehouse.foreign.runs import ForeignRuns

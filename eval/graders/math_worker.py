@@ -1,0 +1,209 @@
+"""The process in which math-verify compares expressions: `python -m eval.graders.math_worker`, lines of JSON in, lines of JSON out.
+
+    {"gold": "\\\\frac12", "prediction": "0.5", "seconds": 4} -> {"same": true} or {"error": "…"}
+
+math-verify hangs on some inputs, and its own timeouts are signals, which neither threads nor long calls into C honour. So this
+process, which reads no expression itself, keeps a child that does, and kills it at the deadline. The child is a fork of a process
+that has loaded and warmed math-verify, so that a new one costs milliseconds. It has limits on memory and processor time besides.
+
+math-verify's own comparison is not symmetric, calls 9 % and 9 equal, rounds to six decimals, so that 1e-7 equals 2e-7, drops units, and
+takes (1, 2) for the set of 1 and 2. Here both directions must agree, the two must be of one kind, numbers must agree to nine digits, and
+units must not differ.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import resource
+import signal
+import sys
+from typing import Any, BinaryIO
+
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Eq, Expr, FiniteSet, Interval, MatrixBase, MatrixExpr, Set, Symbol, Tuple
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import BooleanFunction
+
+from eval.graders.math_processes import read_line
+
+MEMORY = 2 << 30
+"""Bytes of address space of the child."""
+PROCESSOR_SECONDS = 600
+"""What a child may compute in its life, should nobody be left to kill it."""
+SERVED = 200
+"""Comparisons before a child is replaced, for what sympy caches is never given back."""
+DIGITS = 9
+"""Significant digits to which a decimal must agree with an exact value."""
+
+_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+")
+_CURRENCIES = {"$": " dollars ", "€": " euros ", "£": " pounds "}
+_WARMING = (
+    (r"\frac{1}{2}", "0.5"),
+    ("x^2+2x+1", "(x+1)^2"),
+    (r"\{1,2\}", r"\{2,1\}"),
+    ("(1,2)", "[1,2]"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}"),
+    ("x>2", "2<x"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    ("x=5", "5"),
+    (r"\sin(x)", r"\cos x"),
+    (r"3\pi r^2", r"5\%"),
+)
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    warm()
+    supervisor = _Supervisor()
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(supervisor.answer(line, float(json.loads(line)["seconds"])))
+        sys.stdout.buffer.flush()
+    supervisor.end()
+
+
+class _Supervisor:
+    """Forks the child, asks it, and kills it at a deadline."""
+
+    def __init__(self) -> None:
+        self._child: tuple[int, BinaryIO, BinaryIO] | None = None
+        self._served = 0
+
+    def answer(self, line: bytes, seconds: float) -> bytes:
+        """The child's answer, or an error where there is none within `seconds`."""
+        if self._child is None:
+            self._child, self._served = self._fork(), 0
+        _, questions, answers = self._child
+        questions.write(line)
+        questions.flush()
+        reply, in_time = read_line(answers, seconds)
+        self._served += 1
+        if not reply or self._served >= SERVED:
+            self.end()
+        return reply or _error("the comparison ended its process" if in_time else "the comparison took too long")
+
+    def end(self) -> None:
+        """Kill the child, wherever it is."""
+        if self._child is not None:
+            process, questions, answers = self._child
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            questions.close()
+            answers.close()
+            self._child = None
+
+    def _fork(self) -> tuple[int, BinaryIO, BinaryIO]:
+        asked, asking = os.pipe()
+        answered, answering = os.pipe()
+        process = os.fork()
+        if process == 0:
+            os.close(asking)
+            os.close(answered)
+            _serve(os.fdopen(asked, "rb"), os.fdopen(answering, "wb"))
+        os.close(asked)
+        os.close(answering)
+        return process, os.fdopen(asking, "wb"), os.fdopen(answered, "rb", buffering=0)
+
+
+def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """The child's main loop; never returns."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in questions:
+        request = json.loads(line)
+        try:
+            answer = json.dumps({"same": same_expression(request["gold"], request["prediction"])}).encode() + b"\n"
+        except MemoryError:
+            break
+        except Exception as error:  # the parser and sympy raise whatever they like over what they are given
+            answer = _error(f"{type(error).__name__}: {error}"[:200])
+        answers.write(answer)
+        answers.flush()
+    os._exit(0)
+
+
+def _error(reason: str) -> bytes:
+    return json.dumps({"error": reason}).encode() + b"\n"
+
+
+def same_expression(gold: str, prediction: str) -> bool:
+    """Whether the two are equal; False where the prediction cannot be read. Raises ValueError where the gold cannot."""
+    right, given = _read(gold), _read(prediction)
+    if right is None:
+        raise ValueError("the gold cannot be read as mathematics")
+    if given is None or not _one_kind(right, given) or _units_differ(gold, prediction, right, given):
+        return False
+    both_ways = ((right, given), (given, right))
+    equal = all(verify(one, other, float_rounding=DIGITS, timeout_seconds=None) for one, other in both_ways)
+    return equal and _close(right, given)
+
+
+def warm() -> None:
+    """Compare a few expressions of every kind, so that the parser has built its tables before the first fork."""
+    logging.disable(logging.WARNING)
+    for gold, prediction in _WARMING:
+        same_expression(gold, prediction)
+
+
+def _read(latex: str) -> Any:
+    """The expression that all of `latex` is. Without an anchor math-verify would take a fraction out of what it cannot read as a whole."""
+    whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0)
+    boxed = rf"\boxed{{{latex}}}"
+    found = parse(boxed, [whole], fallback_mode="no_fallback", extraction_mode="first_match", parsing_timeout=None)
+    return found[0] if found else None
+
+
+def _one_kind(right: Any, given: Any) -> bool:
+    """Whether both are sets, intervals, tuples, matrices, relations or plain expressions; an assignment is what it assigns."""
+    kinds = {_kind(right), _kind(given)}
+    if kinds == {"relation", "expression"}:
+        return all(_kind(value) == "expression" or _assigns(value) for value in (right, given))
+    return len(kinds) == 1
+
+
+def _kind(value: Any) -> str:
+    kinds = {"interval": Interval, "set": Set, "tuple": Tuple, "matrix": MatrixBase | MatrixExpr, "relation": Relational | BooleanFunction}
+    return next((name for name, types in kinds.items() if isinstance(value, types)), "expression")
+
+
+def _assigns(value: Any) -> bool:
+    return isinstance(value, Eq) and isinstance(value.lhs, Symbol)
+
+
+def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
+    """Whether the words in the texts differ where they are no variables; a plain number may go without its unit."""
+    symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
+    units = [_unit(text) for text in (gold, prediction)]
+    if all(symbols) or units[0] == units[1]:
+        return False
+    return _kind(right) in ("interval", "set", "tuple", "matrix") or (all(units) and not any(symbols))
+
+
+def _unit(text: str) -> str:
+    """The words of a number's text, currency signs among them."""
+    spelt = "".join(_CURRENCIES.get(sign, sign) for sign in text)
+    return " ".join(re.findall(r"[A-Za-z]+", _COMMAND.sub(r" \1 ", spelt))).lower()
+
+
+def _close(right: Any, given: Any) -> bool:
+    """Whether plain numbers, also inside sets, tuples and matrices, agree to `DIGITS` digits; True for all that is no number."""
+    if isinstance(right, Interval) and isinstance(given, Interval):
+        return _close(right.start, given.start) and _close(right.end, given.end)
+    if isinstance(right, FiniteSet | Tuple) and isinstance(given, FiniteSet | Tuple):
+        return all(any(_close(one, other) for other in given.args) for one in right.args)
+    if isinstance(right, MatrixBase) and isinstance(given, MatrixBase):
+        return all(_close(one, other) for one, other in zip(right, given, strict=True))
+    if not (isinstance(right, Expr) and isinstance(given, Expr)) or right.free_symbols or given.free_symbols:
+        return True
+    one, other = right.doit(), given.doit()
+    if one == other:
+        return True
+    apart, size = abs((one - other).evalf(30)), max(abs(one.evalf(30)), abs(other.evalf(30)))
+    return bool(apart <= size * 10**-DIGITS)
+
+
+if __name__ == "__main__":
+    main()

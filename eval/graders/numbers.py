@@ -1,0 +1,145 @@
+"""Numbers in answers: the final number of a worked solution by the rule of GSM8K, and a single number with a tolerance.
+
+The final number is the first one after the last marker (`####`, `A:` or «answer is»), else the last number of the text. Numbers are
+decimal, in ASCII digits, with an optional sign, thousands separators, a currency sign, an exponent and a word of scale («3 million»).
+
+What only looks like an answer is none: a number that is a part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
+several side by side («16, 17 or 18»), one that is denied («not 18»), a bound (< 18) or under a function (√18), one of more than 1,000
+digits, and all that stands in a text with several answer tags. Where the rule meets one of these there is no number, and it does not
+go on looking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+LONGEST = 1_000
+"""Digits of a number at most."""
+
+_MARKER = re.compile(r"####|\bA:|\b(?i:answer is)\b")
+_SCALES: Mapping[str, int] = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+"
+_RAISED = "²³¹¼-¾⁰-₟⅐-↏①-⓿"
+"""Characters that are numbers and no digits: powers, indices, fractions."""
+_NUMBER = re.compile(
+    rf"""(?<![\w{_RAISED}])(?<!\d\.)                     # not the tail of a word, of another number or of a version
+    (?P<sign>[-−+]?)(?:[$€£]\s?)?(?P<late_sign>[-−]?)
+    (?P<digits>{_DIGITS})(?P<exponent>[eE][+-]?[0-9]{{1,3}})?
+    (?:\s(?P<scale>{"|".join(_SCALES)})\b)?
+    (?P<trailing>[\d{_RAISED}]|[eE][+-]?\d|\.\d)?""",
+    re.VERBOSE,
+)
+_JOINED = re.compile(
+    r"""\s*(?:\\?[-−–+/^*×÷|;,&~]|\*\*|\}\s*\{|\\(?:times|cdot|div|pm)|[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly)\b)?
+    (?:\s*\b(?:maybe|perhaps|possibly|even|else|just)\b)*\s*[{(]?[-−+$€£]{0,2} | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What makes one number of two where it is all that stands between them."""
+_DENIED = re.compile(r"(?:\b(?:not|never|neither|nor|no)\b|n't\b|≠|!=|\\neq?\b)\s*(?:[\w$€£]+\s+){0,2}$", re.IGNORECASE)
+_BOUNDED = re.compile(r"(?:(?<!<)<|(?<![\w>/\"'])>|[≤≥]|\\[lg]eq?\b)=?\s*$")
+"""What makes a bound of a number; `>>` closes a calculation of GSM8K, and `>` after a word closes a tag."""
+_APPLIED = re.compile(r"(?:[√∛∜]|\\(?:sqrt|[dt]?frac|log|ln|sin|cos|tan|binom)|\b(?:sqrt|log|ln|sin|cos|tan|exp))\s*[\[{(]*$")
+"""A function of the number."""
+_TAG = re.compile(r"</?answer>", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a number may be from the right one: at most `absolute`, or `relative` times the right one, whichever is more."""
+
+    absolute: Fraction = Fraction(0)
+    relative: Fraction = Fraction(0)
+
+
+def final_number(text: str) -> Decimal | None:
+    """The final number of `text` by the rule above, None where there is none."""
+    if several_answers(text):
+        return None
+    numbers = list(_NUMBER.finditer(text))
+    for marker in reversed(list(_MARKER.finditer(text))):
+        after = next((place for place, number in enumerate(numbers) if number.start() >= marker.end()), None)
+        if after is not None:
+            return _standing_alone(text, numbers, after)
+    return _standing_alone(text, numbers, len(numbers) - 1) if numbers else None
+
+
+def same_number(prediction: str, gold: str) -> bool:
+    """Whether both texts end on the same number. Raises ValueError where `gold` holds no number."""
+    right = final_number(gold)
+    if right is None:
+        raise ValueError("the gold holds no number")
+    return final_number(prediction) == right
+
+
+def measure(text: str) -> tuple[Fraction, str] | None:
+    """The number that all of `text` is, and its unit (lower case, empty where there is none); None where it is anything else."""
+    found = list(_NUMBER.finditer(text))
+    if len(found) == 2:
+        return _quotient(found[0], found[1], text)
+    value = _standing_alone(text, found, 0) if len(found) == 1 else None
+    if value is None:
+        return None
+    around = text[: found[0].start()] + " " + text[_end(found[0]) :]
+    currency = "".join(sign for sign in "$€£" if sign in found[0][0])
+    unit = " ".join(f"{currency} {around}".lower().rstrip(". \n").split())
+    return None if re.search(r"[0-9;|]|\bor\b|\band\b", unit) else (Fraction(value), unit)
+
+
+def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance()) -> bool:
+    """Whether `prediction` is one number, within `tolerance` of the gold's, in the gold's unit or without one.
+
+    Raises ValueError where `gold` is not one number.
+    """
+    right, given = measure(gold), measure(prediction)
+    if right is None:
+        raise ValueError("the gold is not one number")
+    if given is None or given[1] not in ("", right[1]):
+        return False
+    return abs(given[0] - right[0]) <= max(tolerance.absolute, tolerance.relative * abs(right[0]))
+
+
+def several_answers(text: str) -> bool:
+    """Whether `text` opens or closes more than one answer tag, or goes on in words or figures after it has closed one."""
+    tags = [tag[0].lower() for tag in _TAG.finditer(text)]
+    end = text.lower().find("</answer>")
+    goes_on = end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :]))
+    return goes_on or any(tags.count(tag) > 1 for tag in ("<answer>", "</answer>"))
+
+
+def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:
+    """The number at `place`, None where it is part of something larger, denied, a bound, or joined to a neighbour."""
+    number = numbers[place]
+    before = text[_end(numbers[place - 1]) : number.start("digits")] if place else None
+    after = text[_end(number) : numbers[place + 1].start("digits")] if place + 1 < len(numbers) else None
+    if number["trailing"] or any(between is not None and _JOINED.fullmatch(between) for between in (before, after)):
+        return None
+    line = text[: number.start()].rsplit("\n", 1)[-1][-80:]
+    return None if any(sign.search(line) for sign in (_DENIED, _BOUNDED, _APPLIED)) else _value(number)
+
+
+def _value(match: re.Match[str]) -> Decimal | None:
+    if len(match["digits"]) > LONGEST:
+        return None
+    negative = (match["sign"] in ("-", "−")) != bool(match["late_sign"])
+    value = Decimal(match["digits"].replace(",", "") + (match["exponent"] or ""))
+    _, digits, exponent = value.as_tuple()
+    # Put together rather than multiplied or negated, for arithmetic on decimals rounds to 28 digits.
+    return Decimal((int(negative), digits, int(exponent) + _SCALES.get(match["scale"] or "", 0)))
+
+
+def _quotient(above: re.Match[str], below: re.Match[str], text: str) -> tuple[Fraction, str] | None:
+    """The value of a text that is a fraction, two numbers and a slash; None for anything else."""
+    numerator, denominator = _value(above), _value(below)
+    apart = (text[: above.start()].strip(), text[_end(above) : below.start()].strip(), text[_end(below) :].strip(" .\n"))
+    if above["trailing"] or below["trailing"] or apart != ("", "/", "") or numerator is None or not denominator:
+        return None
+    return Fraction(numerator) / Fraction(denominator), ""
+
+
+def _end(match: re.Match[str]) -> int:
+    """The end of the number itself, without the `trailing` characters that make it part of something larger."""
+    return match.start("trailing") if match["trailing"] else match.end()

@@ -1,0 +1,130 @@
+"""Plain data between two processes that do not trust each other: values in JSON, in frames on a stream socket.
+
+None, booleans, numbers, text, bytes, lists, tuples, sets, dictionaries and iterators of these can cross. What is rebuilt is of Python's
+own types, whatever class it had: an object that says that it equals everything arrives as its content. Both sides of `eval.graders.code`
+copy this file into their sandboxes, so it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+MAX_FRAME_BYTES = 2**24
+_MAX_ITERATOR_ITEMS = 10**6
+
+
+class NotPlain(TypeError):
+    """A value that is not plain data, or too large."""
+
+
+class BadFrame(Exception):
+    """The other process has gone, or sent what is not a valid frame."""
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON-able data. Raises NotPlain for what cannot cross, RecursionError for what contains itself."""
+    if value is None or value is True or value is False:
+        return value
+    for kind, write in _WRITERS:
+        if isinstance(value, kind):
+            return write(value)
+    raise NotPlain(f"{type(value).__name__} is not plain data")
+
+
+def decode(data: Any) -> Any:
+    """The value that `encode` wrote. Raises BadFrame for anything else."""
+    if data is None or isinstance(data, bool):
+        return data
+    if not (isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and data[0] in _READERS):
+        raise BadFrame("data that nobody encoded")
+    try:
+        return _READERS[data[0]](data[1])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadFrame(f"data that cannot be read: {error}") from error
+
+
+def send(channel: socket.socket, message: dict[str, Any]) -> None:
+    """Send one frame: its length in 4 bytes and its JSON. Raises NotPlain for one that is too long, BadFrame without a reader."""
+    body = json.dumps(message).encode()
+    if len(body) > MAX_FRAME_BYTES:
+        raise NotPlain(f"more than {MAX_FRAME_BYTES} bytes of data")
+    try:
+        channel.sendall(len(body).to_bytes(4, "big") + body)
+    except OSError as error:
+        raise BadFrame("nobody listens") from error
+
+
+def receive(channel: socket.socket) -> dict[str, Any]:
+    """The next frame. Raises BadFrame for none or a wrong one."""
+    size = int.from_bytes(_exactly(channel, 4), "big")
+    if size > MAX_FRAME_BYTES:
+        raise BadFrame(f"a frame of {size} bytes")
+    try:
+        message = json.loads(_exactly(channel, size))
+    except (ValueError, RecursionError) as error:
+        raise BadFrame("a frame that is not JSON") from error
+    if not isinstance(message, dict):
+        raise BadFrame("a frame that holds no message")
+    return message
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            piece = channel.recv(size - len(data))
+        except OSError as error:
+            raise BadFrame("the other side has gone") from error
+        if not piece:
+            raise BadFrame("the other side has gone")
+        data += piece
+    return bytes(data)
+
+
+def _items(items: Iterator[Any]) -> list[Any]:
+    return [encode(item) for item in items]
+
+
+def _pairs(value: dict[Any, Any]) -> list[Any]:
+    return [[encode(key), encode(item)] for key, item in dict.items(value)]
+
+
+def _iterator_items(value: Iterator[Any]) -> list[Any]:
+    found = list(islice(value, _MAX_ITERATOR_ITEMS + 1))
+    if len(found) > _MAX_ITERATOR_ITEMS:
+        raise NotPlain(f"an iterator of more than {_MAX_ITERATOR_ITEMS} items")
+    return _items(iter(found))
+
+
+_WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (int, lambda value: ["int", format(int.__index__(value), "x")]),
+    (float, lambda value: ["float", float.hex(value)]),
+    (complex, lambda value: ["complex", [float.hex(value.real), float.hex(value.imag)]]),
+    (str, lambda value: ["str", str.__str__(value)]),
+    ((bytes, bytearray), lambda value: ["bytes", bytes(value).hex()]),
+    (list, lambda value: ["list", _items(list.__iter__(value))]),
+    (tuple, lambda value: ["tuple", _items(tuple.__iter__(value))]),
+    (set, lambda value: ["set", _items(set.__iter__(value))]),
+    (frozenset, lambda value: ["frozenset", _items(frozenset.__iter__(value))]),
+    (dict, lambda value: ["dict", _pairs(value)]),
+    (range, lambda value: ["range", [format(number, "x") for number in (value.start, value.stop, value.step)]]),
+    (Iterator, lambda value: ["iterator", _iterator_items(value)]),
+)
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda data: int(data, 16),
+    "float": float.fromhex,
+    "complex": lambda data: complex(*map(float.fromhex, data)),
+    "str": lambda data: "".join([data]),
+    "bytes": bytes.fromhex,
+    "list": lambda data: list(map(decode, data)),
+    "tuple": lambda data: tuple(map(decode, data)),
+    "set": lambda data: set(map(decode, data)),
+    "frozenset": lambda data: frozenset(map(decode, data)),
+    "dict": lambda data: {decode(key): decode(value) for key, value in data},
+    "range": lambda data: range(*(int(number, 16) for number in data)),
+    "iterator": lambda data: iter(list(map(decode, data))),
+}

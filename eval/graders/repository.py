@@ -1,0 +1,221 @@
+"""Repairs of repositories, judged as SWE-bench judges them: tests that failed must pass, tests that passed must go on passing.
+
+A task is admitted only by proof: with the gold patch every test passes, with the empty one the first kind fails and the second
+passes, and all of that in several runs that agree. A patch cannot change the tests: their files, and the files by which pytest is
+configured, are those of the task whatever the patch says. The patched code does run in the process of its tests, as it must; what
+that leaves open stands in docs/sandbox.md.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from eval.graders.patches import Files, PatchError, apply_patch
+from eval.sandbox.program import MIB, SandboxConfig, SandboxResult
+from eval.sandbox.sandbox import Sandbox, python_program
+from warehouse.errors import RequestError
+
+LIMITS = SandboxConfig(wall_seconds=60, cpu_seconds=60, memory_mib=1024, disk_mib=256)
+CONFIGURES_TESTS = frozenset(
+    (
+        "conftest.py",
+        "pytest.ini",
+        ".pytest.ini",
+        "tox.ini",
+        "setup.cfg",
+        "pyproject.toml",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "pytest.py",
+    )
+)
+"""Files that decide how tests run, wherever they lie; a patch's version of them is not used."""
+_MAX_SNAPSHOT_BYTES = 128 * MIB
+_RUNNER = """
+import json, os, sys
+job = json.load(sys.stdin)
+sys.path.insert(0, os.getcwd())
+import pytest
+class Outcomes:
+    found = {}
+    def pytest_runtest_logreport(self, report):
+        earlier = self.found.get(report.nodeid)
+        if report.outcome != "passed":
+            self.found[report.nodeid] = report.outcome
+        elif report.when == "call" and earlier is None:
+            self.found[report.nodeid] = "passed"
+outcomes = Outcomes()
+pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *job["paths"]], plugins=[outcomes])
+print("\\n" + json.dumps({"nonce": job["nonce"], "outcomes": outcomes.found}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryTask:
+    """A snapshot with a bug, and the tests that say when it is fixed; a test is named by pytest's id, `folder/file.py::name`."""
+
+    files: Files
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...] = ()
+    test_files: Files = field(default_factory=dict)
+    """Files put in before tests are run, which a policy does not see."""
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """All tests."""
+        return self.fail_to_pass + self.pass_to_pass
+
+
+@dataclass(frozen=True, slots=True)
+class RepairVerdict:
+    """Whether all tests passed, and otherwise those that did not, with the output or the reason that none ran."""
+
+    resolved: bool
+    not_passed: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """Outcomes by test, as pytest names them, and its output."""
+
+    outcomes: Mapping[str, str]
+    output: str
+    result: SandboxResult
+
+    def not_passed(self, tests: Iterable[str]) -> tuple[str, ...]:
+        """Those of `tests` that did not pass."""
+        return tuple(test for test in tests if self.outcomes.get(test) != "passed")
+
+
+def read_task(root: Path, description: Mapping[str, Any]) -> RepositoryTask:
+    """The task that a task's provenance describes: `snapshot` (a folder or tar below `root`), `fail_to_pass`, `pass_to_pass`, `test_files`.
+
+    Raises:
+        RequestError: where something is missing or leads out of `root`.
+    """
+    for key in ("snapshot", "fail_to_pass"):
+        if key not in description:
+            raise RequestError(f"the task of the repository has no {key} in its provenance.")
+    place = (root / str(description["snapshot"])).resolve()
+    if not place.is_relative_to(root.resolve()):
+        raise RequestError(f"the snapshot {description['snapshot']!r} leads out of {root}.")
+    files = description.get("test_files", {})
+    if not isinstance(files, Mapping) or not all(isinstance(text, str) for text in files.values()):
+        raise RequestError("test_files of the repository's task is no object of texts.")
+    hidden = {str(name): text.encode() for name, text in files.items()}
+    return RepositoryTask(read_snapshot(place), _tests(description, "fail_to_pass"), _tests(description, "pass_to_pass"), hidden)
+
+
+def read_snapshot(path: Path) -> dict[str, bytes]:
+    """The regular files of a folder or a tar, by relative name; links and `.git` are left out.
+
+    Raises:
+        RequestError: where there is none, or it is too large.
+    """
+    if path.is_dir():
+        found = ((str(file.relative_to(path)), file.stat().st_size, file.read_bytes) for file in sorted(path.rglob("*")) if _is_plain(file))
+        return _bounded(found, path)
+    if not path.is_file():
+        raise RequestError(f"there is no snapshot {path}: give a folder or a tar.")
+    try:
+        with tarfile.open(path) as archive:
+            members = ((str(PurePosixPath(m.name)), m.size, lambda m=m: _member(archive, m)) for m in archive if m.isfile())
+            return _bounded(members, path)
+    except tarfile.TarError as error:
+        raise RequestError(f"the snapshot {path} cannot be read: {error}.") from error
+
+
+def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS) -> TestRun:
+    """Run pytest over `paths` of a repository, in a sandbox.
+
+    Raises:
+        RequestError: where the machine grants no sandbox, or the files do not fit into it.
+        SandboxFault: where the sandbox failed.
+    """
+    nonce = secrets.token_hex(16)
+    job = json.dumps({"paths": sorted(set(paths)), "nonce": nonce}).encode()
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    result = Sandbox(config).run(python_program(_RUNNER, files=files, stdin=job, environment=environment))
+    output, _, last = result.stdout_text.rstrip().rpartition("\n")
+    if nonce not in last:
+        return TestRun({}, f"{result.stdout_text}\n{result.stderr_text}".strip(), result)
+    return TestRun(json.loads(last)["outcomes"], output.strip(), result)
+
+
+def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMITS) -> RepairVerdict:
+    """Whether `patch` makes all tests of `task` pass; raises as `run_tests`."""
+    try:
+        patched = apply_patch(task.files, patch)
+    except PatchError as error:
+        return RepairVerdict(False, task.tests, str(error))
+    run = run_tests(_with_tests(task, patched), _files_of(task.tests), config)
+    missed = run.not_passed(task.tests)
+    return RepairVerdict(not missed, missed, "" if not missed else run.output[-2000:])
+
+
+def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, config: SandboxConfig = LIMITS) -> str | None:
+    """Why the task is not valid; None where the gold patch passes and the empty one fails as it must, in each of `runs` runs."""
+    if not task.fail_to_pass:
+        return "no test turns from fail to pass"
+    if set(task.fail_to_pass) & set(task.pass_to_pass):
+        return "a test stands in both lists"
+    for number in range(1, runs + 1):
+        gold, empty = verify_patch(task, gold_patch, config), verify_patch(task, "", config)
+        if not gold.resolved:
+            return f"run {number}: with the gold patch {', '.join(gold.not_passed)} did not pass"
+        passing = sorted(set(task.fail_to_pass) - set(empty.not_passed))
+        failing = sorted(set(task.pass_to_pass) & set(empty.not_passed))
+        if passing or failing:
+            return f"run {number}: without a patch {', '.join(passing + failing)} {'passed' if passing else 'did not pass'}"
+    return None
+
+
+def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Names of tests; one that begins with a dash would be an option of pytest's."""
+    named = description.get(key, [])
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name and not name.startswith("-") for name in named):
+        raise RequestError(f"{key} of the repository's task holds something that is no name of a test.")
+    return tuple(named)
+
+
+def _with_tests(task: RepositoryTask, patched: Files) -> dict[str, bytes]:
+    """The patched files with the task's own tests and configuration of tests."""
+    fixed = _files_of(task.tests)
+    kept = {name: content for name, content in patched.items() if not _decides(name, fixed)}
+    original = {name: content for name, content in task.files.items() if _decides(name, fixed)}
+    return {**kept, **original, **task.test_files}
+
+
+def _decides(name: str, test_files: frozenset[str]) -> bool:
+    return name in test_files or PurePosixPath(name).name in CONFIGURES_TESTS
+
+
+def _files_of(tests: Iterable[str]) -> frozenset[str]:
+    return frozenset(test.split("::")[0] for test in tests)
+
+
+def _is_plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink() and ".git" not in file.parts
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    return b"" if file is None else file.read()
+
+
+def _bounded(found: Iterable[tuple[str, int, Any]], path: Path) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    total = 0
+    for name, size, read in found:
+        total += size
+        if total > _MAX_SNAPSHOT_BYTES:
+            raise RequestError(f"the snapshot {path} holds more than {_MAX_SNAPSHOT_BYTES // MIB} MiB.")
+        files[name] = read()
+    return files

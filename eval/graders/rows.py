@@ -1,0 +1,130 @@
+"""Verifiers over plain rows `{id, gold, pred, options?}`: what `flywheel verify KIND` does with a file.
+
+A row that cannot be judged gets an error and no value, and is counted *invalid*; it never stops the others and is never a
+zero. A `pred` of null is an attempt without an answer, which is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.graders.code import judge_row
+from eval.graders.verifiers import GRADERS, Grader, Judged
+from warehouse.errors import RequestError
+from warehouse.records import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one row: a value in [0, 1], or an error and no value."""
+
+    id: Any
+    value: float | None
+    verdict: Outcome
+    error: str | None = None
+
+
+class RowError(ValueError):
+    """A row that cannot be judged, with the reason."""
+
+
+RowVerifier = Callable[[dict[str, Any]], Judged]
+"""row -> (value, success). Raises RowError where the row cannot be judged."""
+
+
+def read_rows(path: Path) -> Iterator[Any]:
+    """The rows of a JSONL file, blank lines left out; a line that is no JSON comes as a `RowError` that names the line.
+
+    Raises:
+        RequestError: at once where there is no such file.
+    """
+    if not path.is_file():
+        raise RequestError(f"There is no file {path}: give a JSONL file with one row {{id, gold, pred}} a line.")
+    return _rows(path)
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                row = RowError(f"line {number} is not JSON: {error}")
+            yield row
+
+
+def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:
+    """One judgement for each of `rows`, in their order; `RequestError` at once for an unknown kind."""
+    if kind not in ROW_VERIFIERS:
+        raise RequestError(f"There is no verifier {kind!r}: choose one of {', '.join(sorted(ROW_VERIFIERS))}.")
+    return (_judge(ROW_VERIFIERS[kind], row) for row in rows)
+
+
+def _judge(verifier: RowVerifier, row: Any) -> Judgement:
+    identity = row.get("id") if isinstance(row, dict) else None
+    try:
+        value, success = verifier(_checked(row))
+    except ValueError as error:
+        return Judgement(identity, None, Outcome.INVALID, str(error))
+    return Judgement(identity, value, Outcome.SUCCESS if success else Outcome.FAILURE)
+
+
+def _checked(row: Any) -> dict[str, Any]:
+    if isinstance(row, RowError):
+        raise row
+    if not isinstance(row, dict):
+        raise RowError(f"the row is a {type(row).__name__}, not an object with id, gold and pred")
+    missing = [key for key in ("id", "gold", "pred") if key not in row]
+    if missing:
+        raise RowError(f"the row has no {' and no '.join(missing)}")
+    return row
+
+
+def _text(value: Any, key: str) -> str:
+    if isinstance(value, str):
+        return value
+    finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, bool) or not finite:
+        raise RowError(f"{key} holds {value!r:.40}, which is neither text nor a finite number")
+    return str(value)
+
+
+def _by_grader(grader: Grader) -> RowVerifier:
+    """The row verifier of a grader; a set may be given as a list, its items with aliases as lists."""
+    several = grader.name == "set"
+
+    def verify(row: dict[str, Any]) -> Judged:
+        options = row.get("options") or {}
+        if not isinstance(options, dict):
+            raise RowError("options are not an object")
+        sets = several or options.get("set") is True
+        golds = _golds(row["gold"], sets)
+        if row["pred"] is None:
+            grader.judge("", golds, options)  # so that a row whose gold cannot be judged is invalid, whatever was predicted
+            return 0.0, False
+        return grader.judge(_prediction(row["pred"], sets), golds, options)
+
+    return verify
+
+
+def _golds(gold: Any, sets: bool) -> list[str | list[str]]:
+    items = gold if isinstance(gold, list) else [gold]
+    golds = [[_text(name, "gold") for name in item] if sets and isinstance(item, list) else _text(item, "gold") for item in items]
+    if not any(name.strip() for item in golds for name in ([item] if isinstance(item, str) else item)):
+        raise RowError("gold holds no answer")
+    return golds
+
+
+def _prediction(pred: Any, sets: bool) -> str | list[str]:
+    return [_text(item, "pred") for item in pred] if sets and isinstance(pred, list) else _text(pred, "pred")
+
+
+ROW_VERIFIERS: dict[str, RowVerifier] = {name: _by_grader(grader) for name, grader in GRADERS.items()} | {"code": judge_row}
+"""Verifiers of rows by kind: those of answers (`eval.graders.verifiers`), and of programs (`eval.graders.code`)."""

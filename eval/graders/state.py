@@ -1,0 +1,112 @@
+"""Verifier of a final state: what a trajectory changed against what it should have changed.
+
+A state is tables of records of fields. What a trajectory did to it is the set of its changes: `table/key/field` with the value at the
+end, null where the field is gone. The task holds the reference's changes, found by carrying out its own calls. They are the
+task-relevant part of the state: exactly these must have been made. Changes beside them are counted and named; they fail a trajectory
+only in the strict form, because equality of whole states punishes what harms nobody (the reward of AutoForge, arXiv 2512.22857, is that
+equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eval.graders.answers import exact_match
+from eval.graders.base import graded, invalid, why_not_finished
+from warehouse.records import Score, Task, Trajectory
+
+State = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Table → key of a record → field → value; JSON-able, and no value is null."""
+Changes = Mapping[str, Any]
+"""`table/key/field` → value at the end; null where it is gone."""
+
+STATE = "state"
+"""Where a call's figures hold the changes since the trajectory began."""
+EXTRA_WRITES = "extra_writes"
+"""Where a call's figures hold how many of them are beside the reference."""
+REFERENCE = "reference"
+"""Where a task's provenance holds the changes of its reference."""
+_ANSWERED = ("ok", "miss")
+"""Outcomes of a call that a tool has answered. An error may be the loop's, which refuses a call before any world is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateVerdict:
+    """Paths of the reference's changes that were not made or have another value, and of changes that the reference lacks."""
+
+    missing: tuple[str, ...]
+    wrong: tuple[str, ...]
+    extra: tuple[str, ...]
+
+    @property
+    def reached(self) -> bool:
+        """Whether the task-relevant part of the state is as in the reference."""
+        return not self.missing and not self.wrong
+
+
+def changes(before: State, after: State) -> dict[str, Any]:
+    """The fields of `after` that differ from `before`, sorted by path."""
+    old, new = _flat(before), _flat(after)
+    paths = sorted(old.keys() | new.keys())
+    return {path: new.get(path) for path in paths if old.get(path) != new.get(path)}
+
+
+def compare(reference: Changes, made: Changes) -> StateVerdict:
+    """The changes that were `made` against those of the reference."""
+    return StateVerdict(
+        missing=tuple(path for path in reference if path not in made),
+        wrong=tuple(path for path in reference if path in made and made[path] != reference[path]),
+        extra=tuple(path for path in made if path not in reference),
+    )
+
+
+def recorded_changes(trajectory: Trajectory) -> Changes | None:
+    """The changes as of a trajectory's last call: empty where no call reached a world, None where they were not recorded."""
+    calls = [call for turn in trajectory.turns for call in turn.calls]
+    held = [call.figures[STATE] for call in calls if STATE in call.figures]
+    if held:
+        return held[-1] if isinstance(held[-1], Mapping) else None
+    return None if any(call.outcome in _ANSWERED for call in calls) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class StateVerifier:
+    """`state`: the task-relevant part of the final state is as in the reference; `state_strict`: and nothing else was changed."""
+
+    strict: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the verifier."""
+        return "state_strict" if self.strict else "state"
+
+    @property
+    def version(self) -> str:
+        """Version of its verdicts."""
+        return "2"
+
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        """1 for a state that was reached, else 0; invalid after a fault, and where task or trajectory holds no state."""
+        if reason := why_not_finished(trajectory):
+            return invalid(self, trajectory, reason)
+        reference, made = task.provenance.get(REFERENCE), recorded_changes(trajectory)
+        if not isinstance(reference, Mapping) or made is None:
+            return invalid(self, trajectory, f"{'the trajectory' if isinstance(reference, Mapping) else 'the task'} holds no state")
+        success = self._succeeded(task, trajectory, reference, compare(reference, made))
+        return graded(self, trajectory, float(success), success)
+
+    def _succeeded(self, task: Task, trajectory: Trajectory, reference: Changes, verdict: StateVerdict) -> bool:
+        if not verdict.reached or ((self.strict or not reference) and verdict.extra):
+            return False
+        return not task.answers or exact_match(trajectory.answer or "", task.answers)
+
+
+def _flat(state: State) -> dict[str, Any]:
+    return {
+        f"{table}/{key}/{field}": value
+        for table, records in state.items()
+        for key, record in records.items()
+        for field, value in record.items()
+    }

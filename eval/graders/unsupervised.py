@@ -1,0 +1,81 @@
+"""Verifiers that need no accepted answer: agreement and confidence. Their scores are marked by name, and are no trajectory's outcome.
+
+Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts that gave the same answer. Its
+verdict is majority voting's (TTRL, arXiv 2504.16084): success for the one answer that more attempts gave than any other. Confidence is
+the geometric mean of the probabilities that the policy gave to the tokens of its answer action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval.graders.answers import Key, answer_key
+from eval.graders.base import UNSUPERVISED, Attempt, graded, invalid, why_not_finished
+from warehouse.records import NOT_RUN, Score, Trajectory
+
+SURE = 0.5
+"""The confidence from which on the verdict is success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Scores each attempt by how many of its group agree with it; a group is what one policy tried on one task at one step."""
+
+    name: str = f"{UNSUPERVISED}agreement"
+    version: str = "1"
+
+    def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
+        """A score for each attempt, in their order; those that ended by a fault take no part."""
+        groups: dict[Any, list[Key | None]] = defaultdict(list)
+        for _, trajectory in attempts:
+            if not why_not_finished(trajectory):
+                groups[_group(trajectory)].append(_answer(trajectory))
+        return [self._score(trajectory, groups[_group(trajectory)]) for _, trajectory in attempts]
+
+    def _score(self, trajectory: Trajectory, answers: Sequence[Key | None]) -> Score:
+        if reason := why_not_finished(trajectory):
+            return invalid(self, trajectory, reason)
+        if len(answers) < 2:
+            return invalid(self, trajectory, "the group is a single attempt")
+        answer = _answer(trajectory)
+        if answer is None:
+            return graded(self, trajectory, 0.0, False)
+        counts = Counter(other for other in answers if other is not None)
+        most = max(count for other, count in counts.items() if other != answer) if len(counts) > 1 else 0
+        return graded(self, trajectory, counts[answer] / len(answers), counts[answer] > most)
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """Scores an attempt by how sure the policy was of its answer action; invalid where no log-probabilities were recorded."""
+
+    name: str = f"{UNSUPERVISED}confidence"
+    version: str = "1"
+
+    def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
+        """A score for each attempt, in their order."""
+        return [self._score(trajectory) for _, trajectory in attempts]
+
+    def _score(self, trajectory: Trajectory) -> Score:
+        if reason := why_not_finished(trajectory):
+            return invalid(self, trajectory, reason)
+        if _answer(trajectory) is None:
+            return graded(self, trajectory, 0.0, False)
+        last = next(turn for turn in reversed(trajectory.turns) if turn.tool_outcome != NOT_RUN)
+        if not last.action_logprobs:
+            return invalid(self, trajectory, "the answer has no log-probabilities")
+        value = math.exp(math.fsum(last.action_logprobs) / len(last.action_logprobs))
+        return graded(self, trajectory, value, value >= SURE)
+
+
+def _answer(trajectory: Trajectory) -> Key | None:
+    key = None if trajectory.answer is None else answer_key(trajectory.answer)
+    return key if key and key[0] else None
+
+
+def _group(trajectory: Trajectory) -> tuple[Any, ...]:
+    return trajectory.task_key, trajectory.policy, trajectory.stage, trajectory.wheel_turn, trajectory.step, trajectory.suite

@@ -1,0 +1,209 @@
+"""The rule of each kind of answer, the verifiers that apply it to trajectories, and the verifier of each task.
+
+A `Grader` is one rule, the same for rows of a file and for trajectories: it takes the answer, the accepted answers and options, and gives a
+value in [0, 1] and whether it is a success. What it cannot judge it says by ValueError.
+
+Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
+ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
+
+A task whose provenance says `"set": true` asks for all of its answers; every other asks for any one. `"verifier"` in the provenance names
+the verifier that judges it: by its answer, by the state that it left, or by what it was paid. `"options"` are those of a grader, such as a
+tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from eval.graders.answers import exact_match, f1, join_items, set_scores, split_items
+from eval.graders.base import Verifier, graded, invalid, why_not_finished
+from eval.graders.code import passes
+from eval.graders.dates import Granularity, same_date
+from eval.graders.environment_reward import EnvironmentReward
+from eval.graders.mathematics import same_mathematics
+from eval.graders.numbers import Tolerance, close_number, same_number
+from eval.graders.state import StateVerifier
+from warehouse.records import Score, Task, Trajectory
+
+Golds = Sequence[str | Sequence[str]]
+"""The accepted answers; of a set its items, each perhaps with aliases."""
+Options = Mapping[str, Any]
+Judged = tuple[float, bool]
+"""A value in [0, 1], and whether it is a success."""
+Rule = Callable[[str | Sequence[str], Golds, Options], Judged]
+"""(answer, accepted answers, options) -> (value, success). An answer that comes as a list is one of several items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """A rule with its name, the options that it takes, and its version, which changes whenever its verdicts could."""
+
+    name: str
+    version: str
+    rule: Rule
+    options: frozenset[str] = frozenset()
+
+    def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+        """Value and success by the rule. Raises ValueError for an option that it does not know, and where it cannot judge."""
+        if unknown := sorted(set(options) - self.options):
+            raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(self.options)) or 'none'}")
+        return self.rule(answer, golds, options)
+
+
+def _exact_match(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    if _flag(options, "set"):
+        exact = _set(answer, golds, {})[1]
+        return float(exact), exact
+    return _any([exact_match(_one(answer), _flat(golds))])
+
+
+def _f1(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    """The value is F1. The verdict is that of the exact match, for «Ann beat Bob» and «Bob beat Ann» have an F1 of 1."""
+    if _flag(options, "set"):
+        return _set(answer, golds, {})
+    return f1(_one(answer), _flat(golds)), exact_match(_one(answer), _flat(golds))
+
+
+def _set(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    scores = set_scores(split_items(answer, _flat(golds)) if isinstance(answer, str) else answer, golds)
+    return scores.f1, scores.exact
+
+
+def _gsm8k(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    return _any(same_number(_one(answer), gold) for gold in _flat(golds))
+
+
+def _number(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    tolerance = Tolerance(_bound(options, "absolute"), _bound(options, "relative"))
+    return _any(close_number(_one(answer), gold, tolerance) for gold in _flat(golds))
+
+
+def _date(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    name = options.get("granularity")
+    if name is not None and name not in list(Granularity):
+        raise ValueError(f"granularity is {name!r:.40}; it is one of {', '.join(Granularity)}")
+    granularity = None if name is None else Granularity(name)
+    return _any(same_date(_one(answer), gold, granularity) for gold in _flat(golds))
+
+
+def _math(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    return _any(same_mathematics(_one(answer), gold) for gold in _flat(golds))
+
+
+def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    """The accepted answers are tests as JSON; the answer is a program."""
+    return _any([passes(_one(answer), _flat(golds))])
+
+
+GRADERS: dict[str, Grader] = {
+    grader.name: grader
+    for grader in (
+        Grader("qa_em", "2", _exact_match, frozenset({"set"})),
+        Grader("qa_f1", "2", _f1, frozenset({"set"})),
+        Grader("set", "2", _set),
+        Grader("gsm8k", "2", _gsm8k),
+        Grader("number", "1", _number, frozenset({"absolute", "relative"})),
+        Grader("date", "1", _date, frozenset({"granularity"})),
+        Grader("math", "1", _math),
+        Grader("code", "1", _code),
+    )
+}
+"""Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""
+
+
+def _any(matches: Iterable[bool]) -> Judged:
+    """1 where one of the accepted answers matches; all are looked at, so that one that cannot be judged always raises."""
+    matched = any(list(matches))
+    return float(matched), matched
+
+
+def _one(answer: str | Sequence[str]) -> str:
+    if isinstance(answer, str):
+        return answer
+    raise ValueError("the answer is a list, and the question has one answer")
+
+
+def _flat(golds: Golds) -> list[str]:
+    return [name for gold in golds for name in ([gold] if isinstance(gold, str) else gold)]
+
+
+def _flag(options: Options, name: str) -> bool:
+    value = options.get(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r:.40}, neither true nor false")
+    return value
+
+
+def _bound(options: Options, name: str) -> Fraction:
+    value = options.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} is {value!r:.40}, which is no bound")
+    return Fraction(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVerifier:
+    """Judges the answer of a trajectory by the rule of a grader."""
+
+    grader: Grader
+
+    @property
+    def name(self) -> str:
+        """The grader's name."""
+        return self.grader.name
+
+    @property
+    def version(self) -> str:
+        """The grader's version."""
+        return self.grader.version
+
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        """The score of the trajectory's own answer; invalid after a fault or where the task cannot be judged."""
+        if reason := why_not_judged(task, trajectory):
+            return invalid(self, trajectory, reason)
+        if trajectory.answer is None:
+            return graded(self, trajectory, 0.0, False)
+        try:
+            return graded(self, trajectory, *self.grader.judge(trajectory.answer, task.answers, options_of(task, self.grader)))
+        except ValueError as error:
+            return invalid(self, trajectory, str(error))
+
+
+_ALL: tuple[Verifier, ...] = (*map(AnswerVerifier, GRADERS.values()), StateVerifier(), StateVerifier(strict=True), EnvironmentReward())
+VERIFIERS = {verifier.name: verifier for verifier in _ALL}
+"""Every verifier that judges a trajectory by its record alone, by name: those a task or a configuration may name."""
+
+
+def verifier_of(task: Task, default: str) -> Verifier:
+    """The verifier that a task's provenance names, or else the one called `default`."""
+    named = task.provenance.get("verifier")
+    return VERIFIERS[named if isinstance(named, str) and named in VERIFIERS else default]
+
+
+def options_of(task: Task, grader: Grader) -> dict[str, Any]:
+    """The options that a task's provenance gives for a grader."""
+    given = task.provenance.get("options")
+    options = dict(given) if isinstance(given, dict) else {}
+    return options | ({"set": True} if asks_for_set(task) and "set" in grader.options else {})
+
+
+def asks_for_set(task: Task) -> bool:
+    """Whether a task asks for all of its answers and not for any one."""
+    return task.provenance.get("set") is True
+
+
+def right_answer(task: Task) -> str:
+    """An answer that is accepted: the list of all where the task asks for a set, else the first. Raises ValueError where none is."""
+    if not task.answers:
+        raise ValueError(f"the task {task.key} accepts no answer")
+    return join_items(task.answers) if asks_for_set(task) else task.answers[0]
+
+
+def why_not_judged(task: Task, trajectory: Trajectory) -> str | None:
+    """Why the answer cannot be judged: the trajectory ended by a fault, or the task accepts nothing. None where it can be."""
+    nothing = None if any(answer.strip() for answer in task.answers) else "the task accepts no answer"
+    return why_not_finished(trajectory) or nothing

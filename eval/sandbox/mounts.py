@@ -1,0 +1,84 @@
+"""What a program in the sandbox sees of the disk: a new root that holds the interpreter read-only and one folder to write in.
+
+Part of the launcher, which does without pathlib: its import would cost more than all of this. The root is a tmpfs that is read-only in
+the end; the space to write in is another, limited in bytes and in files, with the program's folder, /tmp and /dev/shm in it. Nothing
+of the host is there but what was named to be readable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from eval.sandbox import kernel
+
+TYPE_CHECKING = False  # as in launch.py
+if TYPE_CHECKING:
+    from typing import Any
+
+SPACE = "/space"
+HOME = f"{SPACE}/home"
+"""The program's folder: it starts there, and its files lie there."""
+_DEVICES = ("null", "zero", "random", "urandom")
+_FOLDERS = ("home", "tmp", "shm")
+_OLD = "/old"
+_HARMLESS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+
+
+def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner: int | None) -> None:
+    """Change this process's root, in its own mount namespace, to one that shows the `view` and has a space to write in.
+
+    The view names the host's paths that are `readable`, folders within them that are `hidden`, and `links` by their targets. The space
+    belongs to the user and group `owner`, without one to whoever calls.
+    """
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m,nr_inodes=4096")
+    os.chdir("/tmp")
+    os.mkdir("old")
+    kernel.pivot_root(".", "old")
+    os.chdir("/")
+    for path in view["readable"]:
+        _bind(path)
+        kernel.restrict_mount(path, kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV)
+    for path in view["hidden"]:
+        kernel.mount("tmpfs", path, "tmpfs", _HARMLESS, "mode=755,size=4k,nr_inodes=1")
+        kernel.restrict_mount(path, kernel.MOUNT_ATTR_RDONLY)
+    for path, target in view["links"].items():
+        os.symlink(target, path)
+    for device in _DEVICES:
+        _bind(f"/dev/{device}")
+        kernel.restrict_mount(f"/dev/{device}", kernel.MOUNT_ATTR_NOSUID)
+    _mount_space(disk_bytes, max_files, owner)
+    os.makedirs("/proc")
+    kernel.mount("proc", "/proc", "proc", _HARMLESS, "subset=pid")
+    kernel.detach(_OLD)
+    os.rmdir(_OLD)
+    kernel.restrict_mount("/", kernel.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def _mount_space(disk_bytes: int, max_files: int, owner: int | None) -> None:
+    os.mkdir(SPACE)
+    data = f"mode=755,size={disk_bytes},nr_inodes={max_files + len(_FOLDERS) + 1}"
+    kernel.mount("tmpfs", SPACE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, data)
+    for name in _FOLDERS:
+        os.mkdir(f"{SPACE}/{name}", 0o700)
+        give(f"{SPACE}/{name}", owner)
+    os.symlink(f"{SPACE}/tmp", "/tmp")
+    os.symlink(f"{SPACE}/shm", "/dev/shm")
+
+
+def give(path: str, owner: int | None) -> None:
+    """Make `path` belong to the user and group `owner`, where there is one."""
+    if owner is not None:
+        os.chown(path, owner, owner)
+
+
+def _bind(path: str) -> None:
+    """Show the host's `path` at the same place of the new root."""
+    source = _OLD + path
+    if os.path.isdir(source):
+        os.makedirs(path, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o444))
+    kernel.mount(source, path, None, kernel.MS_BIND | kernel.MS_REC)

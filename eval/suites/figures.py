@@ -1,0 +1,258 @@
+"""The figures of one policy on one suite, from its judged attempts, and of two policies on the same tasks.
+
+Invalid attempts take part in no figure. Intervals hold 95 %. With one attempt a task that of a share of successes is Wilson's; with several
+it comes from a bootstrap that resamples tasks, because attempts at one task are alike. Where every attempt has the same verdict a bootstrap
+would claim certainty: there it is Wilson's over the tasks.
+
+Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by a
+bootstrap that resamples tasks in pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, TypeVar, cast
+
+from eval.statistics import (
+    Interval,
+    PairedTest,
+    bootstrap_difference,
+    bootstrap_mean,
+    bootstrap_ratio,
+    majority_at_k,
+    mcnemar,
+    pass_at_k,
+    pass_hat_k,
+    wilson,
+)
+
+LARGEST_INVALID_SHARE = 0.02
+"""A suite of which more is invalid has no result: what was not judged may differ from what was."""
+
+LEVEL = 0.05
+"""A difference is called real where so little or less would be seen by chance, or the 95 % interval leaves 0 out."""
+HEADLINES = re.compile(r"success|(pass@|pass\^|majority@)([1-9][0-9]{0,3})")
+"""The names of figures that a suite may have as its headline."""
+
+Axis = Literal["hops", "turns", "horizon"]
+AXES: tuple[Axis, ...] = ("hops", "turns", "horizon")
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One attempt at a task.
+
+    `success` is None where it is invalid. `answer` is what equal answers have in common, None where none was given. Tokens are those of
+    the prompt, of the actions and of the observations; `seconds` is None where nobody measured it.
+    """
+
+    task: str
+    success: bool | None
+    answer: Hashable | None = None
+    sample: int = 0
+    hops: int = 1
+    horizon: int = 1
+    turns: int = 1
+    calls: int = 0
+    prompt_tokens: int = 0
+    action_tokens: int = 0
+    observation_tokens: int = 0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Of `tasks` tasks with `samples` attempts each: how many attempts are judged, invalid and missing."""
+
+    tasks: int
+    samples: int
+    judged: int
+    invalid: int
+
+    @property
+    def wanted(self) -> int:
+        """Attempts that the suite asks for."""
+        return self.tasks * self.samples
+
+    @property
+    def missing(self) -> int:
+        """Attempts that were not made."""
+        return self.wanted - self.judged - self.invalid
+
+    @property
+    def objection(self) -> str | None:
+        """Why the figures may not be quoted; None where they may."""
+        if not self.wanted:
+            return "the suite has no task"
+        if self.missing:
+            return f"{self.missing} of {self.wanted} attempts are missing"
+        share = self.invalid / self.wanted
+        if share > LARGEST_INVALID_SHARE:
+            return f"{self.invalid} of {self.wanted} attempts ({100 * share:.1f} %) are invalid, and at most 2 % may be"
+        return None
+
+
+def coverage(trials: Sequence[Trial], tasks: int, samples: int) -> Coverage:
+    """How many of the attempts that `tasks` tasks with `samples` each ask for are judged, invalid and missing."""
+    invalid = sum(trial.success is None for trial in trials)
+    return Coverage(tasks, samples, len(trials) - invalid, invalid)
+
+
+def judged(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with a verdict, sorted by task and sample."""
+    return sorted((trial for trial in trials if trial.success is not None), key=lambda trial: (trial.task, trial.sample))
+
+
+def grouped(trials: Sequence[Trial], key: Callable[[Trial], K]) -> Mapping[K, list[Trial]]:
+    """The trials by `key`, in the order of its values' first appearance."""
+    groups: dict[K, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(key(trial), []).append(trial)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its interval, over so many tasks; `estimate` is None where no task has enough judged attempts."""
+
+    name: str
+    tasks: int
+    estimate: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What attempts cost on average; `seconds` over those that were measured, None where none was."""
+
+    attempts: int
+    turns: float
+    calls: float
+    prompt_tokens: float
+    action_tokens: float
+    observation_tokens: float
+    seconds: float | None
+
+
+_COUNTED = ("turns", "calls", "prompt_tokens", "action_tokens", "observation_tokens")
+
+
+def success(trials: Sequence[Trial], name: str = "success") -> Figure:
+    """The share of successes among judged attempts: average@k where each task has k."""
+    tasks = list(grouped(judged(trials), lambda trial: trial.task).values())
+    if not tasks:
+        return Figure(name, 0, None)
+    counts, sizes = [_successes(task) for task in tasks], [len(task) for task in tasks]
+    share, same = sum(counts) / sum(sizes), sum(counts) in (0, sum(sizes))
+    if same or max(sizes) == 1:
+        return Figure(name, len(tasks), Interval(share, *wilson(len(tasks) * int(share) if same else sum(counts), len(tasks))))
+    return Figure(name, len(tasks), bootstrap_ratio(counts, sizes))
+
+
+def at_k(trials: Sequence[Trial], kind: str, k: int) -> Figure:
+    """`pass@`, `pass^` or `majority@` k, averaged over the tasks with at least k judged attempts; majority takes the first k."""
+    tasks = [task for task in grouped(judged(trials), lambda trial: trial.task).values() if len(task) >= k]
+    values = [_RULES[kind](task, k) for task in tasks]
+    return Figure(f"{kind}{k}", len(tasks), _mean(values) if values else None)
+
+
+def headline(trials: Sequence[Trial], name: str) -> Figure:
+    """The figure called `name`. Raises ValueError where there is no such figure."""
+    found = HEADLINES.fullmatch(name)
+    if found is None:
+        raise ValueError(f"there is no figure {name!r}; name success, pass@K, pass^K or majority@K")
+    return success(trials) if found[1] is None else at_k(trials, found[1], int(found[2]))
+
+
+def ladder(trials: Sequence[Trial], samples: int) -> list[Figure]:
+    """average@samples and, where there are several, pass@k, pass^k and majority@k for k of 1, 2, 4, … and `samples`.
+
+    Those of one attempt are all the same.
+    """
+    if samples == 1:
+        return [success(trials, "average@1")]
+    steps = sorted({*(2**power for power in range(samples.bit_length()) if 2**power <= samples), samples})
+    return [success(trials, f"average@{samples}"), *(at_k(trials, kind, k) for kind in _RULES for k in steps)]
+
+
+def by(trials: Sequence[Trial], axis: Axis) -> dict[int, Figure]:
+    """Success by hops of the task, by turns taken or by the horizon in force."""
+    groups = grouped(judged(trials), lambda trial: cast(int, getattr(trial, axis)))
+    return {value: success(groups[value], f"{axis} {value}") for value in sorted(groups)}
+
+
+def cost(trials: Sequence[Trial]) -> Cost | None:
+    """What the attempts cost on average, invalid ones included; None without any."""
+    if not trials:
+        return None
+    timed = [trial.seconds for trial in trials if trial.seconds is not None]
+    means = {name: fmean(getattr(trial, name) for trial in trials) for name in _COUNTED}
+    return Cost(attempts=len(trials), **means, seconds=fmean(timed) if timed else None)
+
+
+def _successes(task: Sequence[Trial]) -> int:
+    return sum(trial.success is True for trial in task)
+
+
+def _majority(task: Sequence[Trial], k: int) -> float:
+    return majority_at_k([trial.answer for trial in task], [trial.success is True for trial in task], k)
+
+
+_RULES: dict[str, Callable[[Sequence[Trial], int], float]] = {
+    "pass@": lambda task, k: pass_at_k(len(task), _successes(task), k),
+    "pass^": lambda task, k: pass_hat_k(len(task), _successes(task), k),
+    "majority@": _majority,
+}
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    whole = sum(values)
+    if all(value in (0.0, 1.0) for value in values):
+        return Interval(whole / len(values), *wilson(round(whole), len(values)))
+    return bootstrap_mean(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Success of both on `tasks` tasks, the difference with its 95 % interval, and McNemar's test where each task has one attempt."""
+
+    tasks: int
+    before: float
+    after: float
+    difference: Interval
+    test: PairedTest | None
+
+    @property
+    def real(self) -> bool:
+        """Whether the difference is significant at `LEVEL`."""
+        if self.test is not None:
+            return self.test.p_value < LEVEL
+        return self.difference.low > 0 or self.difference.high < 0
+
+    @property
+    def statement(self) -> str:
+        """The comparison in a sentence."""
+        by = f"{100 * self.difference.value:+.1f} points ({100 * self.difference.low:+.1f} to {100 * self.difference.high:+.1f})"
+        how = f"McNemar, exact, p = {self.test.p_value:.2g}" if self.test is not None else "paired bootstrap over tasks"
+        verdict = "the difference is real" if self.real else "no difference is shown"
+        return f"{verdict}: {by} on {self.tasks} tasks, {how}"
+
+
+def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | None:
+    """`after` against `before`; None where no task was judged on both sides."""
+    left, right = (grouped(judged(trials), lambda trial: trial.task) for trials in (before, after))
+    both = sorted(left.keys() & right.keys())
+    if not both:
+        return None
+    old, new = [_share(left[task]) for task in both], [_share(right[task]) for task in both]
+    single = all(len(side[task]) == 1 for side in (left, right) for task in both)
+    test = mcnemar([share == 1 for share in old], [share == 1 for share in new]) if single else None
+    return Comparison(len(both), sum(old) / len(both), sum(new) / len(both), bootstrap_difference(old, new), test)
+
+
+def _share(task: Sequence[Trial]) -> float:
+    return sum(trial.success is True for trial in task) / len(task)

@@ -1,0 +1,191 @@
+"""Proof of a task set: the verifier takes the right answer of every task, and no answer that is known to be wrong.
+
+The wrong answers are made from the right ones: nothing, the question itself, a denial, a choice, a list with another item, tags of a second
+answer around it, letters that look the same, a near miss, and the right answer of another task. That such an answer is wrong is decided
+without the verifier: its text, letters and digits alone, is no accepted one's, and its number is another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from eval.graders.answers import join_items
+from eval.graders.dates import read_date
+from eval.graders.mathematics import final_expression
+from eval.graders.numbers import final_number, measure
+from eval.graders.verifiers import Golds, Grader, options_of
+from warehouse.records import Task
+
+_ALIKE = str.maketrans("aeopcxyAEOPCX0123456789", "аеорсхуАЕОРСХ０１２３４５６７８９")
+"""Cyrillic letters and full-width digits for those of ASCII that they look like."""
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A row to prove: its id, accepted answers and options of the grader; question and reference solution where they are known."""
+
+    id: str
+    golds: Golds
+    options: dict[str, Any] = field(default_factory=dict)
+    question: str = ""
+    solution: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one sort of answer: tried, and misjudged, with the first few of these."""
+
+    tried: int = 0
+    mistaken: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, mistaken: bool, what: str) -> None:
+        """Count one answer; `what` describes it."""
+        self.tried += 1
+        self.mistaken += mistaken
+        if mistaken and len(self.examples) < _EXAMPLES:
+            self.examples.append(what[:300])
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Counts of right answers, of each sort of wrong ones, and of rows that cannot be judged."""
+
+    gold: Tally
+    negatives: dict[str, Tally]
+    unjudged: Tally
+
+    @property
+    def proven(self) -> bool:
+        """Whether every row can be judged, every right answer passed and no wrong one did."""
+        return self.gold.tried > 0 and not (
+            self.gold.mistaken or self.unjudged.mistaken or any(t.mistaken for t in self.negatives.values())
+        )
+
+
+def validate(grader: Grader, subjects: Sequence[Subject]) -> Validation:
+    """Try the right and the wrong answers of every row."""
+    found = Validation(Tally(), {}, Tally())
+    for place, subject in enumerate(subjects):
+        other = subjects[(place + 1) % len(subjects)]
+        _validate_one(grader, subject, other, found)
+    return found
+
+
+def _validate_one(grader: Grader, subject: Subject, other: Subject, found: Validation) -> None:
+    try:
+        answers = right_answers(grader, subject)
+        for answer in answers:
+            found.gold.note(not grader.judge(answer, subject.golds, subject.options)[1], f"{subject.id}: {answer!r}")
+        found.unjudged.note(False, "")
+        for sort, wrong in wrong_answers(grader, subject, other):
+            tally = found.negatives.setdefault(sort, Tally())
+            tally.note(grader.judge(wrong, subject.golds, subject.options)[1], f"{subject.id}: {wrong!r} for {answers[0]!r}")
+    except ValueError as error:
+        found.unjudged.note(True, f"{subject.id}: {error}")
+
+
+def right_answers(grader: Grader, subject: Subject) -> list[str]:
+    """What has to pass: each accepted answer; all of a set together, in either order; of code the reference solution.
+
+    Raises ValueError for code without one.
+    """
+    if grader.name == "code":
+        if not subject.solution:
+            raise ValueError("there is no reference solution to prove the tests by")
+        return [subject.solution]
+    names = [gold if isinstance(gold, str) else gold[0] for gold in subject.golds]
+    if _is_set(grader, subject):
+        return [join_items(names), join_items(names[::-1])]
+    return names
+
+
+def wrong_answers(grader: Grader, subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
+    """Answers that are wrong for `subject`, each with its sort; `other` is another row, whose answer is one of them."""
+    if grader.name == "code":
+        yield from _wrong_programs(subject, other)
+        return
+    gold, another = _final(grader, right_answers(grader, subject)[0]), _final(grader, right_answers(grader, other)[0])
+    apart = not _may_be_right(another, grader, subject)
+    loose = bool(set(subject.options) - {"set"})  # a tolerance, or a coarser granularity: what is near may be right
+    candidates = {
+        "empty": " ",
+        "denied": f"not {gold}",
+        "second answer's tags": f"{another}</answer><answer>{gold}",
+        "look-alikes": gold.translate(_ALIKE),
+        "near miss": "" if loose else near_miss(gold),
+        "question": "" if _may_be_right(subject.question, grader, subject) else subject.question,
+        "another row's": another if apart and not loose else "",
+        "choice": f"{gold} or {another}" if apart else "",
+        "list": f"{gold}; {another}" if apart else "",
+    }
+    for sort, text in candidates.items():
+        if text and _bare(text) not in _accepted(grader, subject):
+            yield sort, text
+
+
+def _wrong_programs(subject: Subject, other: Subject) -> Iterator[tuple[str, str]]:
+    """Programs that are wrong: another task's may be right only where it is the same."""
+    yield "empty", " "
+    yield "ends early", "import os\nos._exit(0)\n"
+    if other.solution and _bare(other.solution) != _bare(subject.solution):
+        yield "another row's", other.solution
+
+
+def near_miss(text: str) -> str:
+    """The text with its last digit moved on by one or, where it has none, its last letter."""
+    places = [place for place, sign in enumerate(text) if sign in "0123456789"] or [p for p, sign in enumerate(text) if sign.isalpha()]
+    if not places:
+        return f"{text}x"
+    place = places[-1]
+    moved = str((int(text[place]) + 1) % 10) if text[place] in "0123456789" else "q" if text[place] != "q" else "z"
+    return text[:place] + moved + text[place + 1 :]
+
+
+def _final(grader: Grader, answer: str) -> str:
+    """The answer without its derivation, which is what a near miss has to miss."""
+    if grader.name == "gsm8k":
+        number = final_number(answer)
+        return answer if number is None else f"{number:f}"
+    return (final_expression(answer) or answer) if grader.name == "math" else answer
+
+
+def _accepted(grader: Grader, subject: Subject) -> set[str]:
+    """The letters and digits of every accepted answer, with and without its derivation."""
+    names = [name for gold in subject.golds for name in ([gold] if isinstance(gold, str) else gold)] + right_answers(grader, subject)
+    return {_bare(name) for name in names} | {_bare(_final(grader, name)) for name in names}
+
+
+def _may_be_right(text: str, grader: Grader, subject: Subject) -> bool:
+    """Whether an answer from elsewhere could be right in other words: it ends on the same figures, or is a number or a date no other."""
+    names = [_final(grader, name) for name in right_answers(grader, subject)]
+    if _bare(text) in _accepted(grader, subject):
+        return True
+    if grader.name not in ("gsm8k", "number", "math", "date"):
+        return False
+    same_figures = any(_figures(text)[-1:] == _figures(name)[-1:] != [] for name in names)
+    same_value = measure(text) is not None and any(measure(text) == measure(name) for name in names)
+    dates = [date.year for name in (text, *names) if (date := read_date(name))]
+    return same_figures or same_value or (grader.name == "date" and len(set(dates)) < len(dates))
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def _figures(text: str) -> list[Fraction]:
+    return [Fraction(number) for number in re.findall(r"[0-9]{1,50}(?:\.[0-9]{1,50})?", text.replace(",", ""))]
+
+
+def _is_set(grader: Grader, subject: Subject) -> bool:
+    return grader.name == "set" or subject.options.get("set") is True
+
+
+def subject_of(task: Task, grader: Grader) -> Subject:
+    """The row of a task."""
+    return Subject(task.key, task.answers, options_of(task, grader), task.question, str(task.proofs.get("solution", "")))

@@ -1,0 +1,213 @@
+"""The code verifier: right programs pass, nothing else does, and tests that judge nothing are not a verdict."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.graders.code import CodeTests, judge_code, read_tests
+from eval.graders.plain_data import BadFrame, NotPlain, decode, encode
+from eval.graders.rows import Judgement, verify_rows
+from eval.graders.verifiers import GRADERS, AnswerVerifier
+from eval.sandbox.program import SandboxConfig
+from eval.sandbox.sandbox import isolation
+from tests.eval.graders.cheats import CHEATS, QUICK, SOLUTION, TESTS
+from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
+
+pytestmark = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+HUMANEVAL, MBPP = DATA / "code_humaneval" / "HumanEval.jsonl.gz", DATA / "code_mbpp_sanitized" / "test.jsonl"
+LIMITS = SandboxConfig(wall_seconds=3, memory_mib=256, libraries=False)
+PROBLEM = CodeTests("\n".join(TESTS))
+SAMPLED = pytest.mark.parametrize("every", [pytest.param(16, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
+"""One problem in sixteen, and all of them."""
+HUMANEVAL_FORM = {
+    "prompt": 'def double(n):\n    """Twice n."""\n',
+    "test": "def check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-1) == -2\n",
+    "entry_point": "double",
+}
+
+
+def judge(gold: Any, pred: Any, **options: Any) -> Judgement:
+    (judgement,) = verify_rows("code", [{"id": 1, "gold": gold, "pred": pred, **({"options": options} if options else {})}])
+    return judgement
+
+
+@pytest.mark.slow
+def test_a_right_program_passes_in_both_forms() -> None:
+    assert judge({"test_list": list(TESTS)}, SOLUTION).verdict is Outcome.SUCCESS
+    assert judge(HUMANEVAL_FORM, "    return n + n\n").verdict is Outcome.SUCCESS
+    assert judge(HUMANEVAL_FORM, SOLUTION, form="program").verdict is Outcome.SUCCESS
+
+
+@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.slow
+def test_a_cheat_fails(name: str) -> None:
+    assert not judge_code(PROBLEM, CHEATS[name], LIMITS).passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CHEATS if name not in QUICK])
+def test_every_cheat_fails(name: str) -> None:
+    """No false positive, and no cheat that makes itself invalid: that would take a failure out of the figures."""
+    assert not judge_code(PROBLEM, CHEATS[name], LIMITS).passed
+
+
+def test_the_corpus_of_cheats_is_as_large_as_it_claims() -> None:
+    assert len(CHEATS) >= 80
+
+
+def test_no_answer_is_a_failure() -> None:
+    assert judge(HUMANEVAL_FORM, None).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "reason"),
+    [
+        ("assert f(1) == 1", "holds no tests"),
+        ({"test": "def check(f): pass"}, "no entry_point"),
+        ({"test_list": "assert f(1) == 1"}, "not a list"),
+        ({"test_list": [1]}, "not text"),
+        ({"test_list": ["assert f(1) =="]}, "not Python"),
+        ({"test_list": []}, "never call"),
+        ({"test_list": ["assert True"]}, "never call"),
+        ({"test_list": ["assert f(lambda: 1) == 1"]}, "cannot cross"),
+        ({"test_list": ["import os; f(1); os._exit(0)"]}, "without a verdict"),
+    ],
+)
+def test_tests_that_judge_nothing_are_no_verdict(gold: Any, reason: str) -> None:
+    judgement = judge(gold, "def f(x): return x")
+    assert judgement.verdict is Outcome.INVALID
+    assert reason in str(judgement.error)
+
+
+def test_a_program_that_fails_does_not_hide_that_there_are_no_tests() -> None:
+    assert judge({"test_list": []}, "1 / 0").verdict is Outcome.INVALID
+
+
+def test_an_unknown_form_is_an_error() -> None:
+    assert "options.form" in str(judge(HUMANEVAL_FORM, "pass", form="notebook").error)
+
+
+def test_functions_named_as_builtins_are_the_programs_where_nothing_else_is() -> None:
+    assert judge({"test_list": ["assert sum(10, 15) == 6"]}, "def sum(a, b): return 6").verdict is Outcome.SUCCESS
+    assert judge({"test_list": ["assert sum(f(2)) == 3"]}, "def f(n): return [1, 2]").verdict is Outcome.SUCCESS
+
+
+def test_a_failure_says_what_failed() -> None:
+    verdict = judge_code(PROBLEM, SOLUTION.replace("n + n", "1 / 0"), LIMITS)
+    assert not verdict.passed
+    assert "ZeroDivisionError" in verdict.detail
+
+
+def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval.sandbox.sandbox._LAUNCHER", ("/bin/false",))
+    judgement = judge(HUMANEVAL_FORM, "    return n + n\n")
+    assert judgement.verdict is Outcome.INVALID
+    assert judgement.value is None
+
+
+@pytest.mark.slow
+def test_the_answer_of_a_trajectory_is_judged() -> None:
+    task = Task("double", "python", "Write double(n).", (json.dumps({"test_list": list(TESTS)}),))
+    verdicts = [AnswerVerifier(GRADERS["code"]).verify(task, _answering(program)).verdict for program in (SOLUTION, CHEATS["stub"])]
+    assert verdicts == [Outcome.SUCCESS, Outcome.FAILURE]
+
+
+def _answering(program: str) -> Trajectory:
+    turn = Turn(0, (1,), (0.0,), program, "answer", program, (), "", None, None, 0.0, 0)
+    return Trajectory("t", "double", "p", "eval", 1, (), (turn,), StopReason.ANSWERED, None, None, 0, None, None)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.sets(st.integers(), max_size=1)
+        | st.dictionaries(st.text() | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(PLAIN)
+def test_plain_data_crosses_unchanged(value: Any) -> None:
+    assert repr(decode(json.loads(json.dumps(encode(value))))) == repr(value)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=8))
+def test_what_nobody_encoded_is_refused_or_plain(data: Any) -> None:
+    try:
+        value = decode(data)
+    except BadFrame:
+        return
+    assert type(value).__module__ == "builtins"
+
+
+def test_lists_of_unhashable_members_are_refused() -> None:
+    for data in (
+        ["set", [["list", []]]],
+        ["dict", [[["list", []], None]]],
+        ["int", "zz"],
+        ["range", ["1", "2", "0"]],
+        ["int"],
+        ["none", 1],
+    ):
+        with pytest.raises(BadFrame):
+            decode(data)
+
+
+def test_objects_do_not_cross() -> None:
+    for value in (object(), print, math, type, NotImplemented, ...):
+        with pytest.raises(NotPlain):
+            encode(value)
+
+
+def _many(rows: list[dict[str, Any]]) -> Iterator[Judgement]:
+    """Judgements of rows, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(lambda row: next(verify_rows("code", [row])), rows)
+
+
+@SAMPLED
+@pytest.mark.skipif(not HUMANEVAL.is_file(), reason="../shared/data/code_humaneval is absent")
+def test_humaneval_gold_passes_and_empty_fails(every: int) -> None:
+    with gzip.open(HUMANEVAL, "rt") as file:
+        whole = [json.loads(line) for line in file]
+    assert len(whole) == 164
+    problems = whole[::every]
+    golds = [{key: problem[key] for key in ("prompt", "test", "entry_point")} for problem in problems]
+    right = [{"id": p["task_id"], "gold": gold, "pred": p["canonical_solution"]} for p, gold in zip(problems, golds, strict=True)]
+    assert [judgement.id for judgement in _many(right) if judgement.value != 1.0] == []
+    empty = [{"id": index, "gold": gold, "pred": ""} for index, gold in enumerate(golds)]
+    assert [judgement.id for judgement in _many(empty) if judgement.value != 0.0] == []
+
+
+@SAMPLED
+@pytest.mark.skipif(not MBPP.is_file(), reason="../shared/data/code_mbpp_sanitized is absent")
+def test_mbpp_gold_passes_and_empty_fails(every: int) -> None:
+    whole = [json.loads(line) for line in MBPP.read_text().splitlines()]
+    assert len(whole) == 257
+    problems = whole[::every]
+    golds = [{key: problem[key] for key in ("test_list", "test_imports")} for problem in problems]
+    right = [{"id": index, "gold": gold, "pred": p["code"]} for index, (p, gold) in enumerate(zip(problems, golds, strict=True))]
+    assert [judgement.id for judgement in _many(right) if judgement.value != 1.0] == []
+    empty = [{"id": index, "gold": gold, "pred": ""} for index, gold in enumerate(golds)]
+    assert [judgement.id for judgement in _many(empty) if judgement.value != 0.0] == []
+
+
+def test_the_tests_of_a_row_are_read() -> None:
+    assert read_tests(HUMANEVAL_FORM).check == "double"
+    assert read_tests({"test_list": ["assert f(1)"], "test_imports": ["import math"]}).tests == "import math\nassert f(1)"

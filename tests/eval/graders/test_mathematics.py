@@ -1,0 +1,126 @@
+"""Mathematical answers: what the final answer is, what equals what, and that nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from eval.graders import math_processes
+from eval.graders.math_processes import Undecided, compare
+from eval.graders.mathematics import final_expression, same_mathematics
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("18", "18"),
+        ("so $x = 3$.\n#### 1,234", "1,234"),
+        ("The answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
+        ("A: 4\nThat is all.", "4"),
+        ("Thus \\boxed{\\frac{1}{2}} as #### 9", "\\frac{1}{2}"),
+        ("first \\boxed{1}\nthen \\boxed{2}", "2"),
+        ("\\boxed{2} and again \\boxed{2}", "2"),
+        ("\\boxed{1} or \\boxed{2}", None),
+        ("\\boxed{1", None),
+        ("**x^2**", "x^2"),
+        ("\\[ 2\u00d73 \\]", "2\\times 3"),
+        ("two\nlines", None),
+        ("(1, 2", None),
+        ("1" * 1001, None),
+        ("", None),
+        ("4</answer><answer>5", None),
+    ],
+)
+def test_the_final_answer(text: str, expected: str | None) -> None:
+    assert final_expression(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "prediction"),
+    [
+        ("0.5", "1/2"),
+        ("1{,}000", "1000"),
+        ("50\\%", "0.5"),
+        ("\\text{Evelyn}", "evelyn"),
+        ("#### 18", "The answer is 18."),
+        ("x+y", "$x+y$"),
+    ],
+)
+def test_what_needs_no_algebra(gold: str, prediction: str) -> None:
+    assert same_mathematics(prediction, gold)
+    assert same_mathematics(gold, prediction)
+
+
+def test_a_gold_that_says_nothing_cannot_be_judged() -> None:
+    for gold in ("NaN", "", "two\nlines"):
+        with pytest.raises(ValueError, match="gold"):
+            same_mathematics("5", gold)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gold", "prediction"),
+    [
+        ("\\frac{1}{2}", "0.5"),
+        ("x^2+2x+1", "(x+1)^2"),
+        ("\\{1,2\\}", "\\{2,1\\}"),
+        ("\\sqrt{8}", "2\\sqrt{2}"),
+        ("16", "2**4"),
+        ("5", "x=5"),
+        ("90^\\circ", "90"),
+        ("5\\text{ cm}", "5"),
+        ("\\sin^2 x+\\cos^2 x", "1"),
+        ("\\pi", "3.14159265358979"),
+        ("2\\pi", "2 pi"),
+    ],
+)
+def test_what_is_equal_either_way(gold: str, prediction: str) -> None:
+    assert same_mathematics(prediction, gold)
+    assert same_mathematics(gold, prediction)
+
+
+@pytest.mark.slow
+def test_what_hangs_is_killed_and_the_next_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compare("\\frac{1}{2}", "\\frac{2}{4}")
+    monkeypatch.setattr(math_processes, "DEADLINE_SECONDS", 1.0)
+    for tower in ("9^{9^{9^{9}}}", "1000000000!", "\\sum_{n=1}^{10000000} \\sin(n^2)"):
+        clock = time.monotonic()
+        with pytest.raises(Undecided, match="too long"):
+            compare("5", tower)
+        assert time.monotonic() - clock < 10
+    monkeypatch.undo()
+    assert compare("\\frac{1}{2}", "\\frac{2}{4}")
+
+
+@pytest.mark.slow
+def test_threads_share_the_processes() -> None:
+    """math-verify's own timeouts are signals, which raise in every thread but the main one."""
+
+    def ask(number: int) -> bool:
+        return compare(f"\\frac{{{number}}}{{7}}", f"\\frac{{{2 * number}}}{{14}}")
+
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(ask, range(1, 25)))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = math_processes._Pool()
+    assert pool.compare("x+1", "1+x")
+    worker: Any = pool._idle.get()
+    os.kill(worker._process.pid, signal.SIGKILL)
+    worker._process.wait()
+    pool._idle.put(worker)
+    assert pool.compare("x+1", "1+x")
+    pool.close()
+
+
+@pytest.mark.slow
+def test_a_gold_that_cannot_be_read_is_told() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        same_mathematics("5", "\\frac{}{}+")

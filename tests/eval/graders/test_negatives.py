@@ -1,0 +1,67 @@
+"""No verifier takes a wrong answer for right: every negative fails, every gold beside it passes, and nothing made up breaks one."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.graders.rows import verify_rows
+from eval.graders.verifiers import GRADERS
+from tests.eval.graders.fuzzing import fuzz
+from warehouse.records import Outcome
+
+NEGATIVES = [json.loads(line) for line in (Path(__file__).parents[1] / "negatives.jsonl").read_text().splitlines()]
+QUICK = sorted(set(GRADERS) - {"math", "code"})
+
+
+def passed(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Outcome]]:
+    """The rows that are not judged a failure."""
+    judged = [(row, next(verify_rows(row["kind"], [row]))) for row in rows]
+    return [(row["gold"], row["pred"], judgement.verdict) for row, judgement in judged if judgement.verdict is not Outcome.FAILURE]
+
+
+def test_there_are_enough_and_each_says_why() -> None:
+    assert len(NEGATIVES) >= 300
+    assert {row["kind"] for row in NEGATIVES} == set(GRADERS) - {"code"}, "programs that cheat stand in test_code.py"
+    assert all(row["why"] for row in NEGATIVES)
+
+
+def test_no_negative_passes() -> None:
+    assert passed([row for row in NEGATIVES if row["kind"] != "math"]) == []
+
+
+@pytest.mark.slow
+def test_no_negative_of_mathematics_passes() -> None:
+    assert passed([row for row in NEGATIVES if row["kind"] == "math"]) == []
+
+
+def test_the_golds_of_the_negatives_pass() -> None:
+    rows = [{**row, "pred": row["gold"]} for row in NEGATIVES if row["kind"] != "set" and "set" not in row.get("options", {})]
+    assert [row for row in rows if next(verify_rows(row["kind"], [row])).verdict is not Outcome.SUCCESS] == []
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_nothing_made_up_breaks_or_stops_a_verifier(kind: str) -> None:
+    check_fuzzed(kind, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*QUICK, "math"])
+@pytest.mark.long
+def test_nothing_made_up_breaks_or_stops_a_verifier_in_five_thousand(kind: str) -> None:
+    check_fuzzed(kind, 5_000)
+
+
+def check_fuzzed(kind: str, count: int) -> None:
+    """Every row gets a verdict, and 99 of 100 within a second, those whose comparison was killed counted."""
+    seconds = []
+    for row in fuzz(kind, count, seed=1):
+        clock = time.perf_counter()
+        (judgement,) = verify_rows(kind, [row])
+        seconds.append(time.perf_counter() - clock)
+        assert (judgement.value is None) == (judgement.verdict is Outcome.INVALID) == (judgement.error is not None)
+    assert sorted(seconds)[count * 99 // 100] < 1

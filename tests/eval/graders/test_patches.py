@@ -1,0 +1,46 @@
+"""Diffs are made and applied without loss, and strictly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.graders.patches import PatchError, apply_patch, make_patch
+from tests.eval.graders.small_repository import FILES, GOLD, MENDED
+
+CONTENTS = st.lists(
+    st.sampled_from(["a\n", "b\n", "\n", "--- x\n", "+++ y\n", "@@ -1 +1 @@\n", "\\ z\n", "c", "\r\n", "ü\u2028\n"]), max_size=6
+)
+FOLDERS = st.dictionaries(st.sampled_from(["a.py", "b/c.py", "d"]), CONTENTS.map(lambda lines: "".join(lines).encode()), max_size=3)
+
+
+@given(FOLDERS, FOLDERS)
+def test_a_diff_leads_from_one_state_to_the_other(before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    assert apply_patch(before, make_patch(before, after)) == after
+
+
+def test_the_gold_patch_applies() -> None:
+    assert apply_patch(FILES, GOLD) == MENDED
+    assert apply_patch(FILES, f"diff --git a/shop/prices.py b/shop/prices.py\nindex 1..2 100644\n{GOLD}") == MENDED
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        GOLD.replace("prices[1:]", "prices[2:]"),
+        GOLD.replace("shop/prices.py", "shop/absent.py"),
+        GOLD.replace("b/shop/prices.py", "b/../../etc/passwd"),
+        GOLD.replace("b/shop/prices.py", "/etc/passwd"),
+        GOLD.replace("@@ -1,", "@@ -4,"),
+        "\n".join(GOLD.splitlines()[:-2]),
+    ],
+)
+def test_a_diff_that_does_not_fit_is_refused(patch: str) -> None:
+    with pytest.raises(PatchError):
+        apply_patch(FILES, patch)
+
+
+def test_bytes_that_are_no_text_cannot_be_told() -> None:
+    with pytest.raises(PatchError, match="UTF-8"):
+        make_patch({"a": b"\xff"}, {"a": b"b"})

@@ -1,0 +1,108 @@
+"""Repairs are judged by tests that a patch cannot change, and tasks are admitted by proof."""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eval.graders.patches import make_patch
+from eval.graders.repository import read_snapshot, read_task, verify_patch, why_not_admitted
+from eval.sandbox.sandbox import isolation
+from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN, MENDED, TASK
+from warehouse.errors import RequestError
+
+pytestmark = [pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")]
+
+
+def test_the_gold_patch_resolves() -> None:
+    assert verify_patch(TASK, GOLD).resolved
+
+
+@pytest.mark.slow
+def test_the_task_is_admitted() -> None:
+    assert why_not_admitted(TASK, GOLD) is None
+
+
+@pytest.mark.slow
+def test_tasks_that_prove_nothing_are_not_admitted() -> None:
+    assert "with the gold patch" in str(why_not_admitted(TASK, ""))
+    already = replace(TASK, fail_to_pass=TASK.pass_to_pass, pass_to_pass=())
+    assert "without a patch" in str(why_not_admitted(already, GOLD))
+    never = replace(TASK, pass_to_pass=TASK.fail_to_pass[:1], fail_to_pass=TASK.fail_to_pass[1:])
+    assert "did not pass" in str(why_not_admitted(never, GOLD))
+    assert "both lists" in str(why_not_admitted(replace(TASK, pass_to_pass=TASK.fail_to_pass), GOLD))
+    assert "no test" in str(why_not_admitted(replace(TASK, fail_to_pass=()), GOLD))
+
+
+@pytest.mark.slow
+def test_a_test_that_wavers_is_not_admitted() -> None:
+    wavering = {
+        "tests/test_totals.py": HIDDEN["tests/test_totals.py"] + b"\n\ndef test_luck():\n    import os\n    assert os.urandom(1)[0] < 128\n"
+    }
+    task = replace(TASK, test_files=wavering, pass_to_pass=(*TASK.pass_to_pass, "tests/test_totals.py::test_luck"))
+    assert why_not_admitted(task, GOLD, runs=12) is not None
+
+
+WRONG = {
+    "nothing": {},
+    "breaks what passed": {
+        "shop/prices.py": b"def total(prices):\n    return sum(prices) or None\n\n\ndef mean(prices):\n    return total(prices) / 2\n"
+    },
+    "syntax": {"shop/prices.py": b"def total(prices) return"},
+    "exits at import": {"shop/prices.py": b"import os\nos._exit(0)\n"},
+    "skips at import": {"shop/prices.py": b"import pytest\npytest.skip('no', allow_module_level=True)\n"},
+    "skips in the function": {"shop/prices.py": b"import pytest\ndef total(prices): pytest.skip('no')\nmean = total\n"},
+    "expected failure": {"shop/prices.py": b"import pytest\ndef total(prices): pytest.xfail('no')\nmean = total\n"},
+    "prints outcomes": {"shop/prices.py": b"print('2 passed')\nimport os\nos._exit(0)\n"},
+    "changes the tests": {"tests/test_totals.py": b"def test_all_are_counted(): pass\n\n\ndef test_mean(): pass\n"},
+    "configures the tests away": {
+        "conftest.py": b"def pytest_runtest_call(item):\n    item.runtest = lambda: None\n    item.obj = lambda: None\n",
+        "tests/conftest.py": b"import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+        b"    outcome = yield\n    outcome.get_result().outcome = 'passed'\n",
+    },
+    "brings its own pytest": {"pytest.py": b"def main(*_, plugins): plugins[0].found.update({'x': 'passed'})\n"},
+    "brings configuration": {"pytest.ini": b"[pytest]\naddopts = --collect-only\n"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_patch_does_not_resolve(name: str) -> None:
+    verdict = verify_patch(TASK, make_patch(FILES, {**FILES, **WRONG[name]}))
+    assert not verdict.resolved
+    assert verdict.not_passed
+
+
+def test_a_patch_that_does_not_apply_does_not_resolve() -> None:
+    verdict = verify_patch(TASK, GOLD.replace("prices[1:]", "prices[7:]"))
+    assert not verdict.resolved
+    assert "not what the patch expects" in verdict.detail
+
+
+def test_snapshots_are_read_from_folders_and_tars(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "link").symlink_to("/etc/passwd")
+    with tarfile.open(tmp_path / "shop.tar.gz", "w:gz") as archive:
+        for name in FILES:
+            archive.add(folder / name, name)
+        archive.add(folder / "link", "link")
+    assert read_snapshot(folder) == read_snapshot(tmp_path / "shop.tar.gz") == FILES
+    assert read_task(tmp_path, {"snapshot": "shop", "fail_to_pass": ["a"]}).files == FILES
+
+
+def test_snapshots_stay_in_their_folder(tmp_path: Path) -> None:
+    for description in ({"snapshot": "../other", "fail_to_pass": []}, {"snapshot": "/etc", "fail_to_pass": []}, {"snapshot": "x"}):
+        with pytest.raises(RequestError):
+            read_task(tmp_path, description)
+    with pytest.raises(RequestError, match="no snapshot"):
+        read_task(tmp_path, {"snapshot": "absent", "fail_to_pass": []})
+
+
+def test_the_mended_files_differ_from_the_snapshot() -> None:
+    assert MENDED != FILES

@@ -1,0 +1,60 @@
+"""Scores without an accepted answer: agreement within a group, confidence of the answer, both marked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+
+import pytest
+
+from eval.graders.base import UNSUPERVISED, BatchVerifier, verify_all
+from eval.graders.unsupervised import Agreement, Confidence
+from tests.eval.graders.test_verifiers import TASK, attempt
+from warehouse.records import Outcome, StopReason
+
+
+def group(*answers: str | None) -> list:
+    runs = [attempt("answer" if answer is not None else "search", answer or "q") for answer in answers]
+    return [(TASK, replace(run, id=str(place))) for place, run in enumerate(runs)]
+
+
+def test_the_majority_agrees() -> None:
+    scores = verify_all(Agreement(), group("Green Lake", "the green lake", "Blue Lake", None))
+    assert [(score.value, score.verdict) for score in scores] == [
+        (0.5, Outcome.SUCCESS),
+        (0.5, Outcome.SUCCESS),
+        (0.25, Outcome.FAILURE),
+        (0.0, Outcome.FAILURE),
+    ]
+
+
+def test_a_tie_and_a_single_attempt_say_nothing() -> None:
+    assert {score.verdict for score in Agreement().verify_all(group("x1", "x2"))} == {Outcome.FAILURE}
+    assert [score.verdict for score in Agreement().verify_all(group("x1"))] == [Outcome.INVALID]
+
+
+def test_faults_take_no_part() -> None:
+    attempts = group("x1", "x1", "x2")
+    attempts[2] = (TASK, replace(attempts[2][1], stop_reason=StopReason.FAULT))
+    assert [score.value for score in Agreement().verify_all(attempts)] == [1.0, 1.0, None]
+
+
+def test_groups_of_different_steps_are_apart() -> None:
+    attempts = [(task, replace(run, step=place // 2)) for place, (task, run) in enumerate(group("x1", "x1", "x2", "x3"))]
+    assert [score.value for score in Agreement().verify_all(attempts)] == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_confidence_is_the_mean_probability_of_the_answer() -> None:
+    (task, run) = group("x1")[0]
+    turns = (replace(run.turns[0], action_logprobs=(-0.1, -0.5, -0.3)),)
+    sure, silent = Confidence().verify_all(
+        [(task, replace(run, turns=turns)), (task, replace(run, turns=(replace(turns[0], action_logprobs=()),)))]
+    )
+    assert sure.value == pytest.approx(exp(-0.3))
+    assert silent.verdict is Outcome.INVALID
+
+
+def test_they_are_marked() -> None:
+    for verifier in (Agreement(), Confidence()):
+        assert isinstance(verifier, BatchVerifier)
+        assert verifier.name.startswith(UNSUPERVISED)

@@ -1,0 +1,81 @@
+"""Verifiers of the final answer, and the figures of a suite that follow from their scores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from eval.graders.base import Verifier
+from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier, verifier_of
+from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
+
+EXACT_MATCH: Verifier = VERIFIERS["qa_em"]
+TASK = Task("t1", "search", "Where?", ("Green Lake",), hops=2)
+
+
+def attempt(tool: str | None, text: str | None, stop: StopReason = StopReason.ANSWERED, observation: str = "") -> Trajectory:
+    turn = Turn(0, (1,), (-0.1,), f"<{tool}> {text}</{tool}>", tool, text, (), observation, None, "ok", 0.1, 1)
+    started = datetime(2030, 1, 1, tzinfo=UTC)
+    return Trajectory("x1", "t1", "p", "eval", 4, (1,), (turn,), stop, None, None, 0, started, 1.0)
+
+
+def score(key: str, verdict: Outcome, hops: int = 1) -> tuple[Task, Score]:
+    value = None if verdict is Outcome.INVALID else float(verdict is Outcome.SUCCESS)
+    return Task(key, "search", "?", ("a1",), hops=hops), Score(key, "qa_em", "1", value, verdict)
+
+
+def test_the_answer_decides() -> None:
+    verifier: Verifier = EXACT_MATCH
+    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "2", 1.0, Outcome.SUCCESS)
+    assert verifier.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
+
+
+def test_only_the_answer_action_counts() -> None:
+    judged = EXACT_MATCH.verify(TASK, attempt("search", "Green Lake", StopReason.MAX_TURNS, "<answer> Green Lake</answer>"))
+    assert (judged.value, judged.verdict) == (0.0, Outcome.FAILURE)
+
+
+def test_a_fault_is_invalid_and_never_zero() -> None:
+    judged = EXACT_MATCH.verify(TASK, attempt("answer", "Green Lake", StopReason.FAULT))
+    assert (judged.value, judged.verdict) == (None, Outcome.INVALID)
+    assert judged.error
+
+
+def test_a_task_that_accepts_nothing_cannot_be_judged() -> None:
+    assert EXACT_MATCH.verify(Task("t1", "search", "?", ()), attempt("answer", "x1")).verdict is Outcome.INVALID
+
+
+def test_other_verifiers() -> None:
+    judged = AnswerVerifier(GRADERS["qa_f1"]).verify(TASK, attempt("answer", "Green"))
+    assert (judged.value, judged.verdict) == (pytest.approx(2 / 3), Outcome.FAILURE)
+    sums = Task("t1", "code", "?", ("#### 18",))
+    assert AnswerVerifier(GRADERS["gsm8k"]).verify(sums, attempt("answer", "$18.00")).verdict is Outcome.SUCCESS
+    assert AnswerVerifier(GRADERS["gsm8k"]).verify(TASK, attempt("answer", "18")).verdict is Outcome.INVALID
+
+
+COLOURS = Task("t1", "search", "Which colours?", ("red", "blue"), provenance={"set": True})
+
+
+def test_a_question_that_asks_for_a_set_wants_all_of_it() -> None:
+    verdicts = [
+        EXACT_MATCH.verify(COLOURS, attempt("answer", text)).verdict for text in ("blue; red", "red", "red; blue; green", "red or blue")
+    ]
+    assert verdicts == [Outcome.SUCCESS, *[Outcome.FAILURE] * 3]
+    assert AnswerVerifier(GRADERS["qa_f1"]).verify(COLOURS, attempt("answer", "red")).value == pytest.approx(2 / 3)
+
+
+def test_a_list_is_no_answer_to_a_question_that_has_one() -> None:
+    for text in ("Green Lake; Blue Lake", "Green Lake | Blue Lake", "Green; Lake"):
+        assert EXACT_MATCH.verify(TASK, attempt("answer", text)).verdict is Outcome.FAILURE
+    assert EXACT_MATCH.verify(Task("t1", "search", "?", ("Frost; Nixon",)), attempt("answer", "Frost; Nixon")).verdict is Outcome.SUCCESS
+
+
+def test_a_task_names_its_verifier_and_its_options() -> None:
+    task = Task("t1", "code", "How much?", ("100",), provenance={"verifier": "number", "options": {"relative": 0.01}})
+    verifier = verifier_of(task, "qa_em")
+    assert verifier.name == "number"
+    assert verifier.verify(task, attempt("answer", "101")).verdict is Outcome.SUCCESS
+    assert [verifier_of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd}), "qa_em").name for odd in ("nobody", [], None)] == [
+        "qa_em"
+    ] * 3

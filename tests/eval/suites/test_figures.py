@@ -1,0 +1,116 @@
+"""Figures of a suite against counting by hand, enumeration and simulation."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.statistics import bootstrap_ratio, wilson
+from eval.suites.figures import Trial, at_k, by, cost, coverage, headline, ladder, success
+
+
+def tried(task: str, *verdicts: bool | None, answers: str = "") -> list[Trial]:
+    names = answers or "".join("x" if verdict else "y" for verdict in verdicts)
+    return [Trial(task, verdict, name, sample) for sample, (verdict, name) in enumerate(zip(verdicts, names, strict=True))]
+
+
+SEVERAL = [*tried("a", True, False, True, False), *tried("b", False, False, False, False), *tried("c", True, True, None, True)]
+
+
+def test_coverage_tells_judged_invalid_and_missing() -> None:
+    found = coverage(SEVERAL, tasks=4, samples=4)
+    assert (found.wanted, found.judged, found.invalid, found.missing) == (16, 11, 1, 4)
+    assert found.objection == "4 of 16 attempts are missing"
+    assert "1 of 12 attempts (8.3 %) are invalid" in str(coverage(SEVERAL, 3, 4).objection)
+    assert coverage([], 0, 1).objection == "the suite has no task"
+
+
+@pytest.mark.parametrize(("invalid", "is_result"), [(2, True), (3, False)])
+def test_more_than_two_percent_invalid_is_no_result(invalid: int, is_result: bool) -> None:
+    trials = [Trial(str(number), None if number < invalid else True) for number in range(100)]
+    assert (coverage(trials, 100, 1).objection is None) is is_result
+
+
+def test_one_attempt_a_task_has_wilsons_interval() -> None:
+    trials = [Trial(str(number), number < 3) for number in range(10)]
+    figure = success(trials)
+    assert figure.estimate is not None
+    assert (figure.estimate.value, figure.tasks) == (0.3, 10)
+    assert (figure.estimate.low, figure.estimate.high) == pytest.approx(wilson(3, 10))
+
+
+def test_several_attempts_of_one_task_count_as_one_for_the_interval() -> None:
+    """Ten tasks that are always or never solved say as much with 50 attempts each as with one."""
+    trials = [trial for number in range(10) for trial in tried(str(number), *[number < 3] * 50)]
+    figure = success(trials)
+    assert figure.estimate is not None and figure.estimate.value == 0.3
+    assert figure.estimate.low <= 0.1 and figure.estimate.high >= 0.5
+
+
+def test_no_success_at_all_is_not_certainty() -> None:
+    figure = success([trial for number in range(20) for trial in tried(str(number), False, False)])
+    assert figure.estimate is not None
+    assert (figure.estimate.value, figure.estimate.low, figure.estimate.high) == pytest.approx((0.0, *wilson(0, 20)))
+    assert success([Trial("a", None)]).estimate is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.booleans(), min_size=4, max_size=6), min_size=1, max_size=4), st.integers(1, 4))
+def test_figures_at_k_equal_enumeration(drawn: list[list[bool]], k: int) -> None:
+    trials = [trial for number, verdicts in enumerate(drawn) for trial in tried(str(number), *verdicts)]
+    for kind, rule in (("pass@", any), ("pass^", all)):
+        expected = [sum(map(rule, combinations(verdicts, k))) / len(list(combinations(verdicts, k))) for verdicts in drawn]
+        figure = at_k(trials, kind, k)
+        assert figure.estimate is not None
+        assert figure.estimate.value == pytest.approx(sum(expected) / len(expected))
+
+
+def test_a_task_with_too_few_judged_attempts_is_left_out_of_k() -> None:
+    assert [at_k(SEVERAL, "pass@", k).tasks for k in (3, 4)] == [3, 2]
+    assert at_k(SEVERAL, "pass@", 5).estimate is None
+    four = at_k(SEVERAL, "pass@", 4).estimate
+    assert four is not None and four.value == 0.5, "a is solved in some of four attempts, b in none"
+
+
+def test_majority_counts_equal_answers() -> None:
+    trials = [*tried("a", True, False, False, answers="xyy"), *tried("b", True, True, False, answers="xxz")]
+    figure = at_k(trials, "majority@", 3)
+    assert figure.estimate is not None and figure.estimate.value == 0.5
+
+
+def test_the_ladder_and_the_headline() -> None:
+    assert [figure.name for figure in ladder(SEVERAL, 3)] == [
+        "average@3", *(f"{kind}{k}" for kind in ("pass@", "pass^", "majority@") for k in (1, 2, 3))
+    ]  # fmt: skip
+    assert [figure.name for figure in ladder(SEVERAL, 1)] == ["average@1"]
+    assert headline(SEVERAL, "pass^2") == at_k(SEVERAL, "pass^", 2)
+    for name in ("pass@0", "accuracy", "success@1"):
+        with pytest.raises(ValueError, match="no figure"):
+            headline(SEVERAL, name)
+
+
+def test_by_hops_turns_and_horizon() -> None:
+    trials = [Trial("a", True, hops=1, turns=2, horizon=8), Trial("b", False, hops=2, turns=8, horizon=8), Trial("c", None, hops=3)]
+    assert {hops: figure.estimate.value for hops, figure in by(trials, "hops").items() if figure.estimate} == {1: 1.0, 2: 0.0}
+    assert list(by(trials, "turns")) == [2, 8]
+    assert by(trials, "horizon")[8].tasks == 2
+
+
+def test_cost_counts_every_attempt_and_only_measured_seconds() -> None:
+    spent = cost([Trial("a", True, turns=2, calls=1, action_tokens=10, seconds=3.0), Trial("b", None, turns=4, action_tokens=20)])
+    assert spent is not None
+    assert (spent.attempts, spent.turns, spent.calls, spent.action_tokens, spent.seconds) == (2, 3.0, 0.5, 15.0, 3.0)
+    assert cost([]) is None
+
+
+def test_a_ratio_resamples_tasks_whole() -> None:
+    interval = bootstrap_ratio([2, 0, 3], [4, 4, 3])
+    assert interval.value == pytest.approx(5 / 11)
+    assert 0 <= interval.low < interval.value < interval.high <= 1
+    assert bootstrap_ratio([1, 1], [2, 2]) == bootstrap_ratio([1, 1], [2, 2], seed=5)
+    for parts, wholes in (([1.0], []), ([], []), ([0.0], [0.0])):
+        with pytest.raises(ValueError, match="ratio"):
+            bootstrap_ratio(parts, wholes)

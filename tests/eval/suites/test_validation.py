@@ -1,0 +1,75 @@
+"""Proof of task sets: sound ones are proven, and each way of being unsound is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.graders.verifiers import GRADERS, Grader
+from eval.suites.validation import Subject, near_miss, subject_of, validate
+from warehouse.records import Task
+
+GSM8K = Path(__file__).parents[4] / "shared" / "data" / "math_gsm8k" / "test.jsonl"
+LAKES = [Subject("1", ("Green Lake", "GL"), question="Which lake?"), Subject("2", ("Blue River",), question="Which river?")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "golds"),
+    [
+        ("qa_em", [("Green Lake", "GL"), ("Blue River",)]),
+        ("qa_f1", [("Green Lake",), ("Blue River",)]),
+        ("set", [("red", "blue"), ("one", "two", "three")]),
+        ("gsm8k", [("so\n#### 18",), ("#### -1,234",)]),
+        ("number", [("5 km",), ("1/2",)]),
+        ("date", [("20 July 1969",), ("44 BC",)]),
+    ],
+)
+def test_a_sound_set_is_proven(kind: str, golds: list[tuple[str, ...]]) -> None:
+    found = validate(GRADERS[kind], [Subject(str(n), gold, question="What is it?") for n, gold in enumerate(golds)])
+    assert found.proven, found
+    assert {"empty", "denied", "choice", "list", "near miss", "another row's", "second answer's tags"} <= set(found.negatives)
+
+
+def test_a_verifier_that_is_fooled_is_found() -> None:
+    def lenient(answer: Any, golds: Any, options: Any) -> tuple[float, bool]:
+        return 1.0, any(gold in answer for gold in golds)
+
+    found = validate(Grader("lenient", "1", lenient), LAKES)
+    assert not found.proven
+    assert found.gold.mistaken == 0
+    assert {sort for sort, tally in found.negatives.items() if tally.mistaken} == {"denied", "choice", "list", "second answer's tags"}
+
+
+def test_a_gold_that_fails_or_cannot_be_judged_is_found() -> None:
+    found = validate(GRADERS["gsm8k"], [Subject("1", ("eighteen",)), Subject("2", ("#### 18",))])
+    assert (found.unjudged.mistaken, found.proven) == (1, False)
+    assert "1: the gold holds no number" in found.unjudged.examples
+    assert not validate(GRADERS["qa_em"], [Subject("1", ("Green Lake", " "))]).proven
+    assert not validate(GRADERS["qa_em"], []).proven
+
+
+def test_an_unknown_option_is_told() -> None:
+    found = validate(GRADERS["number"], [Subject("1", ("5",), {"tolerence": 1})])
+    assert "no option 'tolerence'" in found.unjudged.examples[0]
+
+
+def test_a_task_that_asks_for_a_set_is_proven_as_one() -> None:
+    task = Task("t", "search", "Which?", ("red", "blue"), provenance={"set": True})
+    assert subject_of(task, GRADERS["qa_em"]).options == {"set": True}
+    other = Task("u", "search", "What?", ("one", "two"), provenance={"set": True})
+    assert validate(GRADERS["qa_em"], [subject_of(task, GRADERS["qa_em"]), subject_of(other, GRADERS["qa_em"])]).proven
+
+
+def test_near_misses() -> None:
+    assert [near_miss(text) for text in ("18", "1,239", "Green Lake", "?")] == ["19", "1,230", "Green Lakq", "?x"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not GSM8K.is_file(), reason="../shared/data/math_gsm8k is absent")
+def test_the_references_of_gsm8k_are_proven() -> None:
+    rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
+    found = validate(GRADERS["gsm8k"], [Subject(str(n), (row["answer"],), question=row["question"]) for n, row in enumerate(rows)])
+    assert (found.gold.tried, found.proven) == (1319, True)
