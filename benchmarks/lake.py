@@ -48,8 +48,8 @@ from warehouse import (
     Trajectory,
     Turn,
 )
-from warehouse.maintenance import compact
 from warehouse.schema import SCORES, TOOL_CALLS, TRAJECTORIES, TURNS, owned_calls, owned_turns
+from warehouse.snapshots import compact
 from warehouse.views import MACROS, VIEWS
 
 BATCH = 10_000

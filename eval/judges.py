@@ -22,8 +22,7 @@ from eval.graders.base import Attempt, graded, invalid
 from eval.graders.verifiers import asks_for_set, why_not_judged
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.records import Check, Completion, Failure, Score, Task, Trajectory
-from warehouse.requests import Request, user
+from warehouse.records import Check, Completion, Failure, Request, Score, Task, Trajectory, user
 from warehouse.settings import Section, first_error
 
 STAGE = "judge"

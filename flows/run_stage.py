@@ -28,7 +28,7 @@ from flows.stage_run import StageRun, over_budget
 from warehouse import Lake, Run
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.maintenance import merge
+from warehouse.snapshots import merge_files
 
 log = logging.getLogger("flywheel")
 
@@ -123,7 +123,7 @@ def run_attempt(
     figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _stop(at_work)
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
-    merge(lake)
+    merge_files(lake)
     return True, figures
 
 

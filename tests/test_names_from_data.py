@@ -30,9 +30,9 @@ from rl.rollouts.rollout import LOOPS, AgentLoops
 from synth.worlds.tool_tasks import generate_tasks
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Lake, Task
+from warehouse.benchmark_sets.files import read_tasks
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
-from warehouse.question_sets.task_rows import read_tasks
 from warehouse.records import Outcome, StopReason, Trajectory
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ LOADS |= {"exec", "eval", "run_path"}
 """Calls by which a name becomes code."""
 KNOWN = {
     "warehouse/plugins.py",  # the one place where names are resolved
-    "warehouse/extensions.py",  # DuckDB's own package, by a literal
+    "warehouse/connections.py",  # DuckDB's own package, by a literal
     "eval/graders/code_candidate.py",  # the candidate's program, inside the sandbox
     "eval/graders/code_examiner.py",  # its tests, inside the sandbox
 }

@@ -1,4 +1,4 @@
-"""The lake of one home: records in, records out, and read-only SQL over all of it.
+"""The lake of one home: records in, records out, read-only SQL over all of it, and what it holds in its own words.
 
 Every batch is one commit, every write is idempotent by key, and any number of processes may read and write at the same time.
 """
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -17,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from warehouse import rows
-from warehouse.catalogue import NAME, Place, attach_statement, connect_to_files, connect_to_read, cursor_in_lake
+from warehouse.connections import CATALOG, attach_statement, closed_on_error, connect_to_files, connect_to_read, cursor_in_lake
 from warehouse.errors import RequestError
 from warehouse.migrations import check_readable, migrate
 from warehouse.queries import first_paragraph, run_query
@@ -34,8 +35,9 @@ from warehouse.records import (
     Trajectory,
 )
 from warehouse.schema import TABLE_OF, Record
-from warehouse.storage import Storage, settle
-from warehouse.transactions import commit, writing
+from warehouse.storage import Place, Storage, choose_storage
+from warehouse.transactions import all_writer_locks, commit
+from warehouse.views import MACROS
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -52,7 +54,7 @@ class Lake:
     """
 
     def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
-        self.place = Place(Path(home), settle(Place(Path(home)).folder, storage)) if not read_only else Place.of(home)
+        self.place = Place(Path(home), choose_storage(Place(Path(home)).folder, storage)) if not read_only else Place.of(home)
         self.read_only = read_only
         self._waited = threading.local()
         self._reading: duckdb.DuckDBPyConnection | None = None
@@ -188,7 +190,7 @@ class Lake:
 
     def snapshot(self) -> int:
         """Id of the latest snapshot: the version of everything that is stored now."""
-        sql = f"SELECT id FROM ducklake_current_snapshot('{NAME}')"
+        sql = f"SELECT id FROM ducklake_current_snapshot('{CATALOG}')"
         return self._with_cursor(lambda cursor: int(cursor.execute(sql).fetchall()[0][0]))
 
     def _with_cursor(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
@@ -223,13 +225,10 @@ class Lake:
         except duckdb.Error as error:
             raise self._unreachable(error) from error
         try:
-            with cursor_in_lake(connection) as cursor:
+            with closed_on_error(connection), cursor_in_lake(connection) as cursor:
                 check_readable(cursor, str(self.place.home))
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, duckdb.IOException):  # the catalogue answers, and the data does not
-                raise self._unreachable(error) from error
-            raise
+        except duckdb.IOException as error:  # the catalogue answers, and the data does not
+            raise self._unreachable(error) from error
         return connection
 
     def _open_to_write(self) -> duckdb.DuckDBPyConnection:
@@ -238,13 +237,10 @@ class Lake:
             connection = connect_to_files(self.place)
         except duckdb.Error as error:
             raise self._unreachable(error) from error
-        try:
-            with writing(connection, self.place):
+        with closed_on_error(connection):
+            with all_writer_locks(connection, self.place):
                 connection.execute(attach_statement(self.place, read_only=False))
             commit(connection, self.place, lambda cursor: migrate(cursor, str(self.place.home)))
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def _unreachable(self, error: duckdb.Error) -> RequestError:
@@ -254,3 +250,39 @@ class Lake:
 def _equal(column: str, value: str | None) -> tuple[str, list[Any]]:
     """The condition that `column` has `value`, or none where there is no value."""
     return ("TRUE", []) if value is None else (f'"{column}" = ?', [value])
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A table, view or macro, or one of its columns (`column` and `type` are then given); `kind` is `table`, `view` or `macro`."""
+
+    name: str
+    kind: str
+    column: str | None
+    type: str | None
+    comment: str
+
+
+_RELATIONS = f"""
+SELECT table_name AS name, 'table' AS kind, comment FROM duckdb_tables() WHERE database_name = '{CATALOG}'
+UNION ALL
+SELECT view_name, 'view', comment FROM duckdb_views() WHERE database_name = '{CATALOG}'
+ORDER BY kind, name
+"""
+_COLUMNS = f"""
+SELECT table_name AS name, column_name AS "column", data_type AS type, coalesce(comment, '') AS comment
+FROM duckdb_columns() WHERE database_name = '{CATALOG}' ORDER BY name, column_index
+"""
+
+
+def describe(lake: Lake) -> list[CatalogEntry]:
+    """Every table, then every view, each before its columns; then the macros, of which a catalogue keeps no comment."""
+    columns: dict[str, list[dict[str, str]]] = {}
+    for column in lake.query(_COLUMNS).to_pylist():
+        columns.setdefault(column["name"], []).append(column)
+    entries = []
+    for relation in lake.query(_RELATIONS).to_pylist():
+        name, kind = relation["name"], relation["kind"]
+        entries.append(CatalogEntry(name, kind, None, None, relation["comment"] or ""))
+        entries += [CatalogEntry(name, kind, column["column"], column["type"], column["comment"]) for column in columns.get(name, ())]
+    return entries + [CatalogEntry(macro.signature, "macro", None, None, macro.comment) for macro in MACROS.values()]

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import duckdb
 
-from warehouse.catalogue import NAME
 from warehouse.columns import RECORDED
+from warehouse.connections import CATALOG
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.schema import TABLES
@@ -198,7 +198,7 @@ def _refuse_newer(version: int, home: str) -> None:
 
 def _has(cursor: Cursor, table: str) -> bool:
     try:
-        cursor.execute(f"FROM {NAME}.{table} LIMIT 0")
+        cursor.execute(f"FROM {CATALOG}.{table} LIMIT 0")
     except duckdb.CatalogException:
         return False
     return True
@@ -210,9 +210,9 @@ def _create(cursor: Cursor) -> None:
 
 
 def _define(cursor: Cursor) -> None:
-    cursor.execute(f"CALL {NAME}.set_option('parquet_row_group_size', '{ROW_GROUP}')")
+    cursor.execute(f"CALL {CATALOG}.set_option('parquet_row_group_size', '{ROW_GROUP}')")
     # Its encodings of numbers and text are quicker to write than the first version's, and a fifth smaller.
-    cursor.execute(f"CALL {NAME}.set_option('parquet_version', '2')")
+    cursor.execute(f"CALL {CATALOG}.set_option('parquet_version', '2')")
     for table in TABLES:
         cursor.execute(f"COMMENT ON TABLE {table.name} IS {quoted(table.comment)}")
         for name, comment in [*((column.name, column.comment) for column in table.columns), ("recorded", RECORDED)]:

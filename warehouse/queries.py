@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from warehouse.catalogue import cursor_in_lake
+from warehouse.connections import cursor_in_lake
 from warehouse.errors import RequestError
 from warehouse.views import MACROS
 

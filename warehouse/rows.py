@@ -5,6 +5,7 @@ Nothing here opens a transaction; `lake.py` decides what belongs together.
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -18,9 +19,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from warehouse.catalogue import NAME
-from warehouse.collector import put_off_collection
 from warehouse.columns import PIECE_ROWS, Table
+from warehouse.connections import CATALOG
 from warehouse.records import Call, Image, Trajectory, Turn
 from warehouse.schema import IMAGES, TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_images, owned_turns
 
@@ -33,7 +33,24 @@ _PIECES_AHEAD = 6
 """Pieces that may be encoded before DuckDB asks for them: a few tens of megabytes of turns."""
 
 
-@put_off_collection()
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Puts garbage collection off while many records become rows or rows records.
+
+    That makes hundreds of thousands of small objects, all of which live on; looking through them again and again took a fifth of the time
+    of storing ten thousand trajectories. Of threads that are within at once, the one that came first ends it for all.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@gc_paused()
 def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
     """Records by kind and by key; of several with one key the last counts."""
     kinds: dict[type, list[Record]] = defaultdict(list)
@@ -45,15 +62,15 @@ def grouped(records: Iterable[Record]) -> dict[type, dict[Key, Record]]:
 def existing_keys(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> set[Key]:
     """Those of `keys` that have a row."""
     columns = ", ".join(f'"{name}"' for name in table.key)
-    near, bounds = _near(table, keys)
+    key_range, bounds = _key_range(table, keys)
     with _registered(cursor, table.encode_keys(keys)) as wanted:
         # This way round: DuckDB then reads of the table only the row groups in which a wanted key can be.
-        sql = f"SELECT {columns} FROM {NAME}.{table.name} SEMI JOIN {wanted} USING ({columns}) WHERE {near}"
+        sql = f"SELECT {columns} FROM {CATALOG}.{table.name} SEMI JOIN {wanted} USING ({columns}) WHERE {key_range}"
         rows = cursor.execute(sql, bounds).fetchall()
     return set(rows)
 
 
-def _near(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
+def _key_range(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
     """A condition that rows with `keys` meet, and its parameters: it spares the files whose keys all lie elsewhere.
 
     Ids that are made together are alike (`t1-rl-00012-…`). DuckLake cannot look for a text with a NUL: such keys are looked for everywhere.
@@ -64,7 +81,7 @@ def _near(table: Table[Any], keys: Sequence[Key]) -> tuple[str, list[str]]:
     return f'"{table.key[0]}" BETWEEN ? AND ?', [min(first), max(first)]
 
 
-@put_off_collection()
+@gc_paused()
 def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
     """Appends a row for each record; the turns of trajectories, their calls, and images that are not there yet go with them."""
     if not records:
@@ -75,11 +92,11 @@ def insert(cursor: Cursor, table: Table[Any], records: Sequence[Any]) -> None:
     recorded = datetime.now(UTC).replace(tzinfo=None)
     parts = _parts(table, records)
     with ThreadPoolExecutor(1, "encode") as encoder:
-        pieces = _ahead(encoder, (piece for part, own in parts for piece in part.pieces(own)))
+        pieces = _encoded_ahead(encoder, (piece for part, own in parts for piece in part.pieces(own)))
         for part, own in parts:
             batches = chain.from_iterable(piece.to_batches() for piece in islice(pieces, ceil(len(own) / PIECE_ROWS)))
             with _registered(cursor, pa.RecordBatchReader.from_batches(part.encode([]).schema, batches)) as batch:
-                cursor.execute(f"INSERT INTO {NAME}.{part.name} BY NAME SELECT *, ?::TIMESTAMP AS recorded FROM {batch}", [recorded])
+                cursor.execute(f"INSERT INTO {CATALOG}.{part.name} BY NAME SELECT *, ?::TIMESTAMP AS recorded FROM {batch}", [recorded])
 
 
 def _parts(table: Table[Any], records: Sequence[Any]) -> list[tuple[Table[Any], Sequence[Any]]]:
@@ -90,7 +107,7 @@ def _parts(table: Table[Any], records: Sequence[Any]) -> list[tuple[Table[Any], 
     return [(part, own) for part, own in parts if own]
 
 
-def _ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) -> Iterator[pa.Table]:
+def _encoded_ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) -> Iterator[pa.Table]:
     """The pieces in their order, the next few encoded by another thread while DuckDB writes one: it lets go of the interpreter then."""
     waiting = deque(encoder.submit(piece) for piece in islice(pieces, _PIECES_AHEAD))
     while waiting:
@@ -103,13 +120,13 @@ def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
     """Removes the rows with `keys`; the turns of trajectories and their calls go with them. Images stay: other turns may show them."""
     with _registered(cursor, table.encode_keys(keys)) as batch:
         match = " AND ".join(f'{table.name}."{name}" = {batch}."{name}"' for name in table.key)
-        cursor.execute(f"DELETE FROM {NAME}.{table.name} USING {batch} WHERE {match}")
+        cursor.execute(f"DELETE FROM {CATALOG}.{table.name} USING {batch} WHERE {match}")
     if table is TRAJECTORIES:
         delete(cursor, TURNS, keys)
         delete(cursor, TOOL_CALLS, keys)
 
 
-@put_off_collection()
+@gc_paused()
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
     """The records whose rows meet `where`, in the order of their keys.
 
@@ -120,7 +137,7 @@ def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[A
         return []
     order = ", ".join(f'"{name}"' for name in table.key)
     columns = ", ".join(f'"{name}"' for name in names)
-    sql = f"SELECT {columns} FROM {NAME}.{table.name} {version} WHERE {where} ORDER BY {order}"
+    sql = f"SELECT {columns} FROM {CATALOG}.{table.name} {version} WHERE {where} ORDER BY {order}"
     values = _read(cursor, sql, parameters, table, names)
     if not values[names[0]]:
         return []
@@ -138,7 +155,7 @@ def _stored(cursor: Cursor, table: Table[Any], version: str) -> tuple[str, ...]:
     if not version:
         return table.stored_fields
     try:
-        present = {row[0] for row in cursor.execute(f"DESCRIBE FROM {NAME}.{table.name} {version}").fetchall()}
+        present = {row[0] for row in cursor.execute(f"DESCRIBE FROM {CATALOG}.{table.name} {version}").fetchall()}
     except duckdb.CatalogException:
         return ()
     return tuple(name for name in table.stored_fields if name in present)
@@ -154,7 +171,10 @@ def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[T
     calls = _calls(cursor, ids, version)
     found: dict[str, list[Turn]] = defaultdict(list)
     names = _stored(cursor, TURNS, version)
-    rows = [(row[0], dict(zip(names, row[1:], strict=True))) for row in _belonging(cursor, TURNS, ids, version, ("trajectory_id", *names))]
+    rows = [
+        (row[0], dict(zip(names, row[1:], strict=True)))
+        for row in _rows_of_trajectories(cursor, TURNS, ids, version, ("trajectory_id", *names))
+    ]
     images = _images(cursor, {digest for _, fields in rows for digest in fields.get("images", ())}, version)
     for owner, fields in rows:
         fields["images"] = tuple(images[digest] for digest in fields.get("images", ()))
@@ -169,7 +189,9 @@ def _images(cursor: Cursor, digests: set[str], version: str) -> dict[str, Image]
     names = IMAGES.stored_fields
     with _registered(cursor, IMAGES.encode_keys([(digest,) for digest in sorted(digests)])) as wanted:
         columns = ", ".join(f'"{name}"' for name in names)
-        values = _read(cursor, f"SELECT {columns} FROM {NAME}.{IMAGES.name} {version} SEMI JOIN {wanted} USING (digest)", (), IMAGES, names)
+        values = _read(
+            cursor, f"SELECT {columns} FROM {CATALOG}.{IMAGES.name} {version} SEMI JOIN {wanted} USING (digest)", (), IMAGES, names
+        )
     return {row[0]: Image(*row) for row in zip(*values.values(), strict=True)}
 
 
@@ -179,16 +201,18 @@ def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, 
     if not _stored(cursor, TOOL_CALLS, version):
         return found
     names = ("trajectory_id", "turn_index", "call_index", *TOOL_CALLS.stored_fields)
-    for owner, turn, _, *fields in sorted(_belonging(cursor, TOOL_CALLS, ids, version, names), key=itemgetter(0, 1, 2)):
+    for owner, turn, _, *fields in sorted(_rows_of_trajectories(cursor, TOOL_CALLS, ids, version, names), key=itemgetter(0, 1, 2)):
         found[owner, turn].append(Call(*fields))
     return found
 
 
-def _belonging(cursor: Cursor, table: Table[Any], ids: Sequence[str], version: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def _rows_of_trajectories(
+    cursor: Cursor, table: Table[Any], ids: Sequence[str], version: str, names: Sequence[str]
+) -> list[tuple[Any, ...]]:
     """The rows of `table` that belong to the trajectories `ids`, as values of the columns `names`."""
     columns = ", ".join(f'"{name}"' for name in names)
     with _registered(cursor, pa.table({"trajectory_id": pa.array(ids, pa.string())})) as wanted:
-        sql = f"SELECT {columns} FROM {NAME}.{table.name} {version} SEMI JOIN {wanted} USING (trajectory_id)"
+        sql = f"SELECT {columns} FROM {CATALOG}.{table.name} {version} SEMI JOIN {wanted} USING (trajectory_id)"
         values = _read(cursor, sql, (), table, names)
     return list(zip(*values.values(), strict=True))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from warehouse.codec import (
+from warehouse.columns import (
     BYTES,
     FLAG,
     INTEGER,
@@ -24,11 +24,12 @@ from warehouse.codec import (
     TEXTS,
     TIME,
     TRIPLES,
-    Kind,
+    Column,
+    ColumnType,
+    Table,
     enumeration,
     to_json,
 )
-from warehouse.columns import Column, Table
 from warehouse.digests import digest
 from warehouse.records import (
     ANSWER,
@@ -119,11 +120,11 @@ def _digests(owned: OwnedTurn) -> list[str]:
     return [image.digest for image in owned.turn.images]
 
 
-def _turn_column(name: str, kind: Kind, comment: str) -> Column:
+def _turn_column(name: str, kind: ColumnType, comment: str) -> Column:
     return Column(name, kind, comment, attrgetter(f"turn.{name}"))
 
 
-def _call_column(name: str, kind: Kind, comment: str) -> Column:
+def _call_column(name: str, kind: ColumnType, comment: str) -> Column:
     return Column(name, kind, comment, attrgetter(f"call.{name}"))
 
 

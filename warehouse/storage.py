@@ -7,6 +7,7 @@ reads its own (`PGPASSWORD`, `~/.pgpass`), S3 the variables `AWS_ACCESS_KEY_ID`,
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -71,12 +72,12 @@ LOCAL = Storage()
 """Catalogue and data in the home."""
 
 
-def settle(folder: Path, wanted: Storage | None) -> Storage:
+def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
     """The storage of the lake in `folder`: as it was chosen, or `wanted`, which is then written down.
 
     Raises `RequestError` where the lake is elsewhere already.
     """
-    stored = chosen(folder)
+    stored = stored_storage(folder)
     if wanted is None or wanted == stored:
         return stored
     if any(folder.glob("*")):
@@ -86,10 +87,49 @@ def settle(folder: Path, wanted: Storage | None) -> Storage:
     return wanted
 
 
-def chosen(folder: Path) -> Storage:
-    """What `settle` has written down in `folder`; all local where there is nothing."""
+def stored_storage(folder: Path) -> Storage:
+    """What `choose_storage` has written down in `folder`; all local where there is nothing."""
     path = folder / FILE
     return Storage.model_validate_json(path.read_text()) if path.is_file() else LOCAL
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The files of one lake, and where those lie that are not in its home."""
+
+    home: Path
+    storage: Storage = LOCAL
+
+    @classmethod
+    def of(cls, home: Path) -> Place:
+        """The place of the lake of `home`."""
+        place = cls(Path(home))
+        return cls(place.home, stored_storage(place.folder))
+
+    @property
+    def folder(self) -> Path:
+        """All that the lake is, where it is local."""
+        return self.home.resolve() / "lake"
+
+    @property
+    def catalogue(self) -> Path:
+        """The SQLite file that knows tables, snapshots and data files."""
+        return self.folder / "catalog.sqlite"
+
+    @property
+    def data(self) -> Path:
+        """The folder of the Parquet files."""
+        return self.folder / "data"
+
+    @property
+    def data_path(self) -> str:
+        """Where the Parquet files lie, ending in a slash."""
+        return f"{self.data}/" if self.storage.data is None else f"{self.storage.data.rstrip('/')}/"
+
+    @property
+    def lock(self) -> Path:
+        """The file that writers lock while they commit."""
+        return self.folder / "writer.lock"
 
 
 def quoted(text: str) -> str:

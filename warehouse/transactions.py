@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import duckdb
 
-from warehouse.catalogue import Place, cursor_in_lake, try_shared_lock
+from warehouse.connections import cursor_in_lake, try_shared_lock
+from warehouse.storage import Place
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ FIRST_PAUSE_S = 0.05
 LOCK_PATIENCE_S = 120.0
 """Longest wait for other writers; a commit takes well under a second."""
 _LOCK_POLL_S = 0.005
-_PASSING = ("database is locked", "database table is locked", "conflict", "busy")
+_TRANSIENT = ("database is locked", "database table is locked", "conflict", "busy")
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def writers_lock(path: Path, patience_s: float = LOCK_PATIENCE_S) -> Iterator[No
 
 
 @contextmanager
-def writing(connection: duckdb.DuckDBPyConnection, place: Place, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
+def all_writer_locks(connection: duckdb.DuckDBPyConnection, place: Place, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
     """Holds every lock of the lake's writers: the one of this machine, and the catalogue's where machines share it."""
     with writers_lock(place.lock, patience_s), ExitStack() as held:
         if place.storage.catalogue is not None:
@@ -69,12 +70,12 @@ def _shared_lock(connection: duckdb.DuckDBPyConnection, patience_s: float) -> It
 
 def commit(connection: duckdb.DuckDBPyConnection, place: Place, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
     """Runs `work` with a cursor as one transaction: all of it is stored or nothing. `work` may run again after a conflict."""
-    with writing(connection, place):
+    with all_writer_locks(connection, place):
         for attempt in range(ATTEMPTS):
             try:
                 return _transaction(connection, work)
             except duckdb.Error as error:
-                if attempt == ATTEMPTS - 1 or not _passing(error):
+                if attempt == ATTEMPTS - 1 or not _is_transient(error):
                     raise
                 time.sleep(FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
     raise AssertionError("unreachable: the last attempt returns or raises")
@@ -111,6 +112,6 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _passing(error: duckdb.Error) -> bool:
+def _is_transient(error: duckdb.Error) -> bool:
     """Whether the same work may succeed a moment later."""
-    return any(sign in str(error).lower() for sign in _PASSING)
+    return any(sign in str(error).lower() for sign in _TRANSIENT)

@@ -89,11 +89,11 @@ def export(
             dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
             print(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
         elif kind == "inspect":
-            from warehouse.datasets_out.inspect_logs import export_logs
+            from warehouse.exporters.inspect_logs import export_logs
 
             print(f"{len(export_logs(lake, to))} evaluations")
         else:
-            from warehouse.export import export_database, export_table
+            from warehouse.exporters.tables import export_database, export_table
 
             if kind == "duckdb":
                 export_database(lake, to)

@@ -34,17 +34,17 @@ def sql(
     from flows.cli.output import print_result
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
-    from warehouse.pins import snapshot_of
+    from warehouse.snapshots import snapshot_of
 
     if how:
-        from warehouse.how import how_to_attach
+        from warehouse.connections import how_to_attach
 
         open_lake(home).close()
         print(how_to_attach(home))
         return
     if schema:
         from flows.cli.output import print_schema
-        from warehouse.describe import describe
+        from warehouse.lake import describe
 
         with open_lake(home) as lake:
             print_schema(describe(lake), format_.value)

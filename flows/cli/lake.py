@@ -39,7 +39,7 @@ def pin(
     from dataclasses import asdict
 
     from flows.lakes import open_to_keep
-    from warehouse.pins import pin as keep
+    from warehouse.snapshots import pin as keep
 
     with open_to_keep(home) as lake:
         kept = keep(lake, name, at, query)
@@ -56,7 +56,7 @@ def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: Hom
     Example: flywheel lake unpin paper --home runs/demo
     """
     from flows.lakes import open_to_keep
-    from warehouse.pins import unpin as let_go
+    from warehouse.snapshots import unpin as let_go
 
     with open_to_keep(home) as lake:
         let_go(lake, name)
@@ -72,10 +72,10 @@ def pins(home: HomeOption, json_: JsonOption = False) -> None:
     from dataclasses import asdict
 
     from flows.lakes import open_lake
-    from warehouse.pins import check
+    from warehouse.snapshots import check_pins
 
     with open_lake(home) as lake:
-        checked = check(lake)
+        checked = check_pins(lake)
     if json_:
         print_json([asdict(one.pin) | {"same": one.same} for one in checked])
     else:
@@ -93,7 +93,7 @@ def compact(home: HomeOption) -> None:
     Example: flywheel lake compact --home runs/demo
     """
     from flows.lakes import open_to_keep
-    from warehouse.maintenance import compact as work
+    from warehouse.snapshots import compact as work
 
     with open_to_keep(home) as lake:
         work(lake)
@@ -114,7 +114,7 @@ def retain(
     from datetime import timedelta
 
     from flows.lakes import open_to_keep
-    from warehouse.maintenance import retain as work
+    from warehouse.snapshots import expire_snapshots as work
 
     with open_to_keep(home) as lake:
         print(f"{work(lake, timedelta(days=days))} snapshots forgotten")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from flows.cli.options import print_json
 from warehouse import Call, Image, Lake, Trajectory, Turn
-from warehouse.describe import Described
+from warehouse.lake import CatalogEntry
 
 LONGEST_CELL = 80
 """Characters of a value that a table shows; JSON and CSV hold all of it."""
@@ -39,7 +39,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     print_result(pyarrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), "table")
 
 
-def print_schema(described: Sequence[Described], form: str) -> None:
+def print_schema(described: Sequence[CatalogEntry], form: str) -> None:
     """Print what the lake holds: as text to read, or its rows as JSON or CSV."""
     if form != "table":
         print_result(pyarrow.Table.from_pylist([asdict(row) for row in described]), form)

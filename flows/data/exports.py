@@ -10,10 +10,8 @@ from synth.exporters.tasks import PromptOptions, rl_dataset, tasks_to_write, web
 from synth.exporters.texts import TextOptions, cpt_dataset, sft_dataset
 from synth.formulas.webshaper import write_rows
 from warehouse import Lake
-from warehouse.datasets_out.card import card_of
-from warehouse.datasets_out.dataset import Dataset
-from warehouse.datasets_out.writing import card_beside, check_free, format_of, is_file, write_dataset
 from warehouse.errors import RequestError
+from warehouse.exporters.dataset import Dataset, card_beside, card_of, check_free, format_of, is_file, write_dataset
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from synth.corpora.extraction import extract_facts
 from synth.teachers.model_teacher import open_teacher
 from warehouse import Lake
 from warehouse.corpora.corpus import Corpus
-from warehouse.corpora.pages import read_pages
-from warehouse.corpora.tabular import read_documents
+from warehouse.corpora.files import read_documents, read_pages
 from warehouse.errors import RequestError
 
 log = logging.getLogger("flywheel")

@@ -14,23 +14,23 @@ from typing import Any
 from synth.formulas.webshaper import read_rows, task_of
 from warehouse import Failure, Lake, Task
 from warehouse.errors import RequestError
-from warehouse.foreign.fireact import read_fireact
-from warehouse.foreign.inspect_logs import read_inspect
-from warehouse.foreign.openai import read_openai
-from warehouse.foreign.runs import ForeignRuns
-from warehouse.foreign.search_r1 import read_search_r1
-from warehouse.foreign.tau_bench import read_tau_bench
-from warehouse.foreign.verifiers import read_verifiers
-from warehouse.foreign.webdancer import read_webdancer
+from warehouse.importers.fireact import read_fireact
+from warehouse.importers.inspect_logs import read_inspect
+from warehouse.importers.openai import read_openai
+from warehouse.importers.runs import ImportedRuns
+from warehouse.importers.search_r1 import read_search_r1
+from warehouse.importers.tau_bench import read_tau_bench
+from warehouse.importers.verifiers import read_verifiers
+from warehouse.importers.webdancer import read_webdancer
 from warehouse.schema import TABLE_OF, Record
 
 
-def _read_webshaper(path: Path) -> ForeignRuns:
+def _read_webshaper(path: Path) -> ImportedRuns:
     rows, failures = read_rows(path)
-    return ForeignRuns(len(rows) + len(failures), tuple(map(task_of, rows)), tuple(failures))
+    return ImportedRuns(len(rows) + len(failures), tuple(map(task_of, rows)), tuple(failures))
 
 
-FORMATS: dict[str, Callable[[Path], ForeignRuns]] = {
+FORMATS: dict[str, Callable[[Path], ImportedRuns]] = {
     "webshaper": _read_webshaper,
     "webdancer": read_webdancer,
     "fireact": read_fireact,

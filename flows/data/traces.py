@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from warehouse import Lake
 from warehouse.errors import RequestError
-from warehouse.traces import spans_of
+from warehouse.exporters.traces import spans_of
 
 SENT_AT_ONCE = 500
 """Spans of one request."""

@@ -125,10 +125,10 @@ def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
 @flow(name="flywheel-compaction", description="Small files of the lake merged, old snapshots forgotten.", **HOOKS)
 def compaction(home: Path, retain_days: PositiveFloat | None = None) -> dict[str, float]:
     """Merge the lake's small files, beside whoever reads and writes; with `retain_days`, forget older snapshots first."""
-    from warehouse.maintenance import compact, retain
+    from warehouse.snapshots import compact, expire_snapshots
 
     with unattended(), open_to_keep(home) as lake:
-        forgotten = retain(lake, timedelta(days=retain_days)) if retain_days is not None else 0
+        forgotten = expire_snapshots(lake, timedelta(days=retain_days)) if retain_days is not None else 0
         compact(lake)
         sizes = "SELECT sum(file_count)::BIGINT AS files, sum(file_size_bytes)::DOUBLE / 1e6 AS megabytes FROM ducklake_table_info('lake')"
         (figures,) = lake.query(sizes).to_pylist()

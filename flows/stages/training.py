@@ -20,7 +20,7 @@ from rl.training.cpt import train_cpt
 from rl.training.supervised import train_sft
 from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy
-from warehouse.corpora.texts import read_texts
+from warehouse.corpora.files import read_texts
 from warehouse.digests import digest_files, seed_from
 
 if TYPE_CHECKING:

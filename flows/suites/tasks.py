@@ -21,15 +21,13 @@ from synth.questions.paths import first_hit
 from synth.questions.splits import HELD_OUT, split_of
 from synth.worlds.world import generate_world
 from warehouse import Document, Failure, Lake, Task
+from warehouse.benchmark_sets.files import read_tasks
+from warehouse.benchmark_sets.published import read_gsm8k, read_humaneval, read_mbpp, read_musique
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.films import read_films
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-from warehouse.question_sets.gsm8k import read_gsm8k
-from warehouse.question_sets.musique import read_musique
-from warehouse.question_sets.programs import read_humaneval, read_mbpp
-from warehouse.question_sets.task_rows import read_tasks
 
 _FILES: dict[str, Callable[[Path], list[Task]]] = {"gsm8k": read_gsm8k, "humaneval": read_humaneval, "mbpp": read_mbpp}
 

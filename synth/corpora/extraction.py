@@ -20,8 +20,7 @@ from synth.corpora.grounding import AmbiguousMention, Linker, StatedFact, ground
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import Teacher, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
-from warehouse.records import Completion, Document, Fact, Failure
-from warehouse.requests import Request, user
+from warehouse.records import Completion, Document, Fact, Failure, Request, user
 
 STAGE = "extraction"
 

@@ -18,8 +18,7 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex, passage
 from rl.tools import ToolError, tool
 from synth.teachers.teacher import Reply, Teacher, read_yes
-from warehouse.records import Document, Failure, Task
-from warehouse.requests import Request, user
+from warehouse.records import Document, Failure, Request, Task, user
 
 TOOLS = ("search", "summarize", "validate", "answer")
 

@@ -19,7 +19,7 @@ from synth.formulas.webshaper import FIELDS, Unreadable, fields_of
 from synth.questions.decontamination import STAGE
 from synth.questions.difficulty import Difficulty, by_difficulty, pass_rates
 from synth.questions.splits import split_tasks
-from warehouse.datasets_out.dataset import UNTRACED, Dataset, Row, by_split
+from warehouse.exporters.dataset import UNTRACED, Dataset, Row, by_split
 from warehouse.lake import Lake
 from warehouse.records import Failure, Task
 

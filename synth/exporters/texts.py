@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rl.renderers.tags import prompt_text
 from synth.questions.text_comparison import near_duplicates
-from warehouse.datasets_out.dataset import UNTRACED, Dataset, Row
+from warehouse.exporters.dataset import UNTRACED, Dataset, Row
 from warehouse.lake import Lake
 from warehouse.records import Example, Failure, Task
 

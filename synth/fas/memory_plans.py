@@ -18,8 +18,7 @@ from synth.fas.slices import Memory, Plan, QuestionStyle, SliceQuestion, Stateme
 from synth.questions.paths import Retrieve
 from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import seed_from
-from warehouse.records import Example, Failure
-from warehouse.requests import Request, user
+from warehouse.records import Example, Failure, Request, user
 
 _ASK = """Known statements:
 {statements}

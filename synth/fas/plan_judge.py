@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from synth.fas.slices import Statement
 from synth.teachers.teacher import Teacher
-from warehouse.records import Check, Failure
-from warehouse.requests import Request, user
+from warehouse.records import Check, Failure, Request, user
 
 INDEX, TEACHER, VERIFIER = "index", "teacher", "verifier"
 """The checkers: the search was run, a teacher judged, an answer was compared."""

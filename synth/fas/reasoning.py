@@ -31,8 +31,7 @@ from synth.questions.wording import Phrasing, spoken
 from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Completion, Document, Example, Failure, Task
-from warehouse.requests import Request, user
+from warehouse.records import Completion, Document, Example, Failure, Request, Task, user
 from warehouse.settings import Section
 
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)

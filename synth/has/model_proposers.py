@@ -18,8 +18,7 @@ from rl.renderers.base import Dialect, ParseError
 from synth.has.decisions import Option, Step, describe, option, shortened
 from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import seed_from
-from warehouse.records import Failure
-from warehouse.requests import Request, user
+from warehouse.records import Failure, Request, user
 
 T = TypeVar("T")
 StepKey = tuple[str, int]

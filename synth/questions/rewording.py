@@ -26,8 +26,7 @@ from synth.questions.text_comparison import mentions, numbers, plain, without
 from synth.questions.wording import Phrasing, spoken
 from synth.teachers.teacher import Teacher, parted, read_json
 from warehouse.digests import digest, seed_from
-from warehouse.records import Completion, Failure, Task, Triple
-from warehouse.requests import Request, user
+from warehouse.records import Completion, Failure, Request, Task, Triple, user
 from warehouse.settings import Section
 
 if TYPE_CHECKING:

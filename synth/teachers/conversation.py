@@ -17,8 +17,7 @@ from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from synth.teachers.teacher import Fault, Teacher, ask
-from warehouse.records import Failure, Trajectory
-from warehouse.requests import Message, Request
+from warehouse.records import Failure, Message, Request, Trajectory
 
 USER, ASSISTANT = 0xE000, 0xE001
 """Who speaks from here on: code points of Unicode's private use area."""

@@ -21,8 +21,7 @@ from synth.teachers.source import BackgroundLoop, SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.digests import digest_files
 from warehouse.errors import RequestError
-from warehouse.records import Completion
-from warehouse.requests import Message, Request
+from warehouse.records import Completion, Message, Request
 
 
 class EngineSource:

@@ -23,8 +23,7 @@ from synth.teachers.config import TeacherConfig
 from synth.teachers.source import RETRYABLE, UNBILLED, BackgroundLoop, Source, SourceError
 from synth.teachers.teacher import Fault, OracleTeacher, Reply, Teacher, completion_id, failed, judged
 from warehouse.lake import Lake
-from warehouse.records import Completion, Task
-from warehouse.requests import Request
+from warehouse.records import Completion, Request, Task
 
 MESSAGE_OVERHEAD_TOKENS = 16
 """Tokens that a chat template may put around a message."""

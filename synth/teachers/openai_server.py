@@ -16,8 +16,7 @@ from synth.teachers.config import TeacherConfig
 from synth.teachers.source import SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.errors import RequestError
-from warehouse.records import Completion
-from warehouse.requests import Request
+from warehouse.records import Completion, Request
 from warehouse.settings import first_error
 
 SHOWN_CHARACTERS = 2_000

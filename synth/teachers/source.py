@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from synth.teachers.teacher import Fault
-from warehouse.records import Completion
-from warehouse.requests import Request
+from warehouse.records import Completion, Request
 
 RETRYABLE = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED})
 """Faults after which the same request may succeed."""

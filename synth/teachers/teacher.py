@@ -16,8 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from eval.graders.verifiers import right_answer
 from warehouse.digests import digest
-from warehouse.records import Completion, Failure, Task
-from warehouse.requests import Request
+from warehouse.records import Completion, Failure, Request, Task
 from warehouse.settings import first_error
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from rl.policies.policy import load_policy
 from tests.killing import kill_at
 from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse import Lake
-from warehouse.how import how_to_attach
+from warehouse.connections import how_to_attach
 
 pytestmark = pytest.mark.end_to_end
 

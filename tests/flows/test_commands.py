@@ -33,10 +33,10 @@ def test_help_answers_at_once() -> None:
 
 DOWN = """
 import flows.cli
-from rl.env_pool.circuit_breaker import UnhealthyError
+from rl.env_pool.circuit_breaker import CircuitOpen
 
 def down():
-    raise UnhealthyError("the environment 'search' failed.")
+    raise CircuitOpen("the environment 'search' failed.")
 
 flows.cli.app = down
 flows.cli.main()

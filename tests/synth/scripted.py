@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from synth.teachers.teacher import Ending, Reply, completion_id
-from warehouse.records import Completion, Failure
-from warehouse.requests import Request
+from warehouse.records import Completion, Failure, Request
 
 
 class ScriptedTeacher:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.warehouse.writer_process import trajectory
 from warehouse import Lake, Outcome, Score
-from warehouse.extensions import connect
+from warehouse.connections import connect
 
 ROWS = 30
 LONGEST_LIFE_S = 0.2

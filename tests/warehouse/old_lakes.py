@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from warehouse.catalogue import Place, attach_statement, connect_to_files, cursor_in_lake
+from warehouse.connections import attach_statement, connect_to_files, cursor_in_lake
+from warehouse.storage import Place
 
 BEFORE_VERSIONS = (
     "CREATE TABLE facts (subject VARCHAR, relation VARCHAR, object VARCHAR, documents VARCHAR[], source VARCHAR, recorded TIMESTAMP)",

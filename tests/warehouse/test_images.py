@@ -12,7 +12,7 @@ import pytest
 from tests.warehouse.old_lakes import VERSION_1, make_old_lake
 from warehouse import Image, Lake, Trajectory
 from warehouse.digests import digest_bytes
-from warehouse.export import export_database, export_table
+from warehouse.exporters.tables import export_database, export_table
 
 MakeTrajectory = Callable[..., Trajectory]
 

@@ -14,7 +14,9 @@ import duckdb
 import pytest
 
 from warehouse import Document, Example, Fact, Failure, Lake, Metric, Outcome, Policy, Record, RequestError, Run, Score, Task, Trajectory
-from warehouse.schema import TABLE_OF
+from warehouse.lake import describe
+from warehouse.schema import TABLE_OF, TABLES
+from warehouse.views import MACROS, VIEWS
 
 MakeTrajectory = Callable[..., Trajectory]
 
@@ -176,3 +178,17 @@ def test_a_home_may_be_moved_and_have_an_awkward_name(tmp_path: Path, make_traje
         lake.add([make_trajectory("t20", 3)])
         assert len(lake.trajectories()) == 21
         assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 63}]
+
+
+def test_every_table_column_view_and_macro_has_a_meaning(lake: Lake) -> None:
+    told = describe(lake)
+    assert {row.name for row in told if row.kind == "table"} == {table.name for table in TABLES} | {"migrations"}
+    assert {row.name for row in told if row.kind == "view"} == set(VIEWS)
+    assert [row.name for row in told if row.kind == "macro"] == [macro.signature for macro in MACROS.values()]
+    silent = [(row.name, row.column) for row in told if not row.comment and not (row.kind == "view" and row.column)]
+    assert silent == []
+
+
+def test_columns_stand_behind_their_table_in_its_order(lake: Lake) -> None:
+    facts = [row.column for row in describe(lake) if row.name == "facts"]
+    assert facts == [None, "subject", "relation", "object", "documents", "source", "recorded"]

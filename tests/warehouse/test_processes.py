@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from warehouse import Document, Lake
-from warehouse.how import how_to_attach
+from warehouse.connections import how_to_attach
 from warehouse.transactions import writers_lock
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from tests.ports import free_port
 from warehouse import Lake, Record, RequestError, Trajectory
-from warehouse.extensions import ExtensionError, connect
-from warehouse.maintenance import compact
+from warehouse.connections import ExtensionError, connect
+from warehouse.snapshots import compact
 from warehouse.storage import FILE, Storage
 
 ROOT = Path(__file__).resolve().parents[2]

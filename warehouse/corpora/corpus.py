@@ -1,11 +1,21 @@
-"""A corpus: the facts of a knowledge graph, the documents that state them, and what had to be left out of it."""
+"""A corpus: the facts of a knowledge graph, the documents that state them, and what had to be left out of it.
+
+Beside it stand the questions about text that all readers of corpora ask, and the search for the documents that state a fact.
+"""
 
 from __future__ import annotations
 
+import html
+import re
+import unicodedata
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warehouse.records import Document, Fact, Failure
+
+_TAG = re.compile(r"<[^>]+>")
+_SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +39,49 @@ class Corpus:
             types={**other.types, **self.types},
             failures=self.failures + other.failures,
         )
+
+
+def tidy(text: str) -> str:
+    """`text` in Unicode's composed form, with single ordinary spaces."""
+    return _SPACE.sub(" ", unicodedata.normalize("NFC", text)).strip()
+
+
+def plain(markup: str) -> str:
+    """The text of a piece of HTML."""
+    return tidy(_TAG.sub(" ", html.unescape(markup)))
+
+
+def folded(text: str) -> str:
+    """`text` without case and accents: for matching names, never for showing them."""
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(character for character in decomposed if not unicodedata.combining(character))
+
+
+def states(text: str, phrase: str) -> bool:
+    """Whether `phrase` stands in `text` as whole words; case and accents count."""
+    start = text.find(phrase) if phrase else -1
+    while start >= 0:
+        end = start + len(phrase)
+        if not text[start - 1 : start].isalnum() and not text[end : end + 1].isalnum():
+            return True
+        start = text.find(phrase, start + 1)
+    return False
+
+
+def with_documents(corpus: Corpus) -> Corpus:
+    """The corpus with, on every fact that names no document, the ids of those that state it; a fact that none states stays without.
+
+    A page about the one end of a fact (its title is that entity's name) which names the other is taken to state it; a text that names both
+    and says something else about them cannot be told from one that states the fact without reading it.
+    """
+    by_title: dict[str, list[Document]] = defaultdict(list)
+    for document in corpus.documents:
+        by_title[folded(document.title)].append(document)
+    facts = tuple(fact if fact.documents else replace(fact, documents=_stating(fact, by_title)) for fact in corpus.facts)
+    return replace(corpus, facts=facts)
+
+
+def _stating(fact: Fact, by_title: dict[str, list[Document]]) -> tuple[str, ...]:
+    about_subject = [page for page in by_title.get(folded(fact.subject), ()) if states(page.text, fact.object)]
+    about_object = [page for page in by_title.get(folded(fact.object), ()) if states(page.text, fact.subject)]
+    return tuple(dict.fromkeys(page.id for page in (*about_subject, *about_object)))

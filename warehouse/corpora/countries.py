@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warehouse.corpora.corpus import Corpus
-from warehouse.corpora.text import folded, plain, states
+from warehouse.corpora.corpus import Corpus, folded, plain, states
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
 

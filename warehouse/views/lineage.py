@@ -1,4 +1,4 @@
-"""Views and macros on where a policy comes from: ancestors, what it was trained on, back to facts and forward to scores.
+"""Views and macros on where a policy comes from, back to facts and forward to scores; and on what synthesis kept and removed.
 
 What a stage trains on follows from the wheel: CPT and SFT read the examples of their turn, RL the trajectories that it sampled.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from warehouse.views.definitions import Macro, View
 
-LINEAGE = View(
-    "lineage",
-    "Which policies does each policy descend from, nearest first, and on which snapshot was it trained?",
-    """
+VIEWS = (
+    View(
+        "lineage",
+        "Which policies does each policy descend from, nearest first, and on which snapshot was it trained?",
+        """
 WITH RECURSIVE line AS (
     SELECT id AS policy, id AS ancestor, parent, 0 AS distance FROM policies
     UNION ALL
@@ -21,37 +22,66 @@ WITH RECURSIVE line AS (
 SELECT p.id AS policy, p.parent, p.stage, p.wheel_turn AS turn, a.depth, a.ancestors, p.snapshot, p.promoted
 FROM policies p JOIN ancestry a ON a.policy = p.id
 """,
-)
-
-TRAINING_ITEMS = View(
-    "training_items",
-    "Which examples and trajectories was each policy trained on? item is examples.id, or trajectories.id where kind is rollout.",
-    """
+    ),
+    View(
+        "training_items",
+        "Which examples and trajectories was each policy trained on? item is examples.id, or trajectories.id where kind is rollout.",
+        """
 SELECT p.id AS policy, p.stage, p.wheel_turn AS turn, p.snapshot, e.kind, e.id AS item
 FROM policies p JOIN examples e ON e.wheel_turn = p.wheel_turn AND p.stage = CASE e.kind WHEN 'trajectory' THEN 'sft' ELSE 'cpt' END
 UNION ALL
 SELECT p.id, p.stage, p.wheel_turn, p.snapshot, 'rollout', t.id
 FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' WHERE p.stage = 'rl'
 """,
+    ),
+    View(
+        "synthesis_outcomes",
+        "How many samples of each kind were kept, and why were the others removed?",
+        """
+WITH removed AS (
+    SELECT CASE WHEN stage <> 'synth' THEN stage WHEN kind = 'no_demonstration' THEN 'trajectory'
+            ELSE coalesce(nullif(regexp_extract(kind, '^(fas_plan|fas_reason|has|proposal|verdict)_', 1), ''), 'question') END AS kind,
+        regexp_replace(kind, '^(fas_plan|fas_reason|has|proposal|verdict)_', '') AS reason
+    FROM failures WHERE stage IN ('synth', 'teacher', 'rewording', 'expander', 'extraction', 'decontamination')
+), counted AS (
+    SELECT kind, 'kept' AS outcome, NULL AS reason, count(*) AS samples FROM examples GROUP BY kind
+    UNION ALL
+    SELECT 'question', 'kept', NULL, count(*) FROM tasks WHERE json_array_length(formula) > 0 HAVING count(*) > 0
+    UNION ALL
+    SELECT kind, 'removed', reason, count(*) FROM removed GROUP BY kind, reason
+)
+SELECT kind, outcome, reason, samples, samples / sum(samples) OVER (PARTITION BY kind) AS share FROM counted
+""",
+    ),
+    View(
+        "check_agreement",
+        "How often do the index and the teacher agree on a sample?",
+        """
+SELECT i.kind, t.version AS teacher, count(*) AS samples, count(*) FILTER (i.accepted = t.accepted) / count(*) AS agreement,
+    count(*) FILTER (i.accepted AND t.accepted) AS both, count(*) FILTER (i.accepted AND NOT t.accepted) AS index_alone,
+    count(*) FILTER (t.accepted AND NOT i.accepted) AS teacher_alone, count(*) FILTER (NOT i.accepted AND NOT t.accepted) AS neither
+FROM checks i JOIN checks t ON t.sample = i.sample AND t.checker = 'teacher' WHERE i.checker = 'index' GROUP BY i.kind, t.version
+""",
+    ),
 )
 
-TRAINED_ON = Macro(
-    "trained_on",
-    "wanted",
-    "What were a policy and its ancestors trained on, nearest first?",
-    """
+MACROS = (
+    Macro(
+        "trained_on",
+        "wanted",
+        "What were a policy and its ancestors trained on, nearest first?",
+        """
 SELECT i.policy, i.stage, i.turn, i.snapshot, i.kind, count(*) AS items
 FROM training_items i
 WHERE i.policy IN (SELECT unnest(ancestors) FROM lineage WHERE policy = wanted)
 GROUP BY i.policy, i.stage, i.turn, i.snapshot, i.kind ORDER BY i.turn DESC, i.snapshot DESC, items DESC
 """,
-)
-
-FACTS_BEHIND = Macro(
-    "facts_behind",
-    "wanted",
-    "Which facts stand behind what a policy was trained on: stated by its documents, or on the path of its tasks?",
-    """
+    ),
+    Macro(
+        "facts_behind",
+        "wanted",
+        "Which facts stand behind what a policy was trained on: stated by its documents, or on the path of its tasks?",
+        """
 WITH items AS MATERIALIZED (
     SELECT kind, item FROM training_items WHERE policy = wanted
 ), named AS MATERIALIZED (
@@ -70,18 +100,15 @@ SELECT s.source, s.subject, s.relation, s.object FROM stated s SEMI JOIN named n
 UNION
 SELECT f.source, f.subject, f.relation, f.object FROM facts f SEMI JOIN edges e USING (source, subject, object)
 """,
-)
-
-SCORES_AFTER = Macro(
-    "scores_after",
-    "wanted",
-    "How did a policy, and those that descend from it, do on every suite?",
-    """
+    ),
+    Macro(
+        "scores_after",
+        "wanted",
+        "How did a policy, and those that descend from it, do on every suite?",
+        """
 SELECT l.depth, e.policy, e.turn, e.stage, e.suite, e.tasks, e.invalid, e.success, e.low, e.high
 FROM evaluations e JOIN lineage l ON l.policy = e.policy
 WHERE e.hops IS NULL AND list_contains(l.ancestors, wanted) ORDER BY l.depth, e.suite
 """,
+    ),
 )
-
-VIEWS = (LINEAGE, TRAINING_ITEMS)
-MACROS = (TRAINED_ON, FACTS_BEHIND, SCORES_AFTER)

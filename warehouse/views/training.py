@@ -1,41 +1,40 @@
-"""Views on training: curves over steps, rewards and their parts, what it cost."""
+"""Views on training and rollouts: curves over steps, rewards and their parts, cost, and how tools are called and fail."""
 
 from __future__ import annotations
 
 from warehouse.views.definitions import View
 
-LEARNING_CURVE = View(
-    "learning_curve",
-    "What did each stage measure, step by step?",
-    "SELECT wheel_turn AS turn, stage, run_id AS run, step, name AS metric, value FROM metrics",
-)
-
-LOSS_CURVE = View(
-    "loss_curve",
-    "How did the loss fall? smooth is its mean over the last ten steps that were recorded.",
-    """
+VIEWS = (
+    View(
+        "learning_curve",
+        "What did each stage measure, step by step?",
+        "SELECT wheel_turn AS turn, stage, run_id AS run, step, name AS metric, value FROM metrics",
+    ),
+    View(
+        "loss_curve",
+        "How did the loss fall? smooth is its mean over the last ten steps that were recorded.",
+        """
 SELECT wheel_turn AS turn, stage, run_id AS run, step, value AS loss,
     avg(value) OVER (PARTITION BY run_id, stage ORDER BY step ROWS 9 PRECEDING) AS smooth
 FROM metrics WHERE name = 'loss'
 """,
-)
-
-HORIZON_CURVE = View(
-    "horizon_curve",
-    "How do horizon, turns used, tool calls and success move over the steps of RL?",
-    """
+    ),
+    View(
+        "horizon_curve",
+        "How do horizon, turns used, tool calls and success move over the steps of RL?",
+        """
 SELECT wheel_turn AS turn, policy, step, horizon, count(*) AS trajectories, count(*) FILTER (outcome = 'invalid') AS invalid,
     avg(n_turns) FILTER (outcome IS DISTINCT FROM 'invalid') AS mean_turns,
     avg(CASE outcome WHEN 'success' THEN 1 WHEN 'failure' THEN 0 END) AS success, avg(reward) AS reward,
     avg(n_calls) FILTER (outcome IS DISTINCT FROM 'invalid') AS tool_calls
 FROM outcomes WHERE stage = 'rl' GROUP BY wheel_turn, policy, step, horizon
 """,
-)
-
-REWARD_SUMMARY = View(
-    "reward_summary",
-    "What were rewards made of? A row is a part of the reward, a verifier with its version, turns (an environment's own), or the total.",
-    """
+    ),
+    View(
+        "reward_summary",
+        "What were rewards made of? "
+        "A row is a part of the reward, a verifier with its version, turns (an environment's own), or the total.",
+        """
 WITH parts AS (
     SELECT trajectory_id, name AS part, value FROM reward_parts WHERE value IS NOT NULL
     UNION ALL
@@ -50,12 +49,12 @@ SELECT t.wheel_turn AS turn, t.policy, t.stage, p.part, count(*) AS trajectories
 FROM parts p JOIN trajectories t ON t.id = p.trajectory_id
 GROUP BY t.wheel_turn, t.policy, t.stage, p.part
 """,
-)
-
-COST = View(
-    "cost",
-    "What did rollouts and teachers cost in tokens, calls and seconds? For a teacher, policy is its name and a trajectory a completion.",
-    """
+    ),
+    View(
+        "cost",
+        "What did rollouts and teachers cost in tokens, calls and seconds? "
+        "For a teacher, policy is its name and a trajectory a completion.",
+        """
 SELECT wheel_turn AS turn, stage, policy, count(*) AS trajectories, sum(n_turns)::BIGINT AS turns, sum(n_calls)::BIGINT AS calls,
     sum(prompt_tokens)::BIGINT AS prompt_tokens, sum(action_tokens)::BIGINT AS action_tokens,
     sum(observation_tokens)::BIGINT AS observation_tokens,
@@ -66,6 +65,36 @@ SELECT NULL, 'teacher', teacher, count(*), NULL, sum(attempts)::BIGINT, sum(prom
     sum(seconds)
 FROM completions GROUP BY teacher
 """,
+    ),
+    View(
+        "tool_use",
+        "Which tools does each policy call, and what comes of the calls?",
+        """
+SELECT t.wheel_turn AS turn, t.policy, t.stage, c.tool, c.outcome, count(*) AS calls,
+    count(*) FILTER (c.is_first) AS trajectories, avg(c.latency_seconds) AS mean_latency, sum(c.retries)::BIGINT AS retries,
+    avg(c.reward) AS mean_reward
+FROM tool_calls c JOIN trajectories t ON t.id = c.trajectory_id
+GROUP BY t.wheel_turn, t.policy, t.stage, c.tool, c.outcome
+""",
+    ),
+    View(
+        "tool_latency",
+        "How long do the calls of each tool take, in seconds? The quantiles are approximate (t-digest).",
+        """
+SELECT tool, count(*) AS calls, avg(latency_seconds) AS mean, approx_quantile(latency_seconds, 0.5) AS p50,
+    approx_quantile(latency_seconds, 0.95) AS p95, approx_quantile(latency_seconds, 0.99) AS p99, max(latency_seconds) AS longest
+FROM tool_calls WHERE latency_seconds IS NOT NULL GROUP BY tool
+""",
+    ),
+    View(
+        "tool_failures",
+        "How often does each tool answer with something other than ok? An answer has no outcome and is left out.",
+        """
+SELECT tool, outcome, calls, calls / sum(calls) OVER (PARTITION BY tool) AS share, retries, example
+FROM (
+    SELECT tool, outcome, count(*) AS calls, sum(retries)::BIGINT AS retries, any_value(trajectory_id) AS example
+    FROM tool_calls WHERE outcome IS NOT NULL GROUP BY tool, outcome
 )
-
-VIEWS = (LEARNING_CURVE, LOSS_CURVE, HORIZON_CURVE, REWARD_SUMMARY, COST)
+""",
+    ),
+)

@@ -24,12 +24,10 @@ from synth.questions.splits import split_of
 from synth.teachers.teacher import Teacher
 from synth.worlds.world import generate_world, world_words
 from warehouse import Example, Failure, Policy
-from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.corpus import Corpus, with_documents
 from warehouse.corpora.countries import read_countries
+from warehouse.corpora.files import read_documents, read_facts, read_pages
 from warehouse.corpora.films import read_films
-from warehouse.corpora.pages import read_pages
-from warehouse.corpora.stating import with_documents
-from warehouse.corpora.tabular import read_documents, read_facts
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 

@@ -22,7 +22,7 @@ from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault, Teacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Document, Lake, Outcome, RequestError, Task
-from warehouse.requests import Message
+from warehouse.records import Message
 
 DOCUMENTS = (
     Document("d1", "Amber Stone", "Amber Stone works for Blue River. She studied at Red Hill.", "test"),

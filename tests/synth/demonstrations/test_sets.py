@@ -13,8 +13,7 @@ from synth.has.contrasts import ActionOracle
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.teachers.teacher import OracleTeacher
-from warehouse.records import Completion, Document, Fact, Task
-from warehouse.requests import user
+from warehouse.records import Completion, Document, Fact, Task, user
 
 ROWS = [
     ("Ann", "film", "Dawn"),

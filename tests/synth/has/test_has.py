@@ -25,8 +25,8 @@ from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.errors import RequestError
-from warehouse.foreign.fireact import read_fireact
-from warehouse.foreign.webdancer import read_webdancer
+from warehouse.importers.fireact import read_fireact
+from warehouse.importers.webdancer import read_webdancer
 from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Task, Trajectory, Turn
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories"

@@ -11,8 +11,7 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.rewording import RewordingConfig, RewordingDefect, check, hidden_of, reword, same_formula
 from synth.questions.wording import Phrasing
 from synth.teachers.teacher import Ending, Fault, Reply, completion_id, failed
-from warehouse.records import Completion, Document, Fact, Failure, Task
-from warehouse.requests import Request
+from warehouse.records import Completion, Document, Fact, Failure, Request, Task
 
 FORMULA = (("C@Amber Stone", "employer", "V@a"), ("V@a", "seat", "?"))
 TASK = Task("k", "search", "base of workplace of Amber Stone?", ("Green Lake",), FORMULA)

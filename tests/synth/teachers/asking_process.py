@@ -8,7 +8,7 @@ from pathlib import Path
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from warehouse import Completion, Lake
-from warehouse.requests import user
+from warehouse.records import user
 
 QUESTIONS = 60
 CONCURRENCY = 4

@@ -17,7 +17,7 @@ from synth.teachers.model_teacher import ModelTeacher, open_teacher
 from synth.teachers.teacher import Fault, Reply, ask
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake, RequestError
-from warehouse.requests import Request, user
+from warehouse.records import Request, user
 
 pytestmark = pytest.mark.slow
 

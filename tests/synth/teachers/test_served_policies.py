@@ -18,7 +18,7 @@ from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault, Reply, Teacher
 from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake, RequestError
-from warehouse.requests import Message, user
+from warehouse.records import Message, user
 
 WORDS = ("Amber", "Stone", "Blue", "River")
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from warehouse import Fact, RequestError
-from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.corpus import Corpus, states
 from warehouse.corpora.films import read_films
-from warehouse.corpora.text import states
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "kg_movies"
 

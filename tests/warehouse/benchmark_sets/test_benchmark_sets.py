@@ -1,0 +1,115 @@
+"""Question sets of others: read whole or not at all, and the real ones as large as they are known to be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warehouse.benchmark_sets.files import read_tasks
+from warehouse.benchmark_sets.published import CORPUS, QUESTIONS, read_gsm8k, read_humaneval, read_mbpp, read_musique
+from warehouse.errors import RequestError
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+real_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
+
+
+def written(path: Path, *rows: Any) -> Path:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+def test_the_final_number_of_gsm8k_is_its_answer(tmp_path: Path) -> None:
+    file = written(tmp_path / "test.jsonl", {"question": "How much?", "answer": "Six <<2*3=6>> each.\n#### 1,234"})
+    (task,) = read_gsm8k(file)
+    assert (task.key, task.answers, task.environment) == ("test-0", ("1,234",), "python")
+    assert task.provenance["verifier"] == "gsm8k"
+
+
+def test_programs_keep_their_tests_as_the_answer_and_their_solution_out_of_sight(tmp_path: Path) -> None:
+    row = {"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    return 1\n", "test": "t", "entry_point": "f"}
+    packed = tmp_path / "HumanEval.jsonl.gz"
+    packed.write_bytes(gzip.compress(json.dumps(row).encode()))
+    (task,) = read_humaneval(packed)
+    assert json.loads(task.answers[0]) == {"prompt": "def f():\n", "test": "t", "entry_point": "f"}
+    assert task.proofs == {"solution": "def f():\n    return 1\n"} and "return 1" not in task.question
+    row = {"prompt": "Write g.", "code": "def g(): pass", "test_list": ["assert g() is None"], "test_imports": []}
+    (task,) = read_mbpp(written(tmp_path / "test.jsonl", row))
+    assert json.loads(task.answers[0]) == {"test_list": ["assert g() is None"], "test_imports": []}
+
+
+def test_musique_has_its_hops_its_aliases_and_its_own_passages(tmp_path: Path) -> None:
+    row = {"id": "2hop__1_2", "question": "Who?", "answer": "Ann Lee", "answer_aliases": ["A. Lee"], "question_decomposition": [{}, {}]}
+    (tmp_path / QUESTIONS).write_text(json.dumps([row, {**row, "id": "no", "answerable": False}]))
+    (tmp_path / CORPUS).write_text(json.dumps([{"title": "T", "text": "one"}, {"title": "T", "text": "two"}]))
+    (task,), documents = read_musique(tmp_path)
+    assert (task.hops, task.answers) == (2, ("Ann Lee", "A. Lee"))
+    assert [document.id for document in documents] == ["musique:0", "musique:1"], "two passages may bear one title"
+
+
+def test_plain_rows_and_exported_ones_are_tasks(tmp_path: Path) -> None:
+    exported = {
+        "key": "k",
+        "question": "Who?",
+        "answers": ["Ann"],
+        "formula": '[["C@x", "r", "?"]]',
+        "hops": 2,
+        "proofs": '{"easy": false}',
+    }
+    plain = {"question": "What?", "answers": "Blue"}
+    first, second = read_tasks(written(tmp_path / "tasks.jsonl", exported, plain))
+    assert (first.formula, first.hops, first.proofs) == ((("C@x", "r", "?"),), 2, {"easy": False})
+    assert (second.answers, second.environment) == (("Blue",), "search")
+
+
+def test_rows_from_outside_say_nothing_of_what_runs_them(tmp_path: Path) -> None:
+    row = {"question": "Q?", "answers": ["a"], "provenance": {"rollout": {"loop": "os:system"}, "source": "x"}}
+    (task,) = read_tasks(written(tmp_path / "tasks.jsonl", row))
+    assert task.provenance == {"source": "x"}
+
+
+GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([GOOD, "{"], "line 2 of .* is not JSON"),
+        (["[1]"], "row 1 of .* is no object"),
+        ([{"answers": ["a"]}], "line 1 of .* has no text under question"),
+        ([{"question": "Q?"}], "no list of texts under answers"),
+        ([{"question": "Q?", "answers": [" "]}], "accepts no answer"),
+        ([GOOD, GOOD], "line 2 of .* has the key 'k' of an earlier row"),
+        ([{**GOOD, "hops": "many"}], "hops is 'many'"),
+        ([{**GOOD, "formula": [["a", "b"]]}], "no triple of texts"),
+        ([{**GOOD, "provenance": "{"}], "provenance is not JSON"),
+        ([{**GOOD, "proofs": []}], "proofs is no object"),
+        ([""], "holds no row"),
+    ],
+)
+def test_a_broken_row_is_told_with_its_place(tmp_path: Path, rows: list[Any], told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        read_tasks(written(tmp_path / "tasks.jsonl", *rows))
+
+
+def test_an_absent_or_broken_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"there is no file .*none\.jsonl: put GSM8K's test\.jsonl there"):
+        read_gsm8k(tmp_path / "none.jsonl")
+    (tmp_path / "x.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(RequestError, match="cannot be read as text"):
+        read_humaneval(tmp_path / "x.jsonl.gz")
+    with pytest.raises(RequestError, match="no number after ####"):
+        read_gsm8k(written(tmp_path / "test.jsonl", {"question": "Q", "answer": "18"}))
+
+
+@pytest.mark.slow
+@real_data
+def test_the_real_sets_are_read_whole() -> None:
+    assert len(read_gsm8k(DATA / "math_gsm8k" / "test.jsonl")) == 1319
+    assert len(read_humaneval(DATA / "code_humaneval" / "HumanEval.jsonl.gz")) == 164
+    assert len(read_mbpp(DATA / "code_mbpp_sanitized" / "test.jsonl")) == 257
+    tasks, documents = read_musique(DATA / "multihop_musique")
+    assert (len(tasks), len(documents), {task.hops for task in tasks}) == (100, 1890, {2, 3, 4})

@@ -1,0 +1,128 @@
+"""Facts, documents and texts from files: the good rows and pages are read, the broken ones are reported with line and reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from warehouse import Document, Fact, RequestError
+from warehouse.corpora.files import read_documents, read_facts, read_texts
+
+EXPECTED = (Fact("Ann", "employer", "Blue, River", ("d1", "d2"), "graph"), Fact("Bob", "employer", "Red", (), "graph"))
+
+
+def test_csv_with_broken_rows(tmp_path: Path) -> None:
+    path = tmp_path / "graph.csv"
+    lines = [
+        b"Subject,relation,object,documents",
+        b'Ann,employer,"Blue, River",d1|d2',
+        b"",
+        b"only,three,cells",
+        b",employer,Red,",
+        b'Eve,employer,"unclosed,d3',
+        b"\xff\xfe,employer,Red,",
+        b"Bob,employer,Red,",
+        b"Bob,employer,Red,",
+    ]
+    path.write_bytes(b"\r\n".join(lines))
+    corpus = read_facts(path)
+    assert corpus.facts == EXPECTED
+    reasons = [failure.reason for failure in corpus.failures]
+    assert [reason.split(":")[0] for reason in reasons] == [f"graph.csv, line {line}" for line in (4, 5, 6, 7)]
+    assert "3 cells where the header has 4" in reasons[0] and "subject is empty" in reasons[1] and "no UTF-8" in reasons[3]
+    assert {failure.kind for failure in corpus.failures} == {"broken_row"}
+
+
+def test_tsv_jsonl_and_parquet_give_the_same(tmp_path: Path) -> None:
+    (tmp_path / "graph.tsv").write_text("subject\trelation\tobject\tdocuments\nAnn\temployer\tBlue, River\td1|d2\nBob\temployer\tRed\t\n")
+    rows = [
+        {"subject": "Ann", "relation": "employer", "object": "Blue, River", "documents": ["d1", "d2"]},
+        {"subject": "Bob", "relation": "employer", "object": "Red", "documents": None},
+    ]
+    (tmp_path / "graph.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "graph.parquet")
+    for suffix in ("tsv", "jsonl", "parquet"):
+        corpus = read_facts(tmp_path / f"graph.{suffix}")
+        assert (corpus.facts, corpus.failures) == (EXPECTED, ())
+
+
+def test_jsonl_with_broken_rows(tmp_path: Path) -> None:
+    path = tmp_path / "graph.jsonl"
+    good = '{"subject": "a", "relation": "r", "object": "o"}'
+    path.write_text(f'{{"subject"\n[1]\n{{"subject": 1, "relation": "r", "object": "o"}}\n{good}\n{{"subject": "a", "relation": "r"}}\n')
+    corpus = read_facts(path, source="mine")
+    assert corpus.facts == (Fact("a", "r", "o", (), "mine"),)
+    assert [failure.item["line"] for failure in corpus.failures] == [1, 2, 3, 5]
+
+
+def test_documents(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    rows = [{"id": "1", "title": "A", "text": "x"}, {"id": "1", "title": "B", "text": "y"}, {"id": "2", "title": "C"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    corpus = read_documents(path)
+    assert corpus.documents == (Document("1", "A", "x", "texts"),)
+    assert sorted(failure.kind for failure in corpus.failures) == ["broken_row", "double_document"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.csv", None, "no file"),
+        ("graph.xml", "<a/>", "no known format"),
+        ("graph.csv", "subject,object\na,b\n", "no column relation"),
+        ("graph.csv", "", "no column"),
+        ("graph.csv", '"subject,relation\n', "header"),
+        ("graph.parquet", "no parquet", "not a Parquet file"),
+    ],
+)
+def test_requests_that_cannot_be_met(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(RequestError, match=message):
+        read_facts(tmp_path / name)
+
+
+ROWS = [{"text": "A river rises here."}, {"text": ""}, {"body": "elsewhere"}, {"text": "It ends in the sea."}]
+
+
+def test_rows_without_text_are_left_out_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "general.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)) + "\nnot JSON\n")
+    texts, failures = read_texts(file)
+    assert texts == ["A river rises here.", "It ends in the sea."]
+    assert [failure.item["line"] for failure in failures] == [2, 3, 5]
+    assert read_texts(file, "body")[0] == ["elsewhere"]
+
+
+def test_pages_of_a_folder_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A river\n\nIt rises here.\n")
+    (tmp_path / "b.txt").write_text(" ")
+    texts, failures = read_texts(tmp_path)
+    assert texts == ["It rises here."]
+    assert [failure.kind for failure in failures] == ["empty_page"]
+
+
+@pytest.mark.slow
+def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    rows = Dataset.from_dict({"body": ["one", None, " ", "two"]})
+    rows.save_to_disk(tmp_path / "plain")
+    DatasetDict({"train": rows}).save_to_disk(tmp_path / "splits")
+    DatasetDict({"test": rows}).save_to_disk(tmp_path / "other")
+    for name in ("plain", "splits"):
+        texts, failures = read_texts(tmp_path / name, "body")
+        assert texts == ["one", "two"] and [failure.item["line"] for failure in failures] == [1, 2]
+    with pytest.raises(RequestError, match="no column 'text', but body"):
+        read_texts(tmp_path / "plain")
+    with pytest.raises(RequestError, match="no split train, but test"):
+        read_texts(tmp_path / "other", "body")
+
+
+def test_nothing_at_the_path_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="There is nothing at"):
+        read_texts(tmp_path / "nowhere.jsonl")

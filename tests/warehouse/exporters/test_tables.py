@@ -1,0 +1,59 @@
+"""What leaves the lake is what is in it, and upkeep changes neither the present nor the past."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as parquet
+import pytest
+
+from warehouse import Lake, Record, RequestError, Task, Trajectory
+from warehouse.exporters.tables import export_database, export_table
+from warehouse.snapshots import compact
+
+MakeTrajectory = Callable[..., Trajectory]
+
+
+@pytest.mark.slow
+def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tmp_path: Path) -> None:
+    lake.add(one_of_each)
+    assert export_table(lake, "turns", tmp_path / "out" / "turns.parquet") == 3
+    assert parquet.read_table(tmp_path / "out" / "turns.parquet").column("action_ids").to_pylist()[0] == [5, 6, 7]
+    assert export_table(lake, "tasks", tmp_path / "tasks.jsonl") == 2
+    rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
+    assert {row["key"]: row["formula"] for row in rows}["t1"][1] == ["V@a", "release year", "?"]
+    assert export_table(lake, "lineage", tmp_path / "lineage.csv") == 2
+
+
+@pytest.mark.slow
+def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "there.csv").write_text("kept")
+    for name, file in (("nothing", "a.csv"), ("turns", "a.xml"), ("turns", "there.csv")):
+        with pytest.raises(RequestError):
+            export_table(lake, name, tmp_path / file)
+    assert (tmp_path / "there.csv").read_text() == "kept"
+
+
+@pytest.mark.slow
+def test_the_whole_lake_as_one_duckdb_file(lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
+    lake.add([Task("t1", "search", "?", ("a",)), *(make_trajectory(f"{number}", stage="eval", suite="s") for number in range(30))])
+    export_database(lake, tmp_path / "all.duckdb")
+    with duckdb.connect(str(tmp_path / "all.duckdb"), read_only=True) as exported:
+        assert exported.execute("SELECT count(*), len(any_value(action_ids)) FROM turns").fetchall() == [(60, 3)]
+        assert exported.execute("SELECT success FROM evaluations WHERE hops IS NULL").fetchall() == [(1.0,)]
+
+
+@pytest.mark.slow
+def test_compaction_keeps_rows_and_snapshots(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    for batch in range(4):
+        lake.add([make_trajectory(f"{batch}-{number}") for number in range(12)])
+    middle = lake.snapshot() - 2
+    before = lake.trajectories()
+    compact(lake)
+    assert lake.trajectories() == before and len(before) == 48
+    assert len(lake.trajectories(at=middle)) == 24
+    (files,) = lake.query("SELECT file_count FROM ducklake_table_info('lake') WHERE table_name = 'trajectories'").to_pylist()
+    assert files == {"file_count": 1}

@@ -1,0 +1,147 @@
+"""FireAct's runs: both layouts, several actions in one message, its own figures, and rows that are set aside."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.graders.answers import exact_match, normalize
+from warehouse.errors import RequestError
+from warehouse.importers.fireact import read_fireact
+from warehouse.importers.runs import ImportedRuns
+from warehouse.records import NOT_RUN, Outcome, Score, Trajectory
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "fireact"
+real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+
+SEARCH = "Thought: look.\nAction: search[amber]"
+FINISH = "Thought: done.\nAction: finish[Amber Stone]"
+END = "Observation: Episode finished, reward = True"
+
+
+def row(*texts: str, **changed: Any) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    traj = [{"role": roles[number % 2], "content": text} for number, text in enumerate(("Who? ", *texts))]
+    return {"reward": True, "em": True, "f1": 1.0, "gt": "amber stone", "pred": "amber stone", "prompt": [], "traj": traj} | changed
+
+
+def read(tmp_path: Path, rows: dict[str, Any]) -> ImportedRuns:
+    path = tmp_path / "model_a.json"
+    path.write_text(json.dumps(rows, indent=2))
+    return read_fireact(path)
+
+
+def only(tmp_path: Path, one: dict[str, Any]) -> Trajectory:
+    (run,) = read(tmp_path, {"7": one}).trajectories
+    return run
+
+
+def calls(run: Trajectory) -> list[tuple[str | None, str | None, str, str | None]]:
+    return [(turn.tool, turn.arguments, turn.observation, turn.tool_outcome) for turn in run.turns]
+
+
+def test_messages_and_text_are_the_same_run(tmp_path: Path) -> None:
+    text = f"Intro.\n\n### Instruction:\nWho?\n\n### Response:\n{SEARCH}\nObservation: seen\nmore\n{FINISH}\n{END}\n"
+    expected = [("search", "amber", "seen\nmore", None), ("answer", "Amber Stone", "", None)]
+    first = only(tmp_path, row(SEARCH, "Observation: seen\nmore", FINISH, END))
+    second = only(tmp_path, row(traj=text, prompt=""))
+    assert calls(first) == calls(second) == expected
+    assert first.task_key == second.task_key == "fireact-7"
+    assert (first.policy, first.outcome, first.answer, first.provenance["pred"]) == (
+        "model_a",
+        Outcome.SUCCESS,
+        "Amber Stone",
+        "amber stone",
+    )
+
+
+def test_of_several_actions_in_one_message_the_first_was_run(tmp_path: Path) -> None:
+    run = only(tmp_path, row(f"{SEARCH}\n{SEARCH.replace('amber', 'blue')}", "Observation: seen", f"{FINISH}\n{SEARCH}", END))
+    assert calls(run) == [
+        ("search", "amber", "seen", None),
+        ("search", "blue", "", NOT_RUN),
+        ("answer", "Amber Stone", "", None),
+        ("search", "amber", "", NOT_RUN),
+    ]
+    assert [(call.tool, call.observation, call.outcome) for turn in run.turns for call in turn.calls] == [
+        ("search", "seen", None),
+        ("search", "", NOT_RUN),
+        ("answer", "", None),
+        ("search", "", NOT_RUN),
+    ]
+    assert run.answer == "Amber Stone"
+
+
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [
+        ("Action: search[a] and more", ("search", "a", "x", None)),
+        ("Action:  finish[a [b] c]", ("answer", "a [b] c", "x", None)),
+        ("Action: search[never closed", ("search", "never closed", "x", "unparsable")),
+        ("Thought: nothing", (None, None, "x", "unparsable")),
+        ("Action", (None, None, "x", "unparsable")),
+    ],
+)
+def test_what_is_badly_written_is_still_a_turn(tmp_path: Path, written: str, call: tuple[Any, ...]) -> None:
+    assert calls(only(tmp_path, row(written, "Observation: x", FINISH, END)))[0] == call
+
+
+def test_runs_without_an_end_are_invalid_and_have_no_scores(tmp_path: Path) -> None:
+    made = read(tmp_path, {"1": row(reward=False, em=False), "2": row(SEARCH, reward=False, em=False), "3": row(SEARCH, "Observation: x")})
+    assert [(run.outcome, run.reward) for run in made.trajectories] == [(Outcome.INVALID, None)] * 3
+    assert not [record for record in made.records if isinstance(record, Score)]
+
+
+def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
+    rows = {
+        "1": row(FINISH, END),
+        "2": row(FINISH, END, reward="yes"),
+        "3": row(traj=3),
+        "4": row(traj="no layout"),
+        "5": row(FINISH, END, gt=""),
+        "6": [1],
+        "7": row(traj=[{"role": "assistant", "content": "x"}]),
+    }
+    made = read(tmp_path, rows)
+    lines = (tmp_path / "model_a.json").read_text().splitlines()
+    assert [run.task_key for run in made.trajectories] == ["fireact-1"]
+    assert len(made.failures) == 6
+    for number, failure in enumerate(made.failures, start=2):
+        assert f'"{number}": ' in lines[failure.item["line"] - 1]
+    assert {failure.kind for failure in made.failures} == {"fireact_row"}
+
+
+def test_what_is_no_object_of_runs_is_refused(tmp_path: Path) -> None:
+    for text in ("[1]", "{", "3"):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(RequestError):
+            read_fireact(tmp_path / "a.json")
+    with pytest.raises(RequestError):
+        read_fireact(tmp_path / "none.json")
+
+
+@real
+@pytest.mark.slow
+def test_the_released_runs_keep_every_call_and_figure() -> None:
+    made = read_fireact(DATA)
+    assert (made.rows, len(made.trajectories), len(made.failures)) == (965, 965, 0)
+    source = {(path.stem, key): value for path in DATA.glob("*.json") for key, value in json.loads(path.read_text()).items()}
+    scores = {(record.trajectory_id, record.verifier): record for record in made.records if isinstance(record, Score)}
+    for run in made.trajectories:
+        given = source[run.policy, run.task_key.removeprefix("fireact-")]
+        text = (
+            given["traj"] if isinstance(given["traj"], str) else "\n".join(m["content"] for m in given["traj"] if m["role"] == "assistant")
+        )
+        body = text.split("### Response:\n")[-1]
+        if isinstance(given["traj"], list):
+            assert "".join(turn.action for turn in run.turns) == "".join(m["content"] for m in given["traj"] if m["role"] == "assistant")
+        labels = len(re.findall(r"^Action:?", body, re.MULTILINE))
+        assert sum(turn.tool is not None or "Action" in turn.action for turn in run.turns) == labels
+        assert (run.outcome is Outcome.SUCCESS) == given["reward"]
+        assert scores[run.id, "fireact_em"].value == float(given["em"]) == float(exact_match(run.answer or "", [given["gt"]]))
+        assert scores[run.id, "fireact_f1"].value == pytest.approx(given["f1"])
+        assert not run.answer or normalize(run.answer) == given["pred"] or any(turn.tool_outcome == NOT_RUN for turn in run.turns)

@@ -1,0 +1,254 @@
+"""Inspect AI's logs, read and written: a log that Inspect itself made, ours as Inspect reads it, broken samples, unscored ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.data.imports import import_file
+from warehouse import Lake
+from warehouse.errors import RequestError
+from warehouse.exporters.inspect_logs import export_logs
+from warehouse.importers.inspect_logs import inspect_log_module, read_inspect
+from warehouse.records import Call, Outcome, Score, StopReason, Task, Trajectory, Turn
+
+pytestmark = pytest.mark.slow
+
+inspect_log = pytest.importorskip("inspect_ai.log", reason="the package inspect-ai is not installed")
+
+
+def turn(index: int, text: str, *calls: Call, observation: str = "") -> Turn:
+    tool, arguments, outcome = (calls[0].tool, calls[0].arguments, calls[0].outcome) if calls else (None, None, "unparsable")
+    return Turn(index, (1, 2), (-0.1, -0.2), text, tool, arguments, (3,), observation, None, outcome, 0.1, 0, calls=calls)
+
+
+def run_of(key: str, policy: str, suite: str, outcome: Outcome, *turns: Turn) -> Trajectory:
+    started = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    reward = None if outcome is Outcome.INVALID else float(outcome is Outcome.SUCCESS)
+    error = "the tool broke" if outcome is Outcome.INVALID else None
+    stop = StopReason.FAULT if error else StopReason.ANSWERED
+    identifier = f"{policy}-{suite}-{key}"
+    return Trajectory(
+        identifier, key, policy, "eval", 4, (1,), turns, stop, outcome, reward, 0, started, 1.5, suite=suite, error=error
+    )  # fmt: skip
+
+
+HOSTILE = "'; DROP TABLE x; -- <|im_end|> \x00 «é»"
+ANSWER = turn(2, "<answer>Amber</answer>", Call("answer", "Amber", None))
+CALLS = (Call("search", "amber", "ok", HOSTILE), Call("open", '{"u": 1}', "timeout", "late"), Call("open", None, None))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "home")
+    both = turn(0, "<search>amber</search>", *CALLS, observation=HOSTILE)
+    strange = turn(1, "no call", observation="write a call")
+    runs = [
+        run_of("t1", "p", "held_out", Outcome.SUCCESS, both, strange, ANSWER),
+        run_of("t2", "p", "held_out", Outcome.FAILURE, ANSWER),
+        run_of("t3", "p", "held_out", Outcome.INVALID, both),
+    ]
+    verdicts = [Score(run.id, "qa_em", "1", run.reward, run.outcome or Outcome.INVALID, run.error) for run in runs]
+    lake.add([*(Task(f"t{n}", "search", f"Who {n}? {HOSTILE}", ("Amber", "A"), split="held_out") for n in (1, 2, 3)), *runs, *verdicts])
+    return lake
+
+
+def test_our_evaluation_is_a_log_that_inspect_reads(lake: Lake, tmp_path: Path) -> None:
+    (path,) = export_logs(lake, tmp_path / "run.eval")
+    log = inspect_log.read_eval_log(str(path))
+    assert (log.status, log.eval.model, log.eval.task, log.eval.dataset.samples) == ("success", "p", "held_out", 3)
+    assert (log.results.total_samples, log.results.completed_samples) == (3, 2)
+    figures = log.results.scores[0]
+    assert (figures.name, figures.scored_samples, figures.unscored_samples, figures.metrics["accuracy"].value) == ("qa_em", 2, 1, 0.5)
+    first, second, third = log.samples
+    assert [message.role for message in first.messages] == ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+    assert [(call.function, call.arguments) for call in first.messages[1].tool_calls] == [
+        ("search", {"input": "amber"}), ("open", {"u": 1}), ("open", {})
+    ]  # fmt: skip
+    assert (first.input, first.target, first.output.completion) == (f"Who 1? {HOSTILE}", ["Amber", "A"], "Amber")
+    assert (first.messages[2].text, first.messages[3].error.type) == (HOSTILE, "timeout")
+    assert [sample.scores["qa_em"].value for sample in (first, second)] == [1.0, 0.0]
+    assert math.isnan(third.scores["qa_em"].value)
+    assert third.error.message == "the tool broke"
+    assert len(inspect_log.read_eval_log_sample_summaries(str(path))) == 3
+
+
+def test_our_log_comes_back_with_every_call_and_verdict(lake: Lake, tmp_path: Path) -> None:
+    for suffix in ("eval", "json"):
+        (path,) = export_logs(lake, tmp_path / f"run.{suffix}")
+        runs = read_inspect(path).trajectories
+        assert [(run.outcome, run.answer) for run in runs] == [
+            (Outcome.SUCCESS, "<answer>Amber</answer>"), (Outcome.FAILURE, "<answer>Amber</answer>"), (Outcome.INVALID, None)
+        ]  # fmt: skip
+        assert [(call.tool, call.outcome, call.observation) for call in runs[0].turns[0].calls] == [
+            ("search", "ok", HOSTILE), ("open", "timeout", "late"), ("open", None, "")
+        ]  # fmt: skip
+        assert runs[0].turns[1].observation == "write a call"
+
+
+def test_a_log_for_each_policy_and_suite(lake: Lake, tmp_path: Path) -> None:
+    lake.add([run_of("t1", policy, suite, Outcome.SUCCESS, ANSWER) for policy, suite in (("../q", "held_out"), ("p", "other"))])
+    with pytest.raises(RequestError, match="3 evaluations"):
+        export_logs(lake, tmp_path / "run.eval")
+    paths = export_logs(lake, tmp_path / "logs")
+    assert len({path.name for path in paths}) == 3
+    assert {path.parent for path in paths} == {tmp_path / "logs"}
+    assert {inspect_log.read_eval_log(str(path), header_only=True).eval.model for path in paths} == {"p", "../q"}
+    with pytest.raises(RequestError, match="exists"):
+        export_logs(lake, tmp_path / "logs")
+    with Lake(tmp_path / "empty") as empty, pytest.raises(RequestError, match="no evaluation"):
+        export_logs(empty, tmp_path / "none.eval")
+
+
+def test_the_same_lake_gives_the_same_log(lake: Lake, tmp_path: Path) -> None:
+    (one,), (two,) = export_logs(lake, tmp_path / "one.json"), export_logs(lake, tmp_path / "two.json")
+    first, second = json.loads(one.read_text()), json.loads(two.read_text())
+    assert first["eval"] == second["eval"]
+    assert [sample["messages"] for sample in first["samples"]] == [sample["messages"] for sample in second["samples"]]
+
+
+def changed(lake: Lake, tmp_path: Path, change: Any) -> Path:
+    """Our log as JSON, its first sample changed."""
+    (path,) = export_logs(lake, tmp_path / "changed.json")
+    log = json.loads(path.read_text())
+    change(log["samples"][1])
+    path.write_text(json.dumps(log))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome", "reward"),
+    [
+        ("C", Outcome.SUCCESS, 1.0),
+        ("P", Outcome.FAILURE, 0.5),
+        ("N", Outcome.FAILURE, 0.0),
+        (7, None, 7.0),
+        ("odd", None, None),
+        ([1], None, None),
+    ],
+)
+def test_marks_are_verdicts_where_they_are_known(
+    lake: Lake, tmp_path: Path, value: Any, outcome: Outcome | None, reward: float | None
+) -> None:
+    path = changed(lake, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value=value))
+    made = read_inspect(path)
+    run = made.trajectories[1]
+    assert (run.outcome, run.reward) == (outcome, reward)
+    assert sum(isinstance(one, Score) and one.trajectory_id == run.id for one in made.records) == (outcome is not None)
+
+
+def test_a_dictionary_of_marks_is_a_score_each_and_an_unscored_one_is_invalid(lake: Lake, tmp_path: Path) -> None:
+    marks = read_inspect(changed(lake, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value={"a": 1, "b": 0.5}))).records
+    assert [(one.verifier, one.verdict) for one in marks if isinstance(one, Score)][1:] == [
+        ("qa_em/a", Outcome.SUCCESS), ("qa_em/b", Outcome.FAILURE)
+    ]  # fmt: skip
+    (tmp_path / "changed.json").unlink()
+    unscored = read_inspect(changed(lake, tmp_path, lambda sample: sample["scores"]["qa_em"].update(value=math.nan, reason="parse")))
+    assert (unscored.trajectories[1].outcome, unscored.trajectories[1].reward) == (Outcome.INVALID, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"limit": {"type": "message", "limit": 3}}, (Outcome.FAILURE, StopReason.MAX_TURNS)),
+        ({"error": {"message": "boom", "traceback": "", "traceback_ansi": ""}}, (Outcome.INVALID, StopReason.FAULT)),
+        ({"scores": None, "messages": []}, (Outcome.INVALID, StopReason.FAULT)),
+    ],
+)
+def test_limits_keep_their_scores_and_broken_samples_are_invalid(lake: Lake, tmp_path: Path, change: Any, expected: Any) -> None:
+    run = read_inspect(changed(lake, tmp_path, lambda sample: sample.update(change))).trajectories[1]
+    assert (run.outcome, run.stop_reason) == expected
+
+
+def test_a_broken_sample_is_set_aside_and_the_others_are_read(lake: Lake, tmp_path: Path) -> None:
+    made = read_inspect(changed(lake, tmp_path, lambda sample: sample.update(messages=3)))
+    assert (made.rows, len(made.trajectories), [failure.item["line"] for failure in made.failures]) == (3, 2, [2])
+    (path,) = export_logs(lake, tmp_path / "whole.eval")
+    broken = tmp_path / "broken.eval"
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(broken, "w") as copy:
+        for name in whole.namelist():
+            copy.writestr(name, b"{" if name.startswith("samples/t2") else whole.read(name))
+    made = read_inspect(broken)
+    assert (made.rows, len(made.trajectories), len(made.failures)) == (3, 2, 1)
+    for text in (b"", b"PK\x03\x04", b"[1]"):
+        broken.write_bytes(text)
+        with pytest.raises(RequestError, match="no log of Inspect"):
+            read_inspect(broken)
+
+
+def test_importing_a_log_twice_changes_nothing(lake: Lake, tmp_path: Path) -> None:
+    (path,) = export_logs(lake, tmp_path / "run.eval")
+    first, second = (import_file("inspect", path, tmp_path / "other") for _ in range(2))
+    assert first["trajectories"] == {"read": 3, "new": 3}
+    assert [second[table]["new"] for table in ("tasks", "trajectories", "scores")] == [0, 0, 0]
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    with pytest.raises(RequestError, match="pip install inspect-ai"):
+        inspect_log_module()
+
+
+EVALUATION = """
+from inspect_ai import Task, eval
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.scorer import includes
+from inspect_ai.solver import generate, use_tools
+from inspect_ai.tool import tool
+
+@tool
+def add():
+    async def execute(x: int, y: int) -> int:
+        '''Add two numbers.
+
+        Args:
+            x: One.
+            y: Other.
+        '''
+        return x + y
+    return execute
+
+outputs = []
+for answer in ("3", "4"):
+    outputs += [ModelOutput.for_tool_call("mockllm/model", "add", {"x": 1, "y": 2}), ModelOutput.from_content("mockllm/model", answer)]
+for output in outputs:
+    output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # else it is counted by an encoding from the network
+task = Task([Sample("1 + 2?", target="3", id=n) for n in (1, 2)], solver=[use_tools(add()), generate()], scorer=includes(), name="sums")
+eval(task, get_model("mockllm/model", custom_outputs=outputs), log_dir="logs", max_samples=1, display="none", log_format="eval")
+"""
+
+
+@pytest.mark.slow
+def test_a_log_that_inspect_made_is_imported_with_calls_and_scores(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", EVALUATION], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    figures = import_file("inspect", tmp_path / "logs", tmp_path / "home")
+    assert (figures["rows"], figures["quarantined"], figures["trajectories"]["new"]) == (2, 0, 2)
+    with Lake(tmp_path / "home", read_only=True) as lake:
+        runs = sorted(lake.trajectories(), key=lambda run: run.provenance["sample"]["id"])
+        assert [(run.policy, run.answer, run.outcome) for run in runs] == [
+            ("mockllm/model", "3", Outcome.SUCCESS), ("mockllm/model", "4", Outcome.FAILURE)
+        ]  # fmt: skip
+        calls = [(call.tool, json.loads(call.arguments or ""), call.outcome, call.observation) for call in runs[0].turns[0].calls]
+        assert calls == [("add", {"x": 1, "y": 2}, "ok", "3")]
+        assert {(score.verifier, score.value) for score in lake.scores()} == {("includes", 1.0), ("includes", 0.0)}
+        assert runs[0].started is not None
+        assert lake.tasks()[0].answers == ("3",)
+
+
+def test_the_latest_version_of_a_verifier_stands_in_the_log(lake: Lake, tmp_path: Path) -> None:
+    before = lake.scores("trajectory_id LIKE '%t2'")[0]
+    lake.add([replace(before, version="2", value=1.0, verdict=Outcome.SUCCESS)])
+    (path,) = export_logs(lake, tmp_path / "run.eval")
+    log = inspect_log.read_eval_log(str(path))
+    assert log.samples[1].scores["qa_em"].metadata["version"] == "2"
+    assert log.results.scores[0].metrics["accuracy"].value == 1.0

@@ -1,0 +1,107 @@
+"""Search-R1's tag text: what was observed and what was written, several tags in one action, prompts that hold tags themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warehouse.importers.runs import ImportedRuns
+from warehouse.importers.search_r1 import read_search_r1
+from warehouse.records import NOT_RUN, Outcome, Trajectory
+
+PROMPT = "Answer the given question. For example, <answer> Beijing </answer>. You can <search> query </search>. Question: Who?\n"
+SEARCH = "<think>a</think>\n<search> amber </search>\n\n<information>Doc 1(Title: T) text\n</information>\n\n"
+REFUSED = (
+    "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
+    "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
+)
+
+
+def read(tmp_path: Path, *rows: Any) -> ImportedRuns:
+    path = tmp_path / "12.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return read_search_r1(path)
+
+
+def only(tmp_path: Path, text: str, **more: Any) -> Trajectory:
+    made = read(tmp_path, {"input": PROMPT, "output": text, "gts": {"target": ["Amber"]}, "score": 1.0, "step": 12} | more)
+    assert not made.failures
+    return made.trajectories[0]
+
+
+def turns(run: Trajectory) -> list[tuple[Any, ...]]:
+    return [(turn.tool, turn.arguments, turn.observation, turn.tool_outcome) for turn in run.turns]
+
+
+def test_a_dump_of_verl_becomes_a_task_turns_and_a_score(tmp_path: Path) -> None:
+    text = SEARCH + "<think>b</think><answer> Amber </answer>"
+    made = read(tmp_path, {"input": PROMPT, "output": text, "gts": {"target": ["Amber", "A"]}, "score": 1.0, "step": 12})
+    task, run, score = made.records
+    assert (task.question, task.answers, run.answer, run.outcome) == ("Who?", ("Amber", "A"), "Amber", Outcome.SUCCESS)
+    assert turns(run) == [("search", "amber", "Doc 1(Title: T) text", None), ("answer", "Amber", "", None)]
+    assert run.turns[0].action == "<think>a</think>\n<search> amber </search>"
+    assert (score.verifier, score.value) == ("search-r1_score", 1.0)
+
+
+@pytest.mark.parametrize("tail", ["", "<|im_end|>\n<|im_start|>assistant\n", "assistant\n"])
+def test_a_whole_sequence_is_cut_behind_its_question(tmp_path: Path, tail: str) -> None:
+    whole = PROMPT.removesuffix("\n") + ("<|im_end|>\n<|im_start|>assistant\n" if "im_end" in tail else "\n" + tail)
+    made = read(tmp_path, {"sequences_str": whole + SEARCH + "<answer>A</answer>", "golden_answers": ["A"]})
+    assert [turn[:2] for turn in turns(made.trajectories[0])] == [("search", "amber"), ("answer", "A")]
+    assert made.trajectories[0].turns[0].action.startswith("<think>")
+
+
+def test_a_refused_action_is_a_turn_with_what_it_was_told(tmp_path: Path) -> None:
+    run = only(tmp_path, "I do not know" + REFUSED + "<answer>A</answer>")
+    assert [(one[0], one[3]) for one in turns(run)] == [(None, "unparsable"), ("answer", None)]
+    assert run.turns[0].observation == REFUSED.strip()
+
+
+def test_no_tag_of_an_action_is_dropped(tmp_path: Path) -> None:
+    run = only(tmp_path, "<search>a</search><answer>no</answer><search>b</search>\n\n<information>x</information>\n\n<answer>A</answer>")
+    assert turns(run) == [
+        ("search", "a", "x", None),
+        ("answer", "no", "", NOT_RUN),
+        ("search", "b", "", NOT_RUN),
+        ("answer", "A", "", None),
+    ]
+
+
+def test_information_that_the_policy_wrote_itself_is_no_observation(tmp_path: Path) -> None:
+    run = only(tmp_path, "<think>a</think><information>made up</information><answer>A</answer>")
+    assert turns(run) == [("answer", "A", "", None)]
+    assert "made up" in run.turns[0].action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<search>a</search>\n\n<information>cut off <answer>evil</answer>",
+        "<search>a</search>\n\n<information>cut <search>b</search>\n\n<information>x</information><answer>A</answer>",
+    ],
+)
+def test_information_that_is_not_closed_is_set_aside(tmp_path: Path, text: str) -> None:
+    made = read(tmp_path, {"question": "Who?", "response": text})
+    assert (len(made.failures), len(made.trajectories)) == (1, 0)
+    assert "not closed" in made.failures[0].reason
+
+
+@pytest.mark.parametrize(("text", "error"), [("", "empty"), (SEARCH, "cancelled"), ("I give up", "cancelled")])
+def test_a_run_without_an_answer_is_invalid(tmp_path: Path, text: str, error: str) -> None:
+    run = only(tmp_path, text, score=0.0)
+    assert (run.outcome, run.reward, (run.error or "").split(":")[0]) == (Outcome.INVALID, None, error)
+
+
+def test_broken_rows_are_set_aside_with_their_line(tmp_path: Path) -> None:
+    made = read(
+        tmp_path,
+        {"output": "<answer>A</answer>"},
+        {"question": "Q"},
+        {"sequences_str": "x", "question": "Q"},
+        {"question": 3, "output": ""},
+    )
+    assert [failure.item["line"] for failure in made.failures] == [1, 2, 3, 4]
+    assert {failure.kind for failure in made.failures} == {"search-r1_row"}

@@ -1,0 +1,117 @@
+"""WebDancer's runs: every call is a turn, broken rows are set aside, cancelled runs are invalid, and the text can be had back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warehouse import Lake
+from warehouse.importers.webdancer import read_webdancer
+from warehouse.records import Outcome, StopReason, Task, Trajectory
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories" / "webdancer"
+real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["q"]}}\n</tool_call>'
+
+
+def row(*spoken: str, **changed: Any) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[number % 2], "content": text} for number, text in enumerate(("Use tools.\n\nUser: Who?", *spoken))]
+    messages.insert(0, {"role": "system", "content": "You search."})
+    return {"messages": messages, "answer": [["Amber"]], "tag": "t", "tool_calls": []} | changed
+
+
+def written(tmp_path: Path, *rows: Any) -> Path:
+    path = tmp_path / "runs.jsonl"
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+    return path
+
+
+def only(path: Path) -> Trajectory:
+    (run,) = read_webdancer(path).trajectories
+    return run
+
+
+def test_a_run_becomes_a_task_and_its_turns(tmp_path: Path) -> None:
+    answer = "<think>\nfound <answer>no</answer>\n</think>\n<answer>\nAmber Stone\n</answer>"
+    read = read_webdancer(written(tmp_path, row(f"<think>\nfirst\n</think>\n{CALL}", "<tool_response>\nseen\n</tool_response>", answer)))
+    task, run = read.records
+    assert isinstance(task, Task)
+    assert isinstance(run, Trajectory)
+    assert (task.question, task.answers, task.split, run.task_key) == ("Who?", ("Amber",), "import", task.key)
+    assert [(turn.tool, turn.arguments, turn.observation) for turn in run.turns] == [
+        ("search", '{"query": ["q"]}', "seen"),
+        ("answer", "Amber Stone", ""),
+    ]
+    assert (run.stage, run.outcome, run.reward, run.answer, run.started) == ("import", None, None, "Amber Stone", None)
+    assert (run.provenance["system"], run.provenance["instructions"], run.provenance["tag"]) == (["You search."], "Use tools.\n", "t")
+
+
+def test_no_call_of_a_message_is_dropped(tmp_path: Path) -> None:
+    two = f"<think>a</think>{CALL}{CALL.replace('q', 'r')}"
+    both = "<tool_response>one</tool_response>\n<tool_response>two</tool_response>"
+    run = only(written(tmp_path, row(two, both, "<answer>A</answer>")))
+    assert [turn.observation for turn in run.turns] == ["one", "two", ""]
+    assert "".join(turn.action for turn in run.turns[:2]) == two
+    together = only(written(tmp_path, row(two, "<tool_response>all</tool_response>", "<answer>A</answer>")))
+    assert [turn.observation for turn in together.turns] == ["", "<tool_response>all</tool_response>", ""]
+    spoilt = only(written(tmp_path, row("<tool_call>{no json}</tool_call>", "error", "<answer>A</answer>")))
+    assert [(turn.tool, turn.tool_outcome) for turn in spoilt.turns] == [(None, "unparsable"), ("answer", None)]
+
+
+@pytest.mark.parametrize(
+    ("spoken", "error"),
+    [
+        ((), "empty"),
+        ((CALL,), "cancelled"),
+        ((CALL, "<tool_response>seen</tool_response>"), "cancelled"),
+        (("I give up",), "cancelled"),
+    ],
+)
+def test_a_run_without_an_end_is_invalid_and_no_failure(tmp_path: Path, spoken: tuple[str, ...], error: str) -> None:
+    run = only(written(tmp_path, row(*spoken)))
+    assert (run.outcome, run.stop_reason, run.reward) == (Outcome.INVALID, StopReason.FAULT, None)
+    assert run.error is not None
+    assert run.error.startswith(error)
+
+
+def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
+    good = row("<answer>A</answer>")
+    broken = ["{", '"text"', "null", row(answer=[[3]]), row(messages="none"), {"answer": ["A"]}, row("a", "b", "c", answer=[None])]
+    orphan = row("<answer>A</answer>")
+    orphan["messages"].append({"role": "user", "content": "x"})
+    orphan["messages"].append({"role": "user", "content": "y"})
+    role = row("<answer>A</answer>")
+    role["messages"][1]["role"] = "robot"
+    read = read_webdancer(written(tmp_path, good, "", *broken, role, orphan))
+    assert len(read.trajectories) == 1
+    assert [failure.item["line"] for failure in read.failures] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert read.rows == 10
+    assert all(failure.kind == "webdancer_row" and f"line {failure.item['line']}" in failure.reason for failure in read.failures)
+
+
+@pytest.mark.slow
+@real
+def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
+    read = read_webdancer(DATA)
+    assert (read.rows, len(read.trajectories), len(read.failures)) == (120, 120, 0)
+    rows = [json.loads(line) for line in (DATA / "sample_traj.120.jsonl").read_text().splitlines()]
+    for source, run in zip(rows, read.trajectories, strict=True):
+        written = [message["content"] for message in source["messages"] if message["role"] == "assistant"]
+        answered = [message["content"] for message in source["messages"][2:] if message["role"] == "user"]
+        assert [turn.action for turn in run.turns] == written
+        assert [f"<tool_response>\n{turn.observation}\n</tool_response>" for turn in run.turns[:-1]] == answered
+        assert len(re.findall("</tool_call>|</answer>", "".join(written))) == len(run.turns)
+        assert all(turn.tool for turn in run.turns)
+    with Lake(tmp_path) as lake:
+        lake.add([*read.records, *read.failures])
+        before = lake.query("SELECT * FROM trajectories ORDER BY id").to_pylist()
+        lake.add([*read_webdancer(DATA).records])
+        assert lake.query("SELECT * FROM trajectories ORDER BY id").to_pylist() == before
+        assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 249}]
+        assert {run.id: run for run in lake.trajectories()} == {run.id: run for run in read.trajectories}

@@ -1,0 +1,131 @@
+"""Rows of a benchmark set in a file (a JSON list or JSON lines, packed by gzip or not), and anybody's own tasks in such a file.
+
+A benchmark set that is half read would be another one under the same name, so a row that cannot be read is an error and no row is left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+from warehouse.records import Task
+
+
+def read_rows(path: Path, what: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The objects in a file, each with where it stands («row 3 of test.jsonl»).
+
+    Raises:
+        RequestError: there is no such file, it is no JSON, or a row is no object; `what` says in the sentence what is missing.
+    """
+    if not path.is_file():
+        raise RequestError(f"there is no file {path}: put {what} there, or name another file with --set source.path=FILE.")
+    rows = list(_rows(path))
+    if not rows:
+        raise RequestError(f"{path} holds no row.")
+    for place, row in rows:
+        if not isinstance(row, dict):
+            raise RequestError(f"{place} is no object but {str(row)[:40]!r}; correct it.")
+    return rows
+
+
+def text_in(row: Mapping[str, Any], key: str, place: str) -> str:
+    """The text under `key`. Raises RequestError where there is none."""
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise RequestError(f"{place} has no text under {key}; correct it.")
+    return value
+
+
+def texts_in(row: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
+    """The texts of the list under `key`. Raises RequestError where it is none."""
+    value = row.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RequestError(f"{place} has no list of texts under {key}; correct it.")
+    return tuple(value)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = data.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read as text: {error}.") from error
+    if text.lstrip().startswith("["):
+        yield from ((f"row {number} of {path}", row) for number, row in enumerate(_parsed(text, str(path)), start=1))
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            place = f"line {number} of {path}"
+            yield place, _parsed(line, place)
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{place} is not JSON: {error}.") from error
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks in a file.
+
+    Raises:
+        RequestError: the file is missing or broken, a row has no question or no answers, or two have one key.
+    """
+    tasks: dict[str, Task] = {}
+    for place, row in read_rows(path, "a task set as JSON lines {question, answers}"):
+        task = _task(row, place)
+        if tasks.setdefault(task.key, task) is not task:
+            raise RequestError(f"{place} has the key {task.key!r} of an earlier row; give each a key of its own.")
+    return list(tasks.values())
+
+
+def _task(row: Mapping[str, Any], place: str) -> Task:
+    answers = (text_in(row, "answers", place),) if isinstance(row.get("answers"), str) else texts_in(row, "answers", place)
+    if not any(answer.strip() for answer in answers):
+        raise RequestError(f"{place} accepts no answer; correct it.")
+    question = text_in(row, "question", place)
+    key = row.get("key", row.get("id"))
+    return Task(
+        key=digest([question, answers]) if key is None else str(key),
+        environment=text_in(row, "environment", place) if "environment" in row else "search",
+        question=question,
+        answers=answers,
+        formula=_formula(_inner(row, "formula", place, list), place),
+        hops=_count(row, "hops", place),
+        constraints=_count(row, "constraints", place),
+        layers=_count(row, "layers", place),
+        provenance={name: value for name, value in _inner(row, "provenance", place, dict).items() if name != "rollout"},
+        proofs=_inner(row, "proofs", place, dict),
+    )
+
+
+def _inner(row: Mapping[str, Any], name: str, place: str, kind: type) -> Any:
+    """What stands under `name`, as JSON or as its text, which is how a table's export writes it."""
+    value = row.get(name)
+    try:
+        value = kind() if value is None else json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise RequestError(f"{place}: {name} is not JSON; correct it.") from error
+    if not isinstance(value, kind):
+        raise RequestError(f"{place}: {name} is no {'list' if kind is list else 'object'}; correct it.")
+    return value
+
+
+def _formula(triples: list[Any], place: str) -> tuple[tuple[str, str, str], ...]:
+    if not all(isinstance(triple, list) and len(triple) == 3 and all(isinstance(part, str) for part in triple) for triple in triples):
+        raise RequestError(f"{place}: formula holds something that is no triple of texts; correct it.")
+    return tuple((subject, relation, value) for subject, relation, value in triples)
+
+
+def _count(row: Mapping[str, Any], name: str, place: str) -> int:
+    value = row.get(name, 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RequestError(f"{place}: {name} is {value!r:.20}, which is no count; correct it.")
+    return value

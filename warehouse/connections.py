@@ -1,0 +1,171 @@
+"""DuckDB connections to a lake: the extensions they need, and how one comes to see the lake.
+
+An extension that is already installed comes first, then the Python package that carries it, then DuckDB's own servers.
+Where all of them fail, the error says what each step answered.
+
+A SQLite catalogue is in WAL mode with a busy timeout: without WAL a reader fails while another process writes. The data path is given
+at every attach and wins over the stored one, so a home may be moved or copied. Every row goes to a file, however few they are: DuckLake
+would write a handful into the catalogue as SQL text, and fails there on text with a NUL in a list, and on JSON in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+
+from warehouse.storage import Place, quoted
+
+EXTENSIONS = ("ducklake", "sqlite_scanner")
+"""What a DuckLake over a SQLite catalogue with local data needs."""
+CATALOG = "lake"
+"""The name under which the lake is attached."""
+BUSY_TIMEOUT_MS = 10_000
+_LOCKS = "lake_locks"
+"""The name under which a PostgreSQL catalogue is attached a second time, for its locks."""
+_LOCK_NUMBER = 0x666C7977
+"""The advisory lock of writers, one number for everybody."""
+_checked: set[str] = set()
+"""The extensions that this process has loaded with their signatures checked."""
+
+
+class ExtensionError(RuntimeError):
+    """No step could load an extension."""
+
+
+def attach_statement(place: Place, read_only: bool, at: int | None = None) -> str:
+    """The ATTACH statement for the lake at `place`: as it is now, or as it was at snapshot `at`."""
+    remote = place.storage.catalogue
+    options = [f"DATA_PATH {quoted(place.data_path)}", "OVERRIDE_DATA_PATH true", "DATA_INLINING_ROW_LIMIT 0"]
+    options += ["META_JOURNAL_MODE 'WAL'", f"META_BUSY_TIMEOUT {BUSY_TIMEOUT_MS}"] if remote is None else []
+    options += ["READ_ONLY"] if read_only else []
+    options += [] if at is None else [f"SNAPSHOT_VERSION {int(at)}"]
+    address = f"ducklake:{remote or f'sqlite:{place.catalogue}'}"
+    return f"ATTACH {quoted(address)} AS {CATALOG} ({', '.join(options)})"
+
+
+def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
+    """A connection that can reach the lake's files and does not see the lake yet."""
+    connection = connect(place.storage.extensions)
+    with closed_on_error(connection):
+        secret = place.storage.secret()
+        if secret is not None:
+            connection.execute(secret)
+        if place.storage.catalogue is not None:
+            address = place.storage.catalogue.removeprefix("postgres:")
+            connection.execute(f"ATTACH {quoted(address)} AS {_LOCKS} (TYPE postgres, READ_ONLY)")
+    return connection
+
+
+def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection for SQL from anybody: it cannot write to the lake, and of other files it sees none but the lake's own data.
+
+    What DuckDB's settings do not close, functions that read other databases, `queries.py` refuses.
+    """
+    connection = connect_unlocked(place, at)
+    connection.execute(f"SET allowed_directories = [{quoted(place.data_path)}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A connection that reads the lake and may use files elsewhere: for our own statements alone."""
+    connection = connect_to_files(place)
+    with closed_on_error(connection):
+        connection.execute(attach_statement(place, read_only=True, at=at))
+    return connection
+
+
+@contextmanager
+def closed_on_error(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Closes `connection` where the work within fails, and leaves it open otherwise."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
+def cursor_in_lake(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """A cursor of its own for one piece of work, in which the lake's tables need no prefix."""
+    cursor = connection.cursor()
+    cursor.execute(f"USE {CATALOG}")
+    return cursor
+
+
+def try_shared_lock(cursor: duckdb.DuckDBPyConnection) -> bool:
+    """Takes the lock that writers of other machines share, in the open transaction of `cursor`, whose end frees it."""
+    asked = f"SELECT pg_try_advisory_xact_lock({_LOCK_NUMBER})::text AS taken"
+    return cursor.execute(f"FROM postgres_query('{_LOCKS}', {quoted(asked)})").fetchall() == [("true",)]
+
+
+def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
+    """A connection of its own, in memory, with the extensions loaded.
+
+    DuckDB checks the signature of an extension by hashing all of it, 0.2 seconds for both. One check a process is enough: later
+    connections load the same files, and so may skip it.
+    """
+    connection = duckdb.connect(config={"allow_unsigned_extensions": _checked.issuperset(names)})
+    with closed_on_error(connection):
+        load_extensions(connection, names)
+    _checked.update(names)
+    return connection
+
+
+def load_extensions(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    """Loads extensions into `connection`; raises `ExtensionError` naming every step that failed and why."""
+    for name in names:
+        _load(connection, name)
+
+
+def _load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    failures = []
+    for step, install in _STEPS:
+        try:
+            install(connection, name)
+            connection.execute(f"LOAD {name}")
+            return
+        except (duckdb.Error, ImportError, OSError, LookupError) as error:
+            failures.append(f"{step}: {str(error).splitlines()[0]}")
+    raise ExtensionError(
+        f"DuckDB's extension {name} could not be loaded ({'; '.join(failures)}). "
+        f"Install the package duckdb-extension-{name.replace('_', '-')} in the version of duckdb ({duckdb.__version__})."
+    )
+
+
+def _find_installed(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Passes where the extension is on this machine: LOAD would otherwise go to the network by itself."""
+    installed = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE installed").fetchall()
+    if (name,) not in installed:
+        raise LookupError("not there")
+
+
+def _install_from_package(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    importer = importlib.import_module("duckdb_extensions")
+    importer.import_extension(name, force_install=True, con=connection)
+
+
+def _install_from_network(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    connection.execute(f"FORCE INSTALL {name}")
+
+
+_STEPS: tuple[tuple[str, Callable[[duckdb.DuckDBPyConnection, str], None]], ...] = (
+    ("installed", _find_installed),
+    ("package", _install_from_package),
+    ("network", _install_from_network),
+)
+
+
+def how_to_attach(home: Path) -> str:
+    """SQL to paste into any DuckDB client of the same version: it attaches the lake in `home` to read and makes it the default.
+
+    The extensions load by themselves where they are installed, which any use of `Lake` on the same account has done. Data in S3 needs a
+    secret of the client's own before the ATTACH.
+    """
+    place = Place.of(home)
+    lines = [f"LOAD {name};" for name in place.storage.extensions]
+    return "\n".join([*lines, f"{attach_statement(place, read_only=True)};", f"USE {CATALOG};"])

@@ -1,0 +1,258 @@
+"""Facts, documents and texts from files: rows (CSV, TSV, JSON lines, Parquet), folders of pages, data sets that `datasets` has saved.
+
+A broken row or page never stops the reading: it is left out and reported as a `Failure` with its line and what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from warehouse.corpora.corpus import Corpus
+from warehouse.errors import RequestError
+from warehouse.records import Document, Fact, Failure
+
+FACT_COLUMNS = ("subject", "relation", "object")
+"""Columns that a file of facts must have; `documents`, the ids of the documents that state the fact, may be added."""
+DOCUMENT_COLUMNS = ("id", "title", "text")
+SEPARATOR = "|"
+"""Between the document ids in one cell of a CSV or TSV file."""
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+R = TypeVar("R")
+Row = tuple[int, Mapping[str, Any] | str]
+"""A line number, from 1, and the row in it, or what is wrong with it."""
+SUFFIXES = (".md", ".markdown", ".txt")
+_HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+SAVED, SPLITS = "state.json", "dataset_dict.json"
+"""The files by which `datasets` knows a data set, and one of several splits, that it has saved."""
+
+
+def read_facts(path: Path, source: str | None = None) -> Corpus:
+    """The facts in a file of rows `subject, relation, object[, documents]`; `source` is the file's name unless given.
+
+    Raises `RequestError` where the file is missing, of no known format, or lacks a column altogether.
+    """
+    facts, failures = _read_records(path, FACT_COLUMNS, _fact, source or path.stem)
+    return Corpus(facts=tuple(dict.fromkeys(facts)), failures=tuple(failures))
+
+
+def read_documents(path: Path, source: str | None = None) -> Corpus:
+    """The documents in a file of rows `id, title, text`; errors as in `read_facts`. The second of two with one id is left out."""
+    documents, failures = _read_records(path, DOCUMENT_COLUMNS, _document, source or path.stem)
+    unique: dict[str, Document] = {}
+    for document in documents:
+        if unique.setdefault(document.id, document) is not document:
+            item = {"file": str(path), "id": document.id}
+            failures.append(Failure("import", "double_document", f"{path.name}: a second document with the id {document.id!r}", item))
+    return Corpus(documents=tuple(unique.values()), failures=tuple(failures))
+
+
+def read_column(path: Path, column: str) -> tuple[list[str], list[Failure]]:
+    """The texts in one column of a file of rows, and its rows that have none; errors as in `read_facts`."""
+    return _read_records(path, (column,), lambda row, source: _text(row, column), path.stem)
+
+
+def _read_records(
+    path: Path, columns: tuple[str, ...], build: Callable[[Mapping[str, Any], str], R], source: str
+) -> tuple[list[R], list[Failure]]:
+    if not path.is_file():
+        raise RequestError(f"There is no file {path}: check the path.")
+    records, failures = [], []
+    for line, row in _rows(path, columns):
+        try:
+            if isinstance(row, str):
+                raise ValueError(row)
+            records.append(build(row, source))
+        except ValueError as error:
+            item = {"file": str(path), "line": line, "row": row if isinstance(row, str) else dict(row)}
+            failures.append(Failure("import", "broken_row", f"{path.name}, line {line}: {error}", item))
+    return records, failures
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    if path.suffix in _DELIMITERS:
+        return _delimited_rows(path, columns, _DELIMITERS[path.suffix])
+    if path.suffix == ".jsonl":
+        return _json_rows(path)
+    if path.suffix == ".parquet":
+        return _parquet_rows(path, columns)
+    raise RequestError(f"{path} is of no known format: give a file that ends in .csv, .tsv, .jsonl or .parquet.")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines that are not empty; bytes that are no UTF-8 become the replacement character, which rows then refuse."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line.rstrip("\r\n")
+
+
+def _delimited_rows(path: Path, columns: tuple[str, ...], delimiter: str) -> Iterator[Row]:
+    """Rows of a file with a header. A row is one line: an unclosed quote then spoils that line and not the rest of the file."""
+    lines = _lines(path)
+    header = _header(path, next(lines, (1, ""))[1], delimiter)
+    _require(path, columns, header)
+    for number, line in lines:
+        try:
+            cells = _cells(line, delimiter)
+        except csv.Error as error:
+            yield number, f"{error}"
+            continue
+        if len(cells) != len(header):
+            yield number, f"{len(cells)} cells where the header has {len(header)}"
+        else:
+            yield number, dict(zip(header, cells, strict=True))
+
+
+def _header(path: Path, line: str, delimiter: str) -> list[str]:
+    try:
+        return [name.strip().lower() for name in _cells(line, delimiter)]
+    except csv.Error as error:
+        raise RequestError(f"The header of {path} cannot be read ({error}): name the columns there.") from error
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    for number, line in _lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            yield number, f"not JSON ({error})"
+            continue
+        yield number, row if isinstance(row, dict) else "not a JSON object"
+
+
+def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    try:
+        file = parquet.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RequestError(f"{path} is not a Parquet file ({error}): write it again.") from error
+    with file:
+        _require(path, columns, file.schema_arrow.names)
+        number = 0
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+
+
+def _require(path: Path, columns: tuple[str, ...], found: list[str]) -> None:
+    missing = [name for name in columns if name not in found]
+    if missing:
+        has = ", ".join(found) or "none"
+        raise RequestError(f"{path} has no column {', '.join(missing)} (it has {has}): name the columns in its header.")
+
+
+def _fact(row: Mapping[str, Any], source: str) -> Fact:
+    subject, relation, value = (_text(row, name) for name in FACT_COLUMNS)
+    return Fact(subject, relation, value, _ids(row.get("documents")), source)
+
+
+def _document(row: Mapping[str, Any], source: str) -> Document:
+    identity, title, text = (_text(row, name) for name in DOCUMENT_COLUMNS)
+    return Document(identity, title, text, source)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if value is None:
+        raise ValueError(f"no {name}")
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text but {value!r}")
+    if not value.strip():
+        raise ValueError(f"{name} is empty")
+    if "\ufffd" in value or "\x00" in value:
+        raise ValueError(f"{name} holds bytes that are no UTF-8 text")
+    return value.strip()
+
+
+def _ids(value: Any) -> tuple[str, ...]:
+    """Document ids from a list or from one cell."""
+    ids = value.split(SEPARATOR) if isinstance(value, str) else value or []
+    if not isinstance(ids, list | tuple) or not all(isinstance(item, str) for item in ids):
+        raise ValueError(f"documents are no list of ids but {value!r}")
+    return tuple(item.strip() for item in ids if item.strip())
+
+
+def read_pages(folder: Path, source: str | None = None) -> Corpus:
+    """The pages in `folder` and the folders below it, in the order of their paths; `source` is the folder's name unless given.
+
+    A document's id is the path of its file within the folder, its title the page's first heading of the highest rank, or the file's name.
+    A page that is empty, no UTF-8 text, or a link out of the folder is left out, with its reason.
+
+    Raises:
+        RequestError: the folder is missing or holds no page.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not paths:
+        raise RequestError(f"{folder} holds no page: give a folder with files that end in {', '.join(SUFFIXES)}.")
+    read = [_read_page(path, folder, source or folder.resolve().name) for path in paths]
+    documents = tuple(page for page in read if isinstance(page, Document))
+    return Corpus(documents=documents, failures=tuple(page for page in read if isinstance(page, Failure)))
+
+
+def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
+    name = path.relative_to(folder).as_posix()
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return Failure("import", "outside", f"{name} is a link to a file outside the folder", {"file": name})
+    try:
+        text = _FRONT_MATTER.sub("", path.read_text(encoding="utf-8-sig")).strip()
+    except UnicodeDecodeError as error:
+        return Failure("import", "broken_page", f"{name} is no UTF-8 text: {error}", {"file": name})
+    heading = _HEADING.search(text) if path.suffix.lower() != ".txt" else None
+    title = heading[1].strip() if heading else path.stem.replace("_", " ").replace("-", " ")
+    body = text.replace(heading[0], "", 1).strip() if heading else text
+    if not body:
+        return Failure("import", "empty_page", f"{name} has no text", {"file": name})
+    return Document(name, title, body, source)
+
+
+def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failure]]:
+    """The texts in `path`, in their order, and what was left out, with its reason.
+
+    Args:
+        column: where the rows of a file or of a saved data set have their text; the split of one with several is `train`.
+
+    Raises:
+        RequestError: there is nothing at `path`, it is of no known format, or it has no such column.
+    """
+    if not path.exists():
+        raise RequestError(f"There is nothing at {path}: check the path.")
+    if path.is_file():
+        return read_column(path, column)
+    if (path / SAVED).is_file() or (path / SPLITS).is_file():
+        return _read_saved(path, column)
+    corpus = read_pages(path)
+    return [document.text for document in corpus.documents], list(corpus.failures)
+
+
+def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
+    from datasets import DatasetDict, load_from_disk  # two seconds to load
+
+    found = load_from_disk(str(path))
+    if isinstance(found, DatasetDict):
+        if "train" not in found:
+            raise RequestError(f"{path} has no split train, but {', '.join(found)}: name the folder of one of them.")
+        found = found["train"]
+    if column not in found.column_names:
+        raise RequestError(f"{path} has no column {column!r}, but {', '.join(found.column_names)}: name one of them.")
+    rows = list(found[column])
+    texts = [row for row in rows if isinstance(row, str) and row.strip()]
+    failures = [
+        Failure("import", "broken_row", f"{path.name}, row {number}: no text in {column}", {"file": str(path), "line": number})
+        for number, row in enumerate(rows)
+        if not isinstance(row, str) or not row.strip()
+    ]
+    return texts, failures

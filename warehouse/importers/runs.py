@@ -1,0 +1,282 @@
+"""What the readers of foreign trajectories share: rows of JSON, the pieces of a run, the records made of them, and the quarantine.
+
+A run is kept whole: every call that stands in it is a turn, those that were written and never run as well, and what a format has
+beyond a trajectory goes into `provenance`. A run that holds no action, or breaks off before its answer, is *invalid*: it says
+nothing about the policy and is never a failure. A row that is not of the format is a `Failure` with its line and its reason.
+
+Rows stand in JSON lines or in one list of objects. A row that is not JSON is one fault with its line: in a file of lines the next row is
+not touched by it; a list that breaks off gives the rows before the break, and one fault for what is left. Numbers that are not finite and
+halves of surrogate pairs, which JSON text can name and a table cannot hold, are faults of their row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+from warehouse.records import NOT_RUN, Call, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
+
+_BLANK = re.compile(r"[ \t\r\n\ufeff]*")
+_KEPT = 500
+
+
+class MalformedRow(ValueError):
+    """Why a row is not of its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of `path` as it stands at `line`: its value, or why it has none."""
+
+    path: Path
+    line: int
+    text: str
+    value: Any = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAction:
+    """One action as it was written (`text`, as is), the call in it if it has one, and what came back."""
+
+    text: str
+    tool: str | None
+    arguments: str | None = None
+    response: str = ""
+    outcome: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended, as far as its format says it.
+
+    Attributes:
+        outcome, reward: the verdict that came with it, if one did.
+        stop: why it ended; None where the format does not say, and then only an answer ends it.
+        error: what broke it, if something did.
+    """
+
+    outcome: Outcome | None = None
+    reward: float | None = None
+    stop: StopReason | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRuns:
+    """What a reader made of a file: its rows in all, the records of the good ones, and a failure for each of the others."""
+
+    rows: int
+    records: tuple[Task | Trajectory | Score, ...]
+    failures: tuple[Failure, ...]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """The runs alone."""
+        return [record for record in self.records if isinstance(record, Trajectory)]
+
+
+@dataclass(slots=True)
+class RunCollector:
+    """Gathers what a reader yields row by row."""
+
+    format: str
+    rows: int = 0
+    records: list[Task | Trajectory | Score] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    _copies: Counter[str] = field(default_factory=Counter)
+
+    def identify(self, path: Path, policy: str, row: Any) -> str:
+        """The id of a run, from its content; a row that stands in its file again is another sample, and has an id of its own."""
+        identifier = f"{self.format}-{digest([policy, row])}"
+        self._copies[f"{path} {identifier}"] += 1
+        again = self._copies[f"{path} {identifier}"] - 1
+        return f"{identifier}-{again}" if again else identifier
+
+    def add_run(self, row: Row, task: Task, policy: str, turns: Sequence[Turn], end: RunEnd, verifier: str, **about: Any) -> None:
+        """Add the run in `row`, its task and the verdict that came with it as a score of `verifier`; `about` goes into its provenance."""
+        provenance = {"file": row.path.name, "line": row.line, **about, "row": row.value}
+        run = trajectory_of(self.identify(row.path, policy, row.value), task, policy, turns, end, provenance)
+        self.records += [task, run]
+        if run.outcome is not None and run.outcome is not Outcome.INVALID:
+            self.records.append(Score(run.id, verifier, "released", run.reward, run.outcome))
+
+    def quarantine(self, path: Path, line: int, reason: str, text: str) -> None:
+        """Set a row aside; `text` is its beginning."""
+        item = {"file": path.name, "line": line, "text": text[:500]}
+        self.failures.append(Failure("import", f"{self.format}_row", f"{path.name}, line {line}: {reason}", item))
+
+    def done(self) -> ImportedRuns:
+        """All of it."""
+        return ImportedRuns(self.rows, tuple(self.records), tuple(self.failures))
+
+
+Reader = Callable[[dict[str, Any], Row, RunCollector], None]
+"""Adds the records of one object to the collector, all or none; raises MalformedRow."""
+
+
+def files_of(path: Path, *suffixes: str) -> list[Path]:
+    """`path` itself, or the files with one of `suffixes` in it where it is a folder. Raises RequestError where there is none."""
+    files = (
+        sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file()) if path.is_dir() else [path] * path.is_file()
+    )
+    if not files:
+        raise RequestError(f"there is no file {path}{' with ' + ' or '.join(suffixes) if path.is_dir() else ''}; name the file to import.")
+    return files
+
+
+def task_of(form: str, question: str, answers: Sequence[str]) -> Task:
+    """The task of a run; the same question with the same answers is the same task."""
+    key = f"{form}-{digest([question, list(answers)])}"
+    return Task(key, form, question, tuple(answers), split="import", provenance={"format": form})
+
+
+def texts_of(value: Any) -> tuple[str, ...]:
+    """Accepted answers: none, one, or a list of them. Raises MalformedRow for anything else."""
+    values = [] if value is None else value if isinstance(value, list) else [value]
+    if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
+        raise MalformedRow("an accepted answer is neither text nor number")
+    return tuple(text for one in values if (text := str(one)).strip())
+
+
+def number_of(value: Any, name: str) -> float | None:
+    """A figure, or None where there is none. Raises MalformedRow where it is no number."""
+    if value is not None and not isinstance(value, bool | int | float):
+        raise MalformedRow(f"{name} is no number")
+    try:
+        return None if value is None else float(value)
+    except OverflowError as error:
+        raise MalformedRow(f"{name} is a number beyond all measure") from error
+
+
+def verdict_of(value: float | None, full: float = 1.0) -> Outcome | None:
+    """Full marks (`full` to 1) are a success and anything less a failure; beyond 1 the scale is not known, and so is the verdict.
+
+    The tolerance of 1e-6 is that of tau-bench (`tau_bench/types.py`).
+    """
+    if value is None or value > 1 + 1e-6:
+        return None
+    return Outcome.SUCCESS if value >= full - 1e-6 else Outcome.FAILURE
+
+
+def turns_of(calls: Sequence[ParsedAction]) -> tuple[Turn, ...]:
+    """The turns of a run: no token ids and no times, for none were recorded."""
+    return tuple(
+        Turn(
+            index, (), (), call.text, call.tool, call.arguments, (), call.response, None, call.outcome, None, 0,
+            calls=() if call.tool is None else (Call(call.tool, call.arguments, call.outcome, call.response),),
+        )
+        for index, call in enumerate(calls)
+    )  # fmt: skip
+
+
+def trajectory_of(identifier: str, task: Task, policy: str, turns: Sequence[Turn], end: RunEnd, provenance: dict[str, Any]) -> Trajectory:
+    """The run as a trajectory; invalid, whatever its verdict, where it holds no action, was broken off, or was broken."""
+    run = Trajectory(
+        identifier, task.key, policy, "import", 0, (), tuple(turns), end.stop or StopReason.ANSWERED, end.outcome,
+        end.reward, 0, None, None, provenance=provenance,
+    )  # fmt: skip
+    error = _broken_off(run, end)
+    if error is None:
+        return run
+    return replace(run, stop_reason=StopReason.FAULT, outcome=Outcome.INVALID, reward=None, error=error)
+
+
+def _broken_off(run: Trajectory, end: RunEnd) -> str | None:
+    if end.error is not None or not run.turns:
+        return end.error or "empty: the run holds no action"
+    return None if end.stop is not None or run.answer is not None else "cancelled: the run ends before an answer"
+
+
+def mark_not_run(calls: Iterable[ParsedAction], response: str) -> list[ParsedAction]:
+    """The calls of one message of which only the first was run and got `response`; the others are marked as not run."""
+    first, *others = calls
+    return [replace(first, response=response), *(replace(call, outcome=NOT_RUN) for call in others)]
+
+
+def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) -> ImportedRuns:
+    """What `read` makes of every row of a file, or of the files with `suffixes` in a folder.
+
+    Raises:
+        RequestError: there is no such file.
+    """
+    collector = RunCollector(form)
+    for file in files_of(path, *suffixes):
+        for row in rows_of(file):
+            collector.rows += 1
+            try:
+                read(_object(row), row, collector)
+            except (MalformedRow, RecursionError) as error:
+                collector.quarantine(file, row.line, str(error), row.text)
+    return collector.done()
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """Every row of a file; blank lines are none."""
+    with path.open("rb") as file:
+        beginning = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    yield from _listed(path) if beginning.startswith(b"[") else _lines(path)
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip(b" \t\r\n\xef\xbb\xbf"):
+                continue
+            shown = line[:_KEPT].decode(errors="replace")
+            try:
+                yield _storable(path, number, shown, json.loads(line.decode("utf-8-sig")))
+            except (ValueError, RecursionError) as error:
+                yield Row(path, number, shown, fault=f"not JSON: {error}")
+
+
+def _listed(path: Path) -> Iterator[Row]:
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        yield Row(path, data.count(b"\n", 0, error.start) + 1, "", fault=f"the list is not UTF-8: {error}")
+        return
+    decoder = json.JSONDecoder()
+    line, counted, place = 1, 0, _skip(text, 0) + 1
+    while (place := _skip(text, place)) < len(text) and text[place] != "]":
+        line, counted = line + text.count("\n", counted, place), place
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the list is not JSON: {error}")
+            return
+        yield _storable(path, line, text[place : min(end, place + _KEPT)], value)
+        place = _skip(text, end)
+        place += text[place : place + 1] == ","
+    if text[place:].strip() != "]":
+        line += text.count("\n", counted, place)
+        yield Row(path, line, text[place : place + _KEPT], fault="the list does not end where the file does")
+
+
+def _skip(text: str, place: int) -> int:
+    found = _BLANK.match(text, place)
+    return found.end() if found else place
+
+
+def _storable(path: Path, line: int, text: str, value: Any) -> Row:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        return Row(path, line, text, fault=f"it holds what no table can: {error}")
+    return Row(path, line, text, value)
+
+
+def _object(row: Row) -> dict[str, Any]:
+    if row.fault is not None:
+        raise MalformedRow(row.fault)
+    if not isinstance(row.value, dict):
+        raise MalformedRow("the row is no object")
+    return row.value

@@ -1,0 +1,99 @@
+"""Reader of tau-bench's results (arXiv 2406.12045): a JSON list of `{task_id, reward, info, traj, trial}`.
+
+`traj` is chat messages with tool calls, or, of the agents `act` and `react`, texts with `Action:` and JSON; both kinds of call are turns
+with their results. What the agent says to the user is a turn without a call, the user's reply its observation, its last words the answer.
+A reward of 1 within 1e-6 is a success (`tau_bench/types.py`). A run without `reward_info` was never judged: it used up its
+steps, which tau-bench counts as a failure. A run that broke (`info.error`, no messages) is invalid.
+
+Nothing is lost: the row stands in `provenance` as it was. The task is what the simulated user was told, with the expected actions and
+outputs in its provenance; outputs are no accepted answers, for all of them must be said. A run that broke has no such text; its
+task then is the number alone.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from warehouse.digests import digest
+from warehouse.importers.openai import read_messages, turns_of_messages
+from warehouse.importers.runs import (
+    ImportedRuns,
+    MalformedRow,
+    Row,
+    RunCollector,
+    RunEnd,
+    number_of,
+    read_rows,
+    verdict_of,
+)
+from warehouse.records import StopReason, Task
+
+FORMAT = "tau-bench"
+_REPLY = "respond"
+_OUTPUT = "API output: "
+
+
+def read_tau_bench(path: Path) -> ImportedRuns:
+    """Every run of a file, or of the `.json` files in a folder. Raises RequestError where there is no such file."""
+    return read_rows(FORMAT, path, (".json",), _read_row)
+
+
+def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
+    info, traj, reward = row.get("info"), row.get("traj"), number_of(row.get("reward"), "reward")
+    if not isinstance(info, dict) or not isinstance(traj, list) or not isinstance(row.get("task_id"), int) or reward is None:
+        raise MalformedRow("the row has no task_id, reward, info and traj")
+    trial = row.get("trial", 0)
+    if not isinstance(trial, int):
+        raise MalformedRow("trial is no number")
+    task = _task(row["task_id"], info.get("task"), place.path)
+    turns = turns_of_messages(read_messages(_with_calls(traj)), closed=True)
+    end = RunEnd(verdict_of(reward), reward, _stop(info), _error(info))
+    collector.add_run(place, task, place.path.stem, turns, end, f"{FORMAT}_reward", trial=trial)
+
+
+def _stop(info: dict[str, Any]) -> StopReason:
+    return StopReason.ANSWERED if isinstance(info.get("reward_info"), dict) else StopReason.MAX_TURNS
+
+
+def _error(info: dict[str, Any]) -> str | None:
+    return None if info.get("error") is None else f"broken: {info['error']}"
+
+
+def _task(number: int, description: Any, path: Path) -> Task:
+    if not isinstance(description, dict) or not isinstance(description.get("instruction"), str):
+        key = f"{FORMAT}-{path.stem}-{number}"
+        return Task(key, FORMAT, f"task {number} of {path.stem}", (), split="import", provenance={"format": FORMAT})
+    key = f"{FORMAT}-{digest(description)}"
+    return Task(key, FORMAT, description["instruction"], (), split="import", provenance={"format": FORMAT, "task": description})
+
+
+def _with_calls(traj: list[Any]) -> list[Any]:
+    """The messages of `act` and `react` with their calls as tool calls; others as they are."""
+    if any(isinstance(message, dict) and (message.get("tool_calls") or message.get("role") == "tool") for message in traj):
+        return traj
+    messages: list[Any] = []
+    called = None
+    for message in traj:
+        if called is not None and isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str):
+            message = {"role": "tool", "name": called["name"], "content": message["content"].removeprefix(_OUTPUT)}
+        called = _action(message)
+        messages.append(message if called is None else {**message, "content": _before(message), "tool_calls": [called]})
+    return messages
+
+
+def _action(message: Any) -> dict[str, Any] | None:
+    """The call in a text of the agent, as tau-bench reads it: what follows the last `Action:` is JSON with name and arguments."""
+    if not isinstance(message, dict) or message.get("role") != "assistant" or not isinstance(message.get("content"), str):
+        return None
+    try:
+        action = json.loads(message["content"].rpartition("Action:")[2].strip())
+    except (ValueError, RecursionError):
+        return None
+    named = isinstance(action, dict) and isinstance(action.get("name"), str) and action["name"] and "arguments" in action
+    return action if named and action["name"] != _REPLY else None
+
+
+def _before(message: dict[str, Any]) -> str:
+    return str(message["content"]).rpartition("Action:")[0]

@@ -1,0 +1,82 @@
+"""Reader of the traces that the package `verifiers` saves: `results.jsonl`, with `metadata.json` beside it.
+
+A row has `prompt` and `completion` (messages, or texts of a completion model), `answer`, `info`, `reward`, and in later versions
+`error`, `is_truncated`, `stop_condition` and metrics (`verifiers/utils/save_utils.py`). Tool calls stand there as texts of JSON, and
+results may name no call: such a result belongs to the first call of the latest message that still waits. A completion that begins with
+the prompt again is read once. Full marks are a success, or what reaches `pass_threshold` where the metadata has one.
+
+Nothing is lost: the row stands in `provenance` as it was, its metrics too. Token ids are not in the saved form. The metadata gives the
+policy's name; without it, that is the file's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from warehouse.importers.openai import ChatMessage, question_of, read_messages, turns_of_messages
+from warehouse.importers.runs import (
+    ImportedRuns,
+    Row,
+    RunCollector,
+    RunEnd,
+    number_of,
+    read_rows,
+    task_of,
+    texts_of,
+    verdict_of,
+)
+from warehouse.records import StopReason
+
+FORMAT = "verifiers"
+_STOPS = {"max_turns_reached": StopReason.MAX_TURNS, "prompt_too_long": StopReason.MAX_CONTEXT_TOKENS}
+
+
+def read_verifiers(path: Path) -> ImportedRuns:
+    """Every run of a file, or of the `.jsonl` files in a folder. Raises RequestError where there is no such file."""
+    return read_rows(FORMAT, path, (".jsonl",), _read_row)
+
+
+def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
+    metadata = _metadata(place.path)
+    prompt, completion = _messages(row.get("prompt"), "user"), _messages(row.get("completion"), "assistant")
+    task = task_of(FORMAT, question_of(prompt), texts_of(row.get("answer")))
+    policy = metadata["model"] if isinstance(metadata.get("model"), str) else place.path.stem
+    reward = number_of(row.get("reward"), "reward")
+    full = metadata.get("pass_threshold")
+    verdict = verdict_of(reward, full if isinstance(full, int | float) else 1.0)
+    turns = turns_of_messages([*prompt, *_without_prompt(prompt, completion)])
+    end = RunEnd(verdict, reward, _stop(row), _error(row))
+    collector.add_run(place, task, policy, turns, end, f"{FORMAT}_reward", environment=metadata.get("env_id"))
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    """What stands beside the file, if that is an object."""
+    try:
+        value = json.loads((path.parent / "metadata.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _messages(value: Any, speaker: str) -> list[ChatMessage]:
+    return [ChatMessage(speaker, value)] if isinstance(value, str) else [] if value is None else read_messages(value)
+
+
+def _without_prompt(prompt: list[ChatMessage], completion: list[ChatMessage]) -> list[ChatMessage]:
+    without_system = [message for message in prompt if message.role != "system"]
+    prefix = next((part for part in (prompt, without_system) if part and completion[: len(part)] == part), [])
+    return completion[len(prefix) :]
+
+
+def _stop(row: dict[str, Any]) -> StopReason | None:
+    """The limit that ended a run; a run that was cut ended by its context."""
+    stop = _STOPS.get(str(row.get("stop_condition")))
+    return stop or (StopReason.MAX_CONTEXT_TOKENS if row.get("is_truncated") is True else None)
+
+
+def _error(row: dict[str, Any]) -> str | None:
+    error = row.get("error")
+    reason = error.get("error_chain_str") or error.get("error") if isinstance(error, dict) else error
+    return f"broken: {reason}" if error else None

@@ -1,0 +1,197 @@
+"""Views on how well policies do: outcomes, rates with intervals, the frontier, suites, and what tells success from failure.
+
+An invalid trajectory is counted in a column of its own and takes part in no rate, mean or interval. What a trajectory came to is the
+verdict of its latest score, else the outcome it was stored with; of scores committed together the first counts. Most trajectories have
+one score: those alone that have several are put in order, which is a third less work over a million. A task belongs to the suite that
+its split names.
+"""
+
+from __future__ import annotations
+
+from warehouse.views.definitions import View, wilson
+
+_COUNTS = """count(*) FILTER (o.outcome = 'success') AS successes, count(*) FILTER (o.outcome = 'invalid') AS invalid,
+    count(*) FILTER (o.outcome IN ('success', 'failure')) AS valid"""
+_JUDGED = "count(*) FILTER (outcome IN ('success', 'failure'))"
+
+VIEWS = (
+    View(
+        "outcomes",
+        "What did each trajectory come to, by the latest verdict on it? With what most questions group by.",
+        """
+WITH judged AS (
+    SELECT trajectory_id, verdict, value, recorded, rowid AS place FROM scores WHERE NOT starts_with(verifier, 'unsupervised:')
+), several AS (
+    SELECT trajectory_id FROM judged GROUP BY trajectory_id HAVING count(*) > 1
+), latest AS (
+    SELECT trajectory_id, verdict, value FROM judged ANTI JOIN several USING (trajectory_id)
+    UNION ALL
+    SELECT trajectory_id, verdict, value FROM judged SEMI JOIN several USING (trajectory_id)
+    QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY recorded DESC, place) = 1
+)
+SELECT t.id AS trajectory_id, coalesce(s.verdict, t.outcome) AS outcome,
+    CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE coalesce(s.value, t.reward) END AS reward,
+    t.task_key, t.policy, t.stage, t.suite, t.wheel_turn, t.step, t.horizon, t.n_turns, t.n_calls, t.stop_reason, t.error
+FROM trajectories t LEFT JOIN latest s ON s.trajectory_id = t.id
+""",
+    ),
+    View(
+        "pass_rate",
+        "How often does each policy solve each task?",
+        f"""
+WITH counted AS (
+    SELECT o.task_key, o.policy, count(*) AS attempts, {_COUNTS} FROM outcomes o GROUP BY o.task_key, o.policy
+)
+SELECT c.task_key, k.environment, k.hops, c.policy, c.attempts, c.successes, c.invalid, c.successes / nullif(c.valid, 0) AS rate
+FROM counted c LEFT JOIN tasks k ON k.key = c.task_key
+""",
+    ),
+    View(
+        "pass_rate_by_horizon",
+        "How does success depend on the depth of the task and on the turns that were allowed?",
+        f"""
+WITH counted AS (
+    SELECT o.stage, o.policy, o.suite, k.hops, o.horizon, count(*) AS trajectories, {_COUNTS}
+    FROM outcomes o LEFT JOIN tasks k ON k.key = o.task_key
+    GROUP BY o.stage, o.policy, o.suite, k.hops, o.horizon
+)
+SELECT stage, policy, suite, hops, horizon, trajectories, invalid, successes, successes / nullif(valid, 0) AS success,
+    {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high
+FROM counted
+""",
+    ),
+    View(
+        "frontier",
+        "Which tasks does a policy solve in 20 to 80 % of at least four valid attempts?",
+        """
+SELECT task_key, environment, hops, policy, attempts, successes, rate FROM pass_rate
+WHERE attempts - invalid >= 4 AND rate BETWEEN 0.2 AND 0.8
+""",
+    ),
+    View(
+        "contrasts",
+        "Where did one policy at one step both solve and fail a task, and in which trajectories?",
+        """
+SELECT task_key, policy, stage, step, count(*) FILTER (outcome = 'success') AS successes,
+    count(*) FILTER (outcome = 'failure') AS failures, min(trajectory_id) FILTER (outcome = 'success') AS success,
+    min(trajectory_id) FILTER (outcome = 'failure') AS failure
+FROM outcomes GROUP BY task_key, policy, stage, step
+HAVING count(*) FILTER (outcome = 'success') > 0 AND count(*) FILTER (outcome = 'failure') > 0
+""",
+    ),
+    View(
+        "evaluations",
+        "How good is each policy on each suite? hops is NULL in the row for all depths; low and high hold 95 %.",
+        f"""
+WITH counted AS (
+    SELECT coalesce(p.wheel_turn, o.wheel_turn) AS turn, p.stage, o.policy, o.suite, k.hops,
+        count(DISTINCT o.task_key) AS tasks, count(*) AS trajectories, {_COUNTS}
+    FROM outcomes o JOIN tasks k ON k.key = o.task_key LEFT JOIN policies p ON p.id = o.policy
+    WHERE o.stage = 'eval'
+    GROUP BY GROUPING SETS (
+        (coalesce(p.wheel_turn, o.wheel_turn), p.stage, o.policy, o.suite, k.hops),
+        (coalesce(p.wheel_turn, o.wheel_turn), p.stage, o.policy, o.suite)
+    )
+)
+SELECT turn, stage, policy, suite, hops, tasks, invalid, successes / nullif(valid, 0) AS success,
+    {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high, trajectories, successes
+FROM counted
+""",
+    ),
+    View(
+        "invalid_by_kind",
+        "What made trajectories invalid? kind is what their errors begin with; share is of all trajectories of that stage and policy.",
+        """
+WITH told AS (
+    SELECT wheel_turn AS turn, stage, policy, stop_reason, error,
+        CASE WHEN outcome = 'invalid' THEN coalesce(nullif(regexp_extract(error, '^[^:(]{1,60}'), ''), 'judged invalid') END AS kind
+    FROM outcomes
+), counted AS (
+    SELECT turn, stage, policy, stop_reason, kind, count(*) AS trajectories, any_value(error) AS example FROM told GROUP BY ALL
+)
+SELECT turn, stage, policy, stop_reason, kind, trajectories, share, example
+FROM (SELECT *, trajectories / sum(trajectories) OVER (PARTITION BY turn, stage, policy) AS share FROM counted) WHERE kind IS NOT NULL
+""",
+    ),
+    View(
+        "suite_coverage",
+        "Of the attempts that a suite asks for, how many are judged, invalid and missing? is_result: none missing, at most 2 % invalid.",
+        f"""
+WITH sizes AS (
+    SELECT split AS suite, count(*) AS tasks FROM tasks GROUP BY split
+), settings AS (
+    SELECT config->>'$.suite.name' AS suite, max(CAST(config->>'$.suite.samples' AS BIGINT)) AS samples
+    FROM runs WHERE stage = 'eval' GROUP BY ALL
+), made AS (
+    SELECT policy, suite, {_JUDGED} AS judged, count(*) FILTER (outcome = 'invalid') AS invalid
+    FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite
+), counted AS (
+    SELECT m.policy, m.suite, s.tasks, s.tasks * coalesce(c.samples, 1) AS wanted, m.judged, m.invalid,
+        s.tasks * coalesce(c.samples, 1) - m.judged - m.invalid AS missing
+    FROM made m JOIN sizes s ON s.suite = m.suite LEFT JOIN settings c ON c.suite = m.suite
+)
+SELECT *, invalid / wanted AS invalid_share, missing = 0 AND invalid <= 0.02 * wanted AS is_result FROM counted
+""",
+    ),
+    View(
+        "suite_tasks",
+        "How did each policy do on each task of a suite? n judged attempts, c of them successes.",
+        f"""
+SELECT policy, suite, task_key, {_JUDGED} AS n, count(*) FILTER (outcome = 'success') AS c,
+    count(*) FILTER (outcome = 'invalid') AS invalid
+FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite, task_key
+""",
+    ),
+    View(
+        "suite_at_k",
+        "What are pass@k and pass^k of each policy on each suite, for k up to 128, over the tasks with k judged attempts or more? "
+        "Unbiased.",
+        """
+WITH steps AS (
+    SELECT policy, suite, n, c, unnest(range(1, least(n, 128) + 1)) AS k FROM suite_tasks
+), estimated AS (
+    SELECT policy, suite, k, lgamma(n + 1) - lgamma(n - k + 1) AS all_ways,
+        CASE WHEN n - c < k THEN NULL ELSE lgamma(n - c + 1) - lgamma(n - c - k + 1) END AS ways_to_fail,
+        CASE WHEN c < k THEN NULL ELSE lgamma(c + 1) - lgamma(c - k + 1) END AS ways_to_succeed
+    FROM steps
+)
+SELECT policy, suite, k, count(*) AS tasks, avg(1 - coalesce(exp(ways_to_fail - all_ways), 0)) AS pass_at_k,
+    avg(coalesce(exp(ways_to_succeed - all_ways), 0)) AS pass_hat_k
+FROM estimated GROUP BY policy, suite, k
+""",
+    ),
+    View(
+        "suite_by_turns",
+        "How does success on a suite depend on the turns that an attempt took? low and high hold 95 %, as if attempts were independent.",
+        f"""
+WITH counted AS (
+    SELECT policy, suite, n_turns AS turns, {_JUDGED} AS valid, count(*) FILTER (outcome = 'success') AS successes
+    FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite, n_turns
+)
+SELECT policy, suite, turns, valid AS attempts, successes, successes / nullif(valid, 0) AS success,
+    {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high
+FROM counted
+""",
+    ),
+    View(
+        "suite_cost",
+        "What does an attempt of each policy at a suite cost, on average, in turns, calls, tokens and seconds?",
+        """
+SELECT policy, suite, count(*) AS attempts, avg(n_turns) AS turns, avg(n_calls) AS calls, avg(prompt_tokens) AS prompt_tokens,
+    avg(action_tokens) AS action_tokens, avg(observation_tokens) AS observation_tokens, avg(seconds) AS seconds
+FROM trajectories WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite
+""",
+    ),
+    View(
+        "suite_pairs",
+        "Two policies on the tasks that both were judged on, once each: how many both, only a, only b and neither solved.",
+        """
+WITH s AS MATERIALIZED (SELECT suite, policy, task_key, c FROM suite_tasks WHERE n = 1)
+SELECT a.suite, a.policy AS a, b.policy AS b, count(*) AS tasks, count(*) FILTER (a.c = 1 AND b.c = 1) AS both,
+    count(*) FILTER (a.c = 1 AND b.c = 0) AS only_a, count(*) FILTER (a.c = 0 AND b.c = 1) AS only_b,
+    count(*) FILTER (a.c = 0 AND b.c = 0) AS neither, avg(b.c) - avg(a.c) AS difference
+FROM s a JOIN s b ON b.suite = a.suite AND b.task_key = a.task_key AND a.policy < b.policy
+GROUP BY a.suite, a.policy, b.policy
+""",
+    ),
+)
