@@ -166,13 +166,13 @@ def run_variant(root: Path, variant: Variant, seed: int) -> None:
         else:
             run_variant(root, VARIANTS[variant.copies], seed)
         copy_home(place(root, variant.copies, seed), home, load_config(str(SIZES), (f"seed={seed}", *variant.settings)))
-    with open_context(home.root) as shop:
+    with open_context(home.root) as context:
         parent = variant.parent
         for stage in variant.stages:
             policy = policy_id(1, stage, variant.suffix)
-            do(shop, policy, stage, partial(train, shop, variant, stage, parent))
+            do(context, policy, stage, partial(train, context, variant, stage, parent))
             parent = policy
-        do(shop, evaluation_id(parent, SUITE), "eval", partial(judge, shop, parent))
+        do(context, evaluation_id(parent, SUITE), "eval", partial(judge, context, parent))
 
 
 def begin(root: Path, seed: int) -> None:
@@ -184,24 +184,24 @@ def begin(root: Path, seed: int) -> None:
     from flows.stages.synthesis.stage import synthesise
     from flows.stages.training import finetune, initialise, pretrain
 
-    with open_context(home.root) as shop:
-        do(shop, synthesis_id(1), "synth", lambda run: synthesise(shop, run, 1))
-        do(shop, "t0-init", "init", lambda run: initialise(shop, run))
-        do(shop, "t1-cpt", "cpt", lambda run: pretrain(shop, run, 1, "t0-init"))
-        do(shop, "t1-sft", "sft", lambda run: finetune(shop, run, 1, "t1-cpt"))
+    with open_context(home.root) as context:
+        do(context, synthesis_id(1), "synth", lambda run: synthesise(context, run, 1))
+        do(context, "t0-init", "init", lambda run: initialise(context, run))
+        do(context, "t1-cpt", "cpt", lambda run: pretrain(context, run, 1, "t0-init"))
+        do(context, "t1-sft", "sft", lambda run: finetune(context, run, 1, "t1-cpt"))
 
 
-def train(shop: RunContext, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
+def train(context: RunContext, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
     """One stage of a variant."""
     from flows.stages.reinforcement import reinforce
     from flows.stages.training import finetune
 
     if stage == "cpt":
-        return pretrain_on(shop, variant, parent, run)
-    return {"sft": finetune, "rl": reinforce}[stage](shop, run, 1, parent, variant.suffix)
+        return pretrain_on(context, variant, parent, run)
+    return {"sft": finetune, "rl": reinforce}[stage](context, run, 1, parent, variant.suffix)
 
 
-def pretrain_on(shop: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
+def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
     """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
     from flows.stages.synthesis.batches import run_attempt
     from flows.stages.synthesis.context import SynthesisContext
@@ -209,24 +209,24 @@ def pretrain_on(shop: RunContext, variant: Variant, parent: str, run: StageRun) 
     from flows.stages.training import CPT_KINDS, finish
     from rl.training.cpt import train_cpt
 
-    run_attempt(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(shop, 2)))
-    examples = shop.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
-    folder = shop.home.policies / policy_id(1, "cpt", variant.suffix)
-    settings, seed = shop.config.for_turn(1).cpt, seed_from(shop.config.seed, "t1-cpt")
-    result = train_cpt(shop.folder(shop.policy(parent)), examples, folder, settings, seed, run.metric)
-    return finish(shop, run, 1, "cpt", parent, result, variant.suffix)
+    run_attempt(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(context, 2)))
+    examples = context.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
+    folder = context.home.policies / policy_id(1, "cpt", variant.suffix)
+    settings, seed = context.config.for_turn(1).cpt, seed_from(context.config.seed, "t1-cpt")
+    result = train_cpt(context.folder(context.policy(parent)), examples, folder, settings, seed, run.metric)
+    return finish(context, run, 1, "cpt", parent, result, variant.suffix)
 
 
-def judge(shop: RunContext, policy: str, run: StageRun) -> dict[str, Any]:
+def judge(context: RunContext, policy: str, run: StageRun) -> dict[str, Any]:
     """Greedy success on the held-out suite."""
     from flows.stages.rollouts import evaluate
 
-    return evaluate(shop, shop.policy(policy), SUITE, run)
+    return evaluate(context, context.policy(policy), SUITE, run)
 
 
-def do(shop: RunContext, run_id: str, stage: str, work: Work) -> None:
+def do(context: RunContext, run_id: str, stage: str, work: Work) -> None:
     """A stage's work with its row in the lake, unless it is done; Prefect, which would start a server for each home, is not needed."""
-    run_attempt(shop.lake, run_id, stage, 1, shop.config.for_turn(1).model_dump(mode="json"), work)
+    run_attempt(context.lake, run_id, stage, 1, context.config.for_turn(1).model_dump(mode="json"), work)
 
 
 def copy_home(source: Home, home: Home, config: FlywheelConfig, without: Sequence[str] = ()) -> None:

@@ -62,11 +62,11 @@ def measure(home: Path, mode: str, steps: int, settings: list[str]) -> dict[str,
         copy = Home(Path(folder) / "home")
         config = apply_overrides(Home(home).load().model_dump(mode="json"), [*settings, f"rl.steps={steps}", *MODES[mode]])
         copy_home(Home(home), copy, FlywheelConfig.model_validate(config), without=("t1-rl*", "t2-*"))
-        with open_context(copy.root) as shop:
-            sampled = shop.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
+        with open_context(copy.root) as context:
+            sampled = context.lake.query("SELECT id FROM trajectories WHERE stage = 'rl'").column("id").to_pylist()
             for kind, ids in ((Run, ["t1-rl"]), (Policy, ["t1-rl"]), (Trajectory, sampled)):
-                shop.lake.remove(kind, ids)
-            return learn(shop, mode)
+                context.lake.remove(kind, ids)
+            return learn(context, mode)
 
 
 def measure_toy(mode: str, steps: int) -> dict[str, Any]:
@@ -80,15 +80,15 @@ def measure_toy(mode: str, steps: int) -> dict[str, Any]:
             return await super().one(request)
 
     own = ["rl.save_every=1000", "rl.tasks_per_step=6", "rl.samples_per_task=8", f"rl.steps={steps}"]
-    with tempfile.TemporaryDirectory() as folder, open_context(home_of(Path(folder) / "home", *own, *MODES[mode])) as shop:
-        shop._rollouts = cast(Rollouts, SlowRollouts(kill=-1))
-        return learn(shop, mode)
+    with tempfile.TemporaryDirectory() as folder, open_context(home_of(Path(folder) / "home", *own, *MODES[mode])) as context:
+        context._rollouts = cast(Rollouts, SlowRollouts(kill=-1))
+        return learn(context, mode)
 
 
-def learn(shop: RunContext, mode: str) -> dict[str, Any]:
+def learn(context: RunContext, mode: str) -> dict[str, Any]:
     """Do the stage, and say how it went."""
     ENDED.clear()
-    run_attempt(shop.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(shop, Timed(run.lake, run.run), 1, "t1-sft"))
+    run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, Timed(run.lake, run.run), 1, "t1-sft"))
     return summary(mode)
 
 

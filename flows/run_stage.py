@@ -1,4 +1,4 @@
-"""Running a stage: its attempts, its budget, its row in `runs`, its figures, and who is told; «nothing to do» for one that is done.
+"""Running a stage: its attempts, its budget, its row in `runs`, its figures, its events; «nothing to do» for one that is done.
 
 A home has one configuration, so a stage's place in the wheel names its run for good: `t1-cpt`, `t2-rl`, `t1-rl-fixed_first`.
 A stage that was killed is still `running` in the lake; started again, it goes on from what it had stored, as does one that is `paused`
@@ -57,7 +57,7 @@ def run_stage(
 ) -> dict[str, Any]:
     """Do a stage's work under the name `run_id`, or nothing where that was done; returns the stage's figures.
 
-    A fault of the machine is tried again with new engines, whatever ended it is told of, and what it came to is shown in Prefect.
+    A fault of the machine is tried again with new engines, whatever ended it is an event, and its figures are shown in Prefect.
 
     Raises:
         BudgetSpent: nothing of the turn's budget is left for the stage.

@@ -123,8 +123,8 @@ def decontaminate(
         if not (name and separator and path):
             raise RequestError(f"--against {text!r} is not of the form NAME=FILE; write for example --against gsm8k=test.jsonl.")
         sets[name] = Path(path)
-    with open_context(home) as shop:
-        rows = work(shop.lake, shop.config, sets)
+    with open_context(home) as context:
+        rows = work(context.lake, context.config, sets)
     if json_:
         print_json(rows)
     else:

@@ -62,8 +62,8 @@ def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
     from flows.context import open_context
     from flows.suites.results import forget_invalid
 
-    with open_context(home) as shop:
-        return forget_invalid(shop.lake, policy, suite.name)
+    with open_context(home) as context:
+        return forget_invalid(context.lake, policy, suite.name)
 
 
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:

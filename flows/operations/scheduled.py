@@ -112,12 +112,12 @@ def synthesis(home: Path, allowance: BudgetConfig | None = None) -> str:
 @flow(name="flywheel-evaluation", description="The promoted policy on every suite once more.", **HOOKS)
 def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
     """Evaluate the champion on every suite under the name of the week, and compare with the first time; returns its id, or why not."""
-    with unattended(), open_home(home, patience_hours * HOURS) as shop:
-        champion = shop.champion()
+    with unattended(), open_home(home, patience_hours * HOURS) as context:
+        champion = context.champion()
         if champion is None:
             log.info("nothing to do: no policy is promoted yet")
             return "no champion"
-        for suite in shop.config.evaluation.suites:
+        for suite in context.config.evaluation.suites:
             evaluation_flow(home=home, policy=champion.id, suite=suite, occasion=week_of(runtime.flow_run.scheduled_start_time))
         return champion.id
 

@@ -33,23 +33,23 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
     Raises:
         RequestError: there is no such policy, the suite's data is absent, or the home has run another suite under this name.
     """
-    with open_home(home) as shop:
-        record = shop.policy(policy)
-        check_same(shop.lake, suite)
-        drawn = draw_tasks(suite, shop.config, shop.lake)
+    with open_home(home) as context:
+        record = context.policy(policy)
+        check_same(context.lake, suite)
+        drawn = draw_tasks(suite, context.config, context.lake)
 
         def work(run: StageRun) -> dict[str, Any]:
-            return run_suite(shop, record, suite, drawn, run)
+            return run_suite(context, record, suite, drawn, run)
 
         settings = {SUITE: suite.model_dump(mode="json")}
-        return run_stage(shop, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)
+        return run_stage(context, evaluation_id(policy, suite.name), "eval", record.wheel_turn, settings, work)
 
 
-def run_suite(shop: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
+def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
     from rl.rollouts.base import RolloutRequest  # Ray and transformers: not before engines are wanted
 
-    _keep_tasks(shop.lake, suite, drawn)
+    _keep_tasks(context.lake, suite, drawn)
     requests = [
         RolloutRequest(
             trajectory_id=f"{policy.id}-{task.key}-{sample}",
@@ -66,14 +66,14 @@ def run_suite(shop: RunContext, policy: Policy, suite: SuiteConfig, drawn: Suite
         for task in drawn.tasks
         for sample in range(suite.samples)
     ]
-    stored = shop.lake.existing(Trajectory, [request.trajectory_id for request in requests])
+    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
     missing = [request for request in requests if request.trajectory_id not in stored]
     if missing:
         from flows.stages.rollouts import roll_out
 
-        documents = shop.lake.documents() if drawn.documents is None else drawn.documents
-        with shop.other_rollouts(rollout_config(suite, shop.config.rollout), shop.folder(policy), documents) as rollouts:
-            roll_out(shop, rollouts, missing, run)
+        documents = context.lake.documents() if drawn.documents is None else drawn.documents
+        with context.other_rollouts(rollout_config(suite, context.config.rollout), context.folder(policy), documents) as rollouts:
+            roll_out(context, rollouts, missing, run)
     return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(requests), "made": len(missing)}
 
 

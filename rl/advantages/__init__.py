@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rl.advantages.critics import bilevel_gae, gae, vtrace, whiten
 from rl.advantages.groups import (
+    ESTIMATORS,
     Estimator,
     Groups,
     dr_grpo,
@@ -21,18 +22,6 @@ from rl.advantages.groups import (
     rloo,
     task_normalized,
 )
-
-ESTIMATORS: dict[str, Estimator] = {
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "rloo": rloo,
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-    "task_normalized": task_normalized,
-    "environment_deviation": environment_deviation,
-    "process": process,
-}
-"""What `rl.estimator` may name where no critic is wanted."""
 
 __all__ = [
     "ESTIMATORS",

@@ -170,3 +170,16 @@ def moments(values: Tensor, weights: Tensor, same: Tensor) -> tuple[Tensor, Tens
     squares = torch.where(weights > 0, (values - mean) ** 2 * weights, 0)
     deviation = (shared @ squares.sum(dim=1, keepdim=True) / total.clamp(min=1)).sqrt()
     return mean, torch.where(deviation > 1e-6 * mean.abs(), deviation, 0)  # else it is rounding
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "task_normalized": task_normalized,
+    "environment_deviation": environment_deviation,
+    "process": process,
+}
+"""What `rl.estimator` may name where no critic is wanted."""

@@ -47,9 +47,9 @@ huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL reports each tr
 datasets.disable_progress_bars()
 
 OnMetric = Callable[[int, dict[str, float]], bool | None]
-"""Told a step and its figures; where it returns True, training ends there, with the weights as they are.
+"""Called with a step and its figures; where it returns True, training ends there, with the weights as they are.
 
-After a resume it is told again of the steps since the last checkpoint.
+After a resume it is called again for the steps since the last checkpoint.
 """
 
 CHECKPOINTS = "checkpoints"
@@ -139,7 +139,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class FiguresCallback(TrainerCallback, ABC):
-    """Is told a trainer's figures of each step, without those about the run as a whole that it logs at the end."""
+    """Takes a trainer's figures of each step, without those about the run as a whole that it logs at the end."""
 
     def __init__(self, steps_per_figure: int) -> None:
         """`steps_per_figure`: optimiser steps that make one step of what is reported."""
@@ -163,7 +163,7 @@ class FiguresCallback(TrainerCallback, ABC):
 
 
 class MetricsCallback(FiguresCallback):
-    """Passes the figures on, and ends the training where it is told to."""
+    """Passes the figures on, and ends the training where `on_metric` says so."""
 
     def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
         super().__init__(steps_per_figure)

@@ -117,8 +117,8 @@ def _demand(limit: MetricLimit) -> str:
         "not be above": limit.above,
         "not fall below its highest by more than": limit.falls,
     }
-    told = [f"{words} {bound:.4g}" for words, bound in bounds.items() if bound is not None]
-    return f"may {' and '.join(told)}" if told else "must be a finite number"
+    bounded = [f"{words} {bound:.4g}" for words, bound in bounds.items() if bound is not None]
+    return f"may {' and '.join(bounded)}" if bounded else "must be a finite number"
 
 
 def _key(limit: MetricLimit) -> str:

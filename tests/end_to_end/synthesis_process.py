@@ -15,8 +15,8 @@ from flows.stages.synthesis.stage import synthesise
 
 
 def work(home: Path) -> None:
-    with open_context(home) as shop:
-        run_attempt(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
+    with open_context(home) as context:
+        run_attempt(context.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
 
 
 print("ready", flush=True)

@@ -93,10 +93,10 @@ def home(tmp_path_factory: pytest.TempPathFactory, heard: Path) -> Path:
     """A home with tasks, and a first policy that is said to be the champion."""
     root = tmp_path_factory.mktemp("homes") / "demo"
     Home(root).claim(load_config(str(SMALL), settings_for(heard)))
-    with open_context(root) as shop:
-        run_attempt(shop.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
-        run_attempt(shop.lake, "t0-init", "init", 0, {}, lambda run: initialise(shop, run))
-        shop.lake.replace([replace(shop.policy("t0-init"), promoted=True)])
+    with open_context(root) as context:
+        run_attempt(context.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
+        run_attempt(context.lake, "t0-init", "init", 0, {}, lambda run: initialise(context, run))
+        context.lake.replace([replace(context.policy("t0-init"), promoted=True)])
     return root
 
 

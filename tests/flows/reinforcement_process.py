@@ -97,10 +97,10 @@ class ToyRollouts:
 
 def work(home: Path, kill: int) -> None:
     torch.set_num_threads(1)
-    with open_context(home) as shop:
-        shop._rollouts = cast(Rollouts, ToyRollouts(kill))
+    with open_context(home) as context:
+        context._rollouts = cast(Rollouts, ToyRollouts(kill))
         settings: dict[str, Any] = {}
-        run_attempt(shop.lake, "t1-rl", "rl", 1, settings, lambda run: reinforce(shop, run, 1, "t1-sft"))
+        run_attempt(context.lake, "t1-rl", "rl", 1, settings, lambda run: reinforce(context, run, 1, "t1-sft"))
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def test_questions_are_expanded_into_the_lake_and_paid_for_once(tmp_path: Path) 
             "synth.teacher.model=m",
             f"synth.teacher.base_url={server.url}",
         ]
-        shop = RunContext(Home(tmp_path / "home"), load_config(str(SMALL), options), lake)
+        context = RunContext(Home(tmp_path / "home"), load_config(str(SMALL), options), lake)
         for run_id in ("t1-first", "t1-again"):
-            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
+            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
             asked = len(server.bodies)
         tasks = {task.key: task for task in lake.tasks(split="train")}
         runs = lake.trajectories("stage = 'expander'")

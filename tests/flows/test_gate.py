@@ -21,13 +21,13 @@ SETTINGS = ['evaluation.suites={"held_out":{}}']
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[RunContext]:
+def context(tmp_path: Path) -> Iterator[RunContext]:
     with Lake(tmp_path) as lake:
         lake.add([Task(f"k{i}", "search", "q", ("a",), split="held_out") for i in range(50)])
         yield RunContext(Home(tmp_path), load_config("quickstart", SETTINGS), lake)
 
 
-def evaluated(shop: RunContext, turn: int, solved: int, invalid: int = 0) -> None:
+def evaluated(context: RunContext, turn: int, solved: int, invalid: int = 0) -> None:
     policy = f"t{turn}-rl"
     outcomes = [Outcome.SUCCESS if i < solved else Outcome.FAILURE for i in range(50 - invalid)] + [Outcome.INVALID] * invalid
     trajectories = [
@@ -37,36 +37,36 @@ def evaluated(shop: RunContext, turn: int, solved: int, invalid: int = 0) -> Non
         )
         for i, outcome in enumerate(outcomes)
     ]  # fmt: skip
-    shop.lake.add([Policy(policy, None, "rl", "policies/x", "d", None, turn), *trajectories])
+    context.lake.add([Policy(policy, None, "rl", "policies/x", "d", None, turn), *trajectories])
 
 
-def test_the_first_is_promoted_and_a_better_one_after_it(shop: RunContext) -> None:
-    evaluated(shop, 1, 20)
-    assert promote(shop, 1)["promoted"] is True
-    evaluated(shop, 2, 40, invalid=5)
-    decision = promote(shop, 2)
+def test_the_first_is_promoted_and_a_better_one_after_it(context: RunContext) -> None:
+    evaluated(context, 1, 20)
+    assert promote(context, 1)["promoted"] is True
+    evaluated(context, 2, 40, invalid=5)
+    decision = promote(context, 2)
     assert decision["promoted"] is True
     assert decision["held_out"]["tasks"] == 45
     assert decision["held_out"]["mcnemar_p_value"] < 0.001
     assert decision["reason"].startswith("t2-rl is promoted: +44.4 points on 45 tasks")
-    assert {policy.id for policy in shop.lake.policies("promoted")} == {"t1-rl", "t2-rl"}
+    assert {policy.id for policy in context.lake.policies("promoted")} == {"t1-rl", "t2-rl"}
 
 
-def test_one_that_falls_is_kept_out_with_the_reason(shop: RunContext) -> None:
-    evaluated(shop, 1, 40)
-    promote(shop, 1)
-    evaluated(shop, 2, 20)
-    assert promote(shop, 2)["promoted"] is False
-    assert [failure.kind for failure in shop.lake.failures("gate")] == ["not_promoted"]
-    assert [policy.id for policy in shop.lake.policies("promoted")] == ["t1-rl"]
+def test_one_that_falls_is_kept_out_with_the_reason(context: RunContext) -> None:
+    evaluated(context, 1, 40)
+    promote(context, 1)
+    evaluated(context, 2, 20)
+    assert promote(context, 2)["promoted"] is False
+    assert [failure.kind for failure in context.lake.failures("gate")] == ["not_promoted"]
+    assert [policy.id for policy in context.lake.policies("promoted")] == ["t1-rl"]
 
 
-def test_a_turn_that_made_no_policy_keeps_the_champion(shop: RunContext) -> None:
-    evaluated(shop, 1, 20)
-    promote(shop, 1)
-    decision = promote(shop, 2)
+def test_a_turn_that_made_no_policy_keeps_the_champion(context: RunContext) -> None:
+    evaluated(context, 1, 20)
+    promote(context, 1)
+    decision = promote(context, 2)
     assert (decision["promoted"], decision["champion"]) == (False, "t1-rl")
-    (failure,) = shop.lake.failures("gate")
+    (failure,) = context.lake.failures("gate")
     assert failure.reason == "t2-rl: it was not made; the champion is t1-rl"
 
 

@@ -35,9 +35,9 @@ def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) 
             f"synth.teacher.base_url={server.url}",
             "synth.rewording.relations=words",
         ]
-        shop = RunContext(Home(tmp_path), load_config(str(SMALL), options), lake)
+        context = RunContext(Home(tmp_path), load_config(str(SMALL), options), lake)
         for run_id in ("t1-first", "t1-again"):
-            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(shop, run, 1, "webshaper"))
+            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
         tasks = {task.key: task for task in lake.tasks(split="train")}
         dropped = [failure for failure in lake.failures("rewording") if failure.kind == RewordingDefect.UNCHANGED]
         asked = len(server.bodies)

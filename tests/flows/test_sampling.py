@@ -26,7 +26,7 @@ SIZES = PolicyConfig(
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
+def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
     root = tmp_path_factory.mktemp("home")
     limits = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tokens": 200}
     kinds = {"lake": {"factory": "game", "options": {"arguments": {"is_slippery": False}}}}
@@ -34,44 +34,44 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
         {"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}, "environments": {"kinds": kinds}}}
     )
     create_policy(SIZES, ["Where is Amber Stone?"], ["Amber", "Stone"], root / POLICY.path, seed=0)
-    shop = RunContext(Home(root), config, Lake(root))
+    context = RunContext(Home(root), config, Lake(root))
     tasks = [Task(f"k{hops}", "search", f"Where is Amber Stone, {hops}?", ("Here",), hops=hops) for hops in (1, 2, 3)]
     world = replace(next(generate_tasks(1, seed=7)), hops=8)
     named = {"g0": {}, "g1": {"game": {"map_name": "no such map"}}}
     games = [Task(key, "lake", "Win.", (), hops=8, provenance={"verifier": "environment", **more}) for key, more in named.items()]
-    shop.lake.add([*tasks, world, *games, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
-    yield shop
-    shop.close()
+    context.lake.add([*tasks, world, *games, POLICY, Document("d", "Amber Stone", "Amber Stone is here.", "test")])
+    yield context
+    context.close()
 
 
-def run_of(shop: RunContext, name: str) -> StageRun:
-    return StageRun(shop.lake, Run(name, "rollout", 1, {}, "", 0, None, "running", datetime.now(UTC)))
+def run_of(context: RunContext, name: str) -> StageRun:
+    return StageRun(context.lake, Run(name, "rollout", 1, {}, "", 0, None, "running", datetime.now(UTC)))
 
 
 @pytest.mark.engine
-def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(shop: RunContext) -> None:
-    run = run_of(shop, "r")
-    figures = sample(shop, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run)
+def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context: RunContext) -> None:
+    run = run_of(context, "r")
+    figures = sample(context, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run)
     run.flush()
     assert figures["trajectories"] == figures["success"] + figures["failure"] + figures["invalid"] == 6
     assert figures["tokens_per_second"] > 0
-    assert "tokens_per_second" not in sample(shop, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
-    more = sample(shop, POLICY, SamplingPlan("hops <= 2", 4, 1.0, 2), run)
+    assert "tokens_per_second" not in sample(context, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
+    more = sample(context, POLICY, SamplingPlan("hops <= 2", 4, 1.0, 2), run)
     assert more["trajectories"] == 8
-    trajectories: list[Trajectory] = shop.lake.trajectories()
+    trajectories: list[Trajectory] = context.lake.trajectories()
     assert {trajectory.stage for trajectory in trajectories} == {"rollout"}
     assert len({turn.action_ids for trajectory in trajectories for turn in trajectory.turns[:1]}) > 1
-    named = shop.lake.query("SELECT DISTINCT name FROM metrics WHERE run_id = 'r'").to_pylist()
+    named = context.lake.query("SELECT DISTINCT name FROM metrics WHERE run_id = 'r'").to_pylist()
     assert {"engine_requests", "engine_tokens_per_second", "tokens_per_second"} <= {row["name"] for row in named}
-    assert shop.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
+    assert context.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
 
 
 @pytest.mark.engine
-def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(shop: RunContext) -> None:
-    run = run_of(shop, "worlds")
-    figures = sample(shop, POLICY, SamplingPlan("hops = 8", 2, 1.0, 3), run)
+def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(context: RunContext) -> None:
+    run = run_of(context, "worlds")
+    figures = sample(context, POLICY, SamplingPlan("hops = 8", 2, 1.0, 3), run)
     assert (figures["trajectories"], figures["failure"], figures["invalid"]) == (6, 4, 2)
-    rows = shop.lake.query(
+    rows = context.lake.query(
         "SELECT task_key, verifier, verdict, any_value(s.error) AS error FROM scores s JOIN trajectories t ON t.id = s.trajectory_id "
         "WHERE starts_with(t.id, 'worlds-') GROUP BY ALL"
     ).to_pylist()
@@ -81,8 +81,8 @@ def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are
 
 
 @pytest.mark.slow
-def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(shop: RunContext) -> None:
+def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(context: RunContext) -> None:
     with pytest.raises(RequestError, match="no condition on the table tasks"):
-        sample(shop, POLICY, SamplingPlan("hopz = 1", 1, 1.0, 2), run_of(shop, "x"))
+        sample(context, POLICY, SamplingPlan("hopz = 1", 1, 1.0, 2), run_of(context, "x"))
     with pytest.raises(RequestError, match="has no task with hops = 9"):
-        sample(shop, POLICY, SamplingPlan("hops = 9", 1, 1.0, 2), run_of(shop, "x"))
+        sample(context, POLICY, SamplingPlan("hops = 9", 1, 1.0, 2), run_of(context, "x"))

@@ -22,8 +22,8 @@ def test_the_same_configuration_gives_the_same_tasks_and_examples(tmp_path: Path
     found = []
     for name in ("a", "b"):
         with Lake(tmp_path / name) as lake:
-            shop = RunContext(Home(tmp_path / name), load_config(str(SMALL)), lake)
-            _, figures = run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run, shop=shop: synthesise(shop, run, 1))
+            context = RunContext(Home(tmp_path / name), load_config(str(SMALL)), lake)
+            _, figures = run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run, context=context: synthesise(context, run, 1))
             assert figures["tasks.held_out"] == 40
             found.append(({task.key: task.digest for task in lake.tasks()}, [example.id for example in lake.examples()]))
     assert found[0] == found[1]
@@ -35,7 +35,7 @@ def test_a_graph_that_gives_no_task_is_refused_and_the_reasons_are_kept(tmp_path
     (tmp_path / "documents.jsonl").write_text('{"id": "d1", "title": "Oslo", "text": "Oslo is far away."}\n')
     config = load_config(str(SMALL), ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"])
     with Lake(tmp_path / "home") as lake:
-        shop = RunContext(Home(tmp_path / "home"), config, lake)
+        context = RunContext(Home(tmp_path / "home"), config, lake)
         with pytest.raises(RequestError, match="gives no task for train, held_out"):
-            run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(shop, run, 1))
+            run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
         assert any(failure.kind == "shortfall" for failure in lake.failures("synth"))

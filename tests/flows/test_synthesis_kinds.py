@@ -32,58 +32,58 @@ def shop_at(home: Path, *overrides: str) -> Iterator[RunContext]:
         yield RunContext(Home(home), load_config(str(SMALL), overrides), lake)
 
 
-def make(shop: RunContext, kind: SynthesisKind) -> dict[str, Any]:
-    return run_attempt(shop.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(shop, run, 1, kind))[1]
+def make(context: RunContext, kind: SynthesisKind) -> dict[str, Any]:
+    return run_attempt(context.lake, f"t1-synth-{kind}", "synth", 1, {}, lambda run: synthesise(context, run, 1, kind))[1]
 
 
 @pytest.mark.slow
 def test_questions_and_nothing_else(tmp_path: Path) -> None:
-    with shop_at(tmp_path) as shop:
-        assert make(shop, "webshaper")["tasks.train"] == 40
-        assert {task.split for task in shop.lake.tasks()} == {"train"}
-        assert not shop.lake.examples()
-        assert len({document.source for document in shop.lake.documents()}) == 1, "the suites' world is not needed"
+    with shop_at(tmp_path) as context:
+        assert make(context, "webshaper")["tasks.train"] == 40
+        assert {task.split for task in context.lake.tasks()} == {"train"}
+        assert not context.lake.examples()
+        assert len({document.source for document in context.lake.documents()}) == 1, "the suites' world is not needed"
 
 
 @pytest.mark.slow
 def test_first_order_text_and_nothing_else(tmp_path: Path) -> None:
-    with shop_at(tmp_path) as shop:
-        make(shop, "fas")
-        assert {example.kind for example in shop.lake.examples()} == {"fas_plan", "fas_reason"}
-        assert not shop.lake.tasks()
+    with shop_at(tmp_path) as context:
+        make(context, "fas")
+        assert {example.kind for example in context.lake.examples()} == {"fas_plan", "fas_reason"}
+        assert not context.lake.tasks()
 
 
 @pytest.mark.slow
 def test_higher_order_text_needs_trajectories(tmp_path: Path) -> None:
-    with shop_at(tmp_path) as shop, pytest.raises(RequestError, match="flywheel import"):
-        make(shop, "has")
+    with shop_at(tmp_path) as context, pytest.raises(RequestError, match="flywheel import"):
+        make(context, "has")
 
 
 def test_higher_order_text_of_no_trajectory_is_refused(tmp_path: Path) -> None:
-    with shop_at(tmp_path, "synth.has_count=0") as shop, pytest.raises(RequestError, match=r"synth\.has_count is 0"):
-        make(shop, "has")
+    with shop_at(tmp_path, "synth.has_count=0") as context, pytest.raises(RequestError, match=r"synth\.has_count is 0"):
+        make(context, "has")
 
 
 @pytest.mark.slow
 def test_higher_order_text_from_imported_runs_alone(tmp_path: Path) -> None:
-    with shop_at(tmp_path, "synth.has_count=5") as shop:
+    with shop_at(tmp_path, "synth.has_count=5") as context:
         for number in range(4):
             turn = Turn(0, (), (), "", "search", f"place {number}", (), "seen", None, "ok", 0.0, 0)
             last = replace(turn, index=1, tool="answer", arguments=f"city {number}", observation="")
             run = Trajectory(f"r{number}", f"q{number}", "other", "import", 0, (), (turn, last), StopReason.ANSWERED, *OUTCOME)
-            shop.lake.add([Task(f"q{number}", "search", f"where is place {number}?", (f"city {number}",), split="other"), run])
-        assert make(shop, "has")["examples.has"] == 4
-        assert {source for example in shop.lake.examples() for source in example.sources} == {"r0", "r1", "r2", "r3"}
+            context.lake.add([Task(f"q{number}", "search", f"where is place {number}?", (f"city {number}",), split="other"), run])
+        assert make(context, "has")["examples.has"] == 4
+        assert {source for example in context.lake.examples() for source in example.sources} == {"r0", "r1", "r2", "r3"}
 
 
 @pytest.mark.slow
 def test_small_batches_make_as_many_questions_and_none_twice(tmp_path: Path) -> None:
-    with shop_at(tmp_path, "synth.batch=7") as shop:
-        assert make(shop, "webshaper")["tasks.train"] == 40
-        tasks = shop.lake.tasks()
+    with shop_at(tmp_path, "synth.batch=7") as context:
+        assert make(context, "webshaper")["tasks.train"] == 40
+        tasks = context.lake.tasks()
         assert len({task.formula for task in tasks}) == 40
         assert [sum(task.hops == hops for task in tasks) for hops in (1, 2)] == [20, 20]
-        assert len([metric for metric in shop.lake.metrics() if metric.name.startswith("made.questions")]) == 6
+        assert len([metric for metric in context.lake.metrics() if metric.name.startswith("made.questions")]) == 6
 
 
 def films(folder: Path) -> list[str]:
@@ -101,22 +101,22 @@ def films(folder: Path) -> list[str]:
 @pytest.mark.parametrize("batch", [50_000, 4])
 def test_so_many_questions_in_all_where_the_graph_is_short_of_a_depth(tmp_path: Path, batch: int) -> None:
     overrides = [*films(tmp_path / "data"), 'synth.webshaper.counts={"1":10,"2":10}', "synth.webshaper.count=30", f"synth.batch={batch}"]
-    with shop_at(tmp_path / "home", *overrides) as shop:
-        assert make(shop, "webshaper")["tasks.train"] == 30
-        assert {task.hops for task in shop.lake.tasks()} == {1}
-        assert any(failure.kind == "shortfall" for failure in shop.lake.failures("synth"))
+    with shop_at(tmp_path / "home", *overrides) as context:
+        assert make(context, "webshaper")["tasks.train"] == 30
+        assert {task.hops for task in context.lake.tasks()} == {1}
+        assert any(failure.kind == "shortfall" for failure in context.lake.failures("synth"))
 
 
 @pytest.mark.slow
 def test_a_question_that_meets_an_evaluation_set_is_replaced_by_another(tmp_path: Path) -> None:
     seen = tmp_path / "seen.jsonl"
     overrides = [*films(tmp_path / "data"), 'synth.webshaper.counts={"1":20}']
-    with shop_at(tmp_path / "clean", *overrides) as shop:
-        make(shop, "webshaper")
-        known = [task.question for task in shop.lake.tasks()][:5]
+    with shop_at(tmp_path / "clean", *overrides) as context:
+        make(context, "webshaper")
+        known = [task.question for task in context.lake.tasks()][:5]
     seen.write_text("".join(f'{{"question": "{question}"}}\n' for question in known))
-    with shop_at(tmp_path / "against", *overrides, f'synth.decontamination.against={{"seen":"{seen}"}}') as shop:
-        assert make(shop, "webshaper")["tasks.train"] == 20
-        assert not {task.question for task in shop.lake.tasks()} & set(known)
-        removed = shop.lake.failures("decontamination")
+    with shop_at(tmp_path / "against", *overrides, f'synth.decontamination.against={{"seen":"{seen}"}}') as context:
+        assert make(context, "webshaper")["tasks.train"] == 20
+        assert not {task.question for task in context.lake.tasks()} & set(known)
+        removed = context.lake.failures("decontamination")
         assert {failure.kind for failure in removed} == {"same_question"} and len(removed) == 5
