@@ -81,13 +81,16 @@ class SynthConfig(Section):
     """How `flywheel extract` has the teacher read facts out of plain text."""
     decontamination: DecontaminationConfig = DecontaminationConfig()
     teacher: TeacherConfig | None = None
-    """Who reasons (`fas.reasoner`), judges plans (`fas.judge`) and proposes actions (`has.mixture`) beside the graph; None is nobody."""
+    """Who plans (`fas.plans`), reasons (`fas.reasoner`), judges plans (`fas.judge`) and proposes actions (`has.mixture`) beside the graph.
+
+    None is nobody."""
     batch: PositiveInt = 50_000
     """Questions or examples at most in one commit: what a killed synthesis may have to make again. Each batch has a seed of its own."""
 
     @model_validator(mode="after")
     def _check(self) -> SynthConfig:
-        wanted = {"fas.reasoner": self.fas.reasoner == "teacher", "fas.judge": self.fas.judge, "has.mixture": "teacher" in self.has.mixture}
+        wanted = {"fas.plans": self.fas.plans == "teacher", "fas.reasoner": self.fas.reasoner == "teacher", "fas.judge": self.fas.judge}
+        wanted |= {"has.mixture": "teacher" in self.has.mixture}
         wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None}
         asking = [key for key, asks in wanted.items() if asks]
         if asking and (self.teacher is None or self.teacher.kind == "oracle"):

@@ -54,11 +54,6 @@ class Home:
         return self.root / "policies"
 
     @property
-    def checkpoints(self) -> Path:
-        """What interrupted training resumes from; emptied when its stage is done."""
-        return self.root / "checkpoints"
-
-    @property
     def report(self) -> Path:
         """The HTML page."""
         return self.root / "report.html"

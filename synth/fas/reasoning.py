@@ -58,6 +58,8 @@ class FasConfig(Section):
 
     plan_slices: int = Field(default=500, ge=0)
     """Slices of the memory for which plans are written."""
+    plans: Literal["oracle", "teacher"] = "oracle"
+    """Who writes questions and plans over a slice: the graph, along a path; or a teacher, over what is known of a few entities."""
     plan_questions: int = Field(default=3, ge=1)
     """Differently built questions over one slice, a plan each; fewer where the slice is too short for as many."""
     plan_styles: tuple[QuestionStyle, ...] = ()

@@ -17,6 +17,7 @@ from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS
 from flows.stages.synthesis.batches import Made
 from rl.retrieval.search import SearchIndex
+from synth.fas.slices import Memory
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.paths import Retrieve, first_hit
@@ -129,6 +130,12 @@ class SynthesisContext:
     def train_index(self) -> SearchIndex:
         """The search over the documents that training may see."""
         return SearchIndex(self.sources.train.documents)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What the documents say about the entities that training questions may touch."""
+        train = self.train
+        return Memory.of(train.graph, [name for name in train.graph.subjects if train.allowed is None or train.allowed(name)])
 
     def asked(self, part: str) -> Teacher:
         """The teacher that `part` asks. Raises RequestError where there is none."""

@@ -18,9 +18,11 @@ from rl.engines.base import Sampling
 from rl.retrieval.search import passage
 from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
 from synth.demonstrations.oracle import observation
+from synth.fas.memory_plans import build_memory_plans
 from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import build_plans
 from synth.fas.reasoning import FasConfig, build_fas
+from synth.fas.slices import QuestionStyle
 from synth.has.model_proposers import PolicyProposer, TeacherProposer
 from synth.has.proposers import OthersProposer, Proposer
 from synth.has.records import HasConfig, build_has
@@ -73,12 +75,18 @@ def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 
 def _plans(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
-    source, phrasing = synthesis.train, Phrasing.of(synthesis.train.graph)
-    jury = PlanJudge(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
-    wishes, seed = config.plan_spec(), _seed(synthesis, number)
-    plans = build_plans(source.graph, wishes, seed, source.retrieve, phrasing, synthesis.turn, source.allowed, jury)
+    source, seed = synthesis.train, _seed(synthesis, number)
+    judge = PlanJudge(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
+    if config.plans == "teacher":
+        teacher, styles = synthesis.asked("fas.plans"), config.plan_styles or tuple(QuestionStyle)
+        plans = build_memory_plans(
+            synthesis.memory, teacher, config.plan_slices, styles, seed, source.retrieve, judge, wheel_turn=synthesis.turn
+        )
+    else:
+        phrasing = Phrasing.of(source.graph)
+        plans = build_plans(source.graph, config.plan_spec(), seed, source.retrieve, phrasing, synthesis.turn, source.allowed, judge)
     kept, failures = synthesis.clear(*plans)
-    return (kept, failures) if jury is None else ([*kept, *jury.checks], [*failures, *jury.failures])
+    return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *judge.failures])
 
 
 def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
