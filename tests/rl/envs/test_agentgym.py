@@ -51,7 +51,7 @@ class Counting:
         if number not in self.counts:
             return {"error": f"The id {number} is not valid."}
         self.counts[number] = [body[self.form.item], body[self.form.item] + 3]
-        return {self.form.seen: self._seen(number), "reward": 0, "done": False} if self.shows_at_reset else [None, None]
+        return {self.form.observation: self._seen(number), "reward": 0, "done": False} if self.shows_at_reset else [None, None]
 
     def step(self, body: dict[str, Any]) -> Any:
         self.bodies.append(body)
@@ -60,7 +60,7 @@ class Counting:
             return {"error": "The task with environment has been deleted."}
         self.counts[number][0] += body["action"] == "up"
         reached = self.counts[number][0] == self.counts[number][1]
-        return {self.form.seen: self._seen(number), "reward": 0.0, "done": reached, self.form.reward: float(reached)}
+        return {self.form.observation: self._seen(number), "reward": 0.0, "done": reached, self.form.reward: float(reached)}
 
     def observation(self, id: int | None = None, env_idx: int | None = None) -> Any:
         return self._seen(env_idx if id is None else id)

@@ -95,5 +95,5 @@ def test_whatever_is_returned_is_bounded_text_or_refused(value: Any) -> None:
         shown = to_response(value, LIMITS)
     except (TypeError, ValueError):
         return
-    assert len(shown.text) <= LIMITS.characters
+    assert len(shown.text) <= LIMITS.max_characters
     shown.text.encode()
