@@ -198,9 +198,9 @@ def test_weights_that_came_in_part_are_replaced_whole(engines: Rollouts, learner
     model = load_policy(other_policy)[0]
     weights = {name: torch.full_like(weight, torch.nan) for name, weight in as_saved(model, model.state_dict()).items()}
     some = {name: weight for name, weight in weights.items() if "k_proj" not in name and "up_proj" not in name}
-    begun = learner.sender._weight_sync.begin({name: tuple(weight.shape) for name, weight in weights.items()}, tmp_path / "7", 7)
+    pending = learner.sender._weight_sync.begin({name: tuple(weight.shape) for name, weight in weights.items()}, tmp_path / "7", 7)
     learner.sender._source.take(some, torch.device("cpu"))
-    transfer: Any = learner.sender._meet(begun)
+    transfer: Any = learner.sender._join(pending)
     with patch.object(type(transfer.client), "finish_weight_update"):
         transfer.send_weights()
     assert_same(said_by_files(engines, other_policy, 7), expected)
