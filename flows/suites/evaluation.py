@@ -47,34 +47,24 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
-    from rl.rollouts.base import RolloutRequest  # Ray and transformers: not before engines are wanted
-
     _keep_tasks(context.lake, suite, drawn)
-    requests = [
-        RolloutRequest(
-            trajectory_id=f"{policy.id}-{task.key}-{sample}",
-            task=task,
-            policy=policy.id,
-            horizon=suite.horizon,
-            seed=seed_from(suite.seed, policy.id, task.key, sample),
-            temperature=suite.temperature,
-            stage="eval",
-            wheel_turn=policy.wheel_turn,
-            suite=suite.name,
-            sample=sample,
-        )
-        for task in drawn.tasks
-        for sample in range(suite.samples)
-    ]
-    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
-    missing = [request for request in requests if request.trajectory_id not in stored]
+    attempts = {f"{policy.id}-{task.key}-{sample}": (task, sample) for task in drawn.tasks for sample in range(suite.samples)}
+    stored = context.lake.existing(Trajectory, list(attempts))
+    missing = {trajectory_id: attempt for trajectory_id, attempt in attempts.items() if trajectory_id not in stored}
     if missing:
-        from flows.stages.rollouts import roll_out
+        from flows.stages.rollouts import request, roll_out  # Ray and transformers: not before engines are wanted
 
+        requests = [
+            request(
+                context, policy, task, trajectory_id, "eval", suite.horizon, suite.temperature, suite.name, sample,
+                seed=seed_from(suite.seed, policy.id, task.key, sample),
+            )
+            for trajectory_id, (task, sample) in missing.items()
+        ]  # fmt: skip
         documents = context.lake.documents() if drawn.documents is None else drawn.documents
         with context.other_rollouts(rollout_config(suite, context.config.rollout), context.folder(policy), documents) as rollouts:
-            roll_out(context, rollouts, missing, run)
-    return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(requests), "made": len(missing)}
+            roll_out(context, rollouts, requests, run)
+    return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(attempts), "made": len(missing)}
 
 
 def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
