@@ -178,6 +178,15 @@ class FlywheelConfig(TurnConfig):
                 raise ValueError("rollout.engine.transfer = ipc is for a learner of one process, on the engine's GPU: take nccl")
         return self
 
+    @model_validator(mode="after")
+    def _check_support(self) -> FlywheelConfig:
+        if self.rollout.limits.top_p < 1:
+            raise ValueError(
+                "rollout.limits.top_p must be 1: RL trains on these rollouts, and log-probabilities of a truncated distribution are not "
+                "the learner's; a suite may have its own under limits"
+            )
+        return self
+
     def for_turn(self, turn: int) -> TurnConfig:
         """The settings of a turn: the first one's, with `later` laid over them from the second on."""
         first = self.model_dump(include=set(TurnConfig.model_fields))
@@ -228,14 +237,24 @@ def describe(error: ValidationError, where: str, what: str = "the configuration"
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """Split `rl.horizon.rounds=[2,4]` into its path and its value; a value that is no JSON is taken as a string."""
+    """Split `rl.horizon.rounds=[2,4]` into its path and its value, which is JSON, TOML as a profile has it, or else a string."""
     key, separator, value = text.partition("=")
     if not separator or not all(part.strip() for part in key.split(".")):
         raise RequestError(f"--set {text!r} is not of the form key=value; write for example --set seed=7.")
+    return [part.strip() for part in key.split(".")], _read_value(value)
+
+
+def _read_value(text: str) -> Any:
+    """`[2,4]`, `{"a": 1}`, `{1 = 20}`, `'text'`; a date stays a string, for only lists, tables and quoted texts are read as TOML."""
     try:
-        return [part.strip() for part in key.split(".")], json.loads(value)
+        return json.loads(text)
     except json.JSONDecodeError:
-        return [part.strip() for part in key.split(".")], value
+        if not text.lstrip().startswith(("[", "{", "'")):
+            return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import PROFILES, FlywheelConfig, apply_overrides, lay_over, load_config
+from flows.config import PROFILES, FlywheelConfig, apply_overrides, lay_over, load_config, parse_override
 from warehouse.errors import RequestError
 
 
@@ -70,3 +70,25 @@ def test_lay_over_does_not_change_what_lies_below() -> None:
     assert below == {"a": {"b": 1}}
     assert apply_overrides(below, ["a.b=3"]) == {"a": {"b": 3}}
     assert below == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{1=20}", {1: 20}),
+        ("{ 1 = 20, 2 = 3 }", {1: 20, 2: 3}),
+        ('{"1": 20}', {1: 20}),
+    ],
+)
+def test_set_takes_what_a_profile_may_hold(value: str, expected: dict[int, int]) -> None:
+    assert load_config("quickstart", [f"synth.webshaper.counts={value}"]).synth.webshaper.counts == expected
+
+
+def test_values_that_are_no_tables_are_read_as_they_are_written() -> None:
+    for text, value in (("2025-01-01", "2025-01-01"), ("'a b'", "a b"), ("{broken", "{broken"), ("a=b", "a=b"), ("null", None)):
+        assert parse_override(f"x={text}") == (["x"], value)
+
+
+def test_a_truncated_distribution_is_refused_where_rl_learns_from_it() -> None:
+    with pytest.raises(RequestError, match=r"top_p must be 1: RL trains on these rollouts"):
+        load_config("quickstart", ["rollout.limits.top_p=0.9"])
