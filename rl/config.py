@@ -381,7 +381,7 @@ class DialectConfig(Section):
     kind: str = "chat"
     """`tags`, `chat`, or `module:attribute`: a factory that takes the policy's tokenizer and `options`."""
     template: str = "own"
-    """Of `chat`: the tokenizer's `own` chat template, the one that TRL ships for `training` beside it, or a file."""
+    """Of `chat`: the tokenizer's `own` chat template, the one that TRL ships for `training` beside it, `chatml_tools`, or a file."""
     system: str | None = None
     """Of `chat`: the system's message; None is whatever the template does without one."""
     variables: dict[str, Any] = Field(default_factory=dict)

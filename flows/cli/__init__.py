@@ -31,6 +31,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": inspection.report,
     "top": inspection.top,
     "doctor": inspection.doctor,
+    "model": data.model,
     "import": data.import_,
     "extract": data.extract,
     "verify": verification.verify,

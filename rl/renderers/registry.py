@@ -21,6 +21,8 @@ BUILT_IN = {"tags": DialectConfig(kind="tags"), "chat": DialectConfig(kind="chat
 DIALECTS = Registry(
     "kind of dialect", {"tags": "rl.renderers.tags:TagDialect", "chat": "rl.renderers.chat:ChatDialect"}, "agent_flywheel.dialects"
 )
+TEMPLATES = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
+"""The chat templates that come with the project, by name."""
 DialectFactory = Callable[[PreTrainedTokenizerBase, Mapping[str, Any]], Dialect]
 
 
@@ -39,25 +41,29 @@ def open_dialect(
     if config.kind == "tags":
         return TagDialect(tokenizer)
     if config.kind == "chat":
-        template = ChatTemplate(tokenizer, _template(config, tokenizer), config.variables, config.today)
+        template = ChatTemplate(tokenizer, template_text(config.template, tokenizer), config.variables, config.today)
         dialect = ChatDialect(template, config.system, vision)
         prove(dialect)
         return dialect
     return cast(DialectFactory, DIALECTS.load(config.kind))(tokenizer, config.options)
 
 
-def _template(config: DialectConfig, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The text of the template; None is the tokenizer's own."""
-    if config.template == "own":
+def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The text of the chat template `name`: None for the tokenizer's `own`, TRL's for `training` beside it, one of ours, or a file.
+
+    Raises:
+        RequestError: where there is no such template.
+    """
+    if name == "own":
         return None
-    if config.template == "training":
+    if name == "training":
         from trl.chat_template_utils import get_training_chat_template
 
         try:
             return get_training_chat_template(tokenizer)
         except ValueError as error:
             raise RequestError(f"TRL has no template for training beside this policy's own: {error}") from error
-    path = Path(config.template)
+    path = TEMPLATES.get(name) or Path(name)
     if not path.is_file():
-        raise RequestError(f"there is no chat template {path}; give own, training, or a file.")
+        raise RequestError(f"there is no chat template {name}; give own, training, {', '.join(TEMPLATES)}, or a file.")
     return path.read_text()

