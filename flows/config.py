@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from eval.graders.verifiers import VERIFIERS
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
@@ -113,6 +113,25 @@ class TurnConfig(Section):
     rl: ReinforceSection = ReinforceSection()
 
 
+TrainingStage = Literal["cpt", "sft", "rl"]
+TRAINING: tuple[TrainingStage, ...] = ("cpt", "sft", "rl")
+"""The stages of training, in their order."""
+
+
+class WheelConfig(Section):
+    """What the wheel is made of."""
+
+    stages: tuple[TrainingStage, ...] = Field(default=TRAINING, min_length=1)
+    """The stages of training of each turn, in order; `["rl"]` alone is zero-RL. What is left out is neither done nor made data for."""
+
+    @field_validator("stages")
+    @classmethod
+    def _check_order(cls, stages: tuple[str, ...]) -> tuple[str, ...]:
+        if list(stages) != [stage for stage in TRAINING if stage in stages]:
+            raise ValueError(f"stages are {list(stages)}; name each once, in the order {', '.join(TRAINING)}")
+        return stages
+
+
 class EvaluationConfig(Section):
     """The suites of held-out tasks, and what a policy must show to be promoted."""
 
@@ -142,6 +161,7 @@ class FlywheelConfig(TurnConfig):
     """A whole run."""
 
     seed: NonNegativeInt = 0
+    wheel: WheelConfig = WheelConfig()
     corpus: CorpusConfig = CorpusConfig()
     policy: PolicyConfig = PolicyConfig()
     rollout: RolloutConfig = RolloutConfig()

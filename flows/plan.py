@@ -79,13 +79,20 @@ def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
     """The stages of one turn, the gate last."""
     yield Step(turn, synthesis_id(turn), Kind.SYNTHESIS, {"turn": turn})
     if turn == 1:
-        yield Step(turn, policy_id(0, "init"), Kind.TRAINING, {"stage": "init", "turn": 0})
-    for stage in ("cpt", "sft", "rl"):
+        first = policy_id(0, "init")
+        yield Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
+        if "cpt" not in config.wheel.stages:  # it knows something already, which is what the others are measured against
+            yield from _evaluations(config, turn, first)
+    for stage in config.wheel.stages:
         policy = policy_id(turn, stage)
         yield Step(turn, policy, Kind.TRAINING, {"stage": stage, "turn": turn})
-        for suite in config.evaluation.suites:
-            yield Step(turn, evaluation_id(policy, suite), Kind.EVALUATION, {"policy": policy, "suite": suite})
+        yield from _evaluations(config, turn, policy)
     yield Step(turn, gate_id(turn), Kind.GATE, {"turn": turn})
+
+
+def _evaluations(config: FlywheelConfig, turn: int, policy: str) -> Iterator[Step]:
+    for suite in config.evaluation.suites:
+        yield Step(turn, evaluation_id(policy, suite), Kind.EVALUATION, {"policy": policy, "suite": suite})
 
 
 def completed(home: Home) -> set[str]:

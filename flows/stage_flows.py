@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from prefect import flow, tags
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from flows.config import TRAINING
 from flows.context import RunContext
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
@@ -141,11 +142,12 @@ def _meter(context: RunContext, turn: int) -> Meter:
 
 
 def _parent(context: RunContext, stage: TrainingStage, turn: int, variant: str) -> str:
-    """The policy that a stage starts from; it must be there."""
+    """The policy that a stage starts from: that of the stage before it, else the champion, else the first; it must be there."""
     if stage == "init":
         return ""
     skips = variant == Variant.WITHOUT_CPT
-    if stage == "cpt" or (stage == "sft" and skips):
+    chosen = [each for each in TRAINING[: TRAINING.index(stage)] if each in context.config.wheel.stages and not (skips and each == "cpt")]
+    if not chosen:
         champion = context.champion(before=turn)
         return champion.id if champion else context.policy(policy_id(0, "init")).id
-    return context.policy(policy_id(turn, {"sft": "cpt", "rl": "sft"}[stage], variant if skips else "")).id
+    return context.policy(policy_id(turn, chosen[-1], variant if skips else "")).id

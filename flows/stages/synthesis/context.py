@@ -137,6 +137,12 @@ class SynthesisContext:
         train = self.train
         return Memory.of(train.graph, [name for name in train.graph.subjects if train.allowed is None or train.allowed(name)])
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether anything reads what CPT reads: CPT itself, or the tokenizer of a policy from scratch."""
+        config = self.context.config
+        return "cpt" in config.wheel.stages or config.policy.path is None
+
     def asked(self, part: str) -> Teacher:
         """The teacher that `part` asks. Raises RequestError where there is none."""
         if self.teacher is None:

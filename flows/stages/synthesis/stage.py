@@ -40,15 +40,17 @@ def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
         yield from questions(synthesis)
         yield from rewordings(synthesis)
         yield from expansions(synthesis)
-    if kind in ("all", "fas"):
+    if kind == "fas" or (kind == "all" and synthesis.reads_text):
         yield from first_order(synthesis)
-    if kind in ("all", "has"):
+    if kind == "has" or (kind == "all" and synthesis.reads_text):
         yield from own_decisions(synthesis)
     if kind == "has":
         yield from foreign_decisions(synthesis)
-    if kind == "all":
-        for part in (demonstrations, rejection_sampled, documents):
-            yield from part(synthesis)
+    if kind == "all" and "sft" in synthesis.context.config.wheel.stages:
+        yield from demonstrations(synthesis)
+        yield from rejection_sampled(synthesis)
+    if kind == "all" and synthesis.reads_text:
+        yield from documents(synthesis)
 
 
 def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""A wheel whose owner leaves stages out: what it does, what it starts from, what it makes no data for, and what its gate looks at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.config import load_config
+from flows.plan import turn_steps
+from warehouse import Lake
+from warehouse.errors import RequestError
+
+SMALL = str(Path(__file__).parent / "small.toml")
+ZERO_RL = 'wheel.stages=["rl"]'
+
+
+def run_ids(stages: str, turn: int) -> list[str]:
+    return [step.run_id for step in turn_steps(load_config(SMALL, [f"wheel.stages={stages}"]), turn)]
+
+
+def test_the_plan_has_the_stages_that_were_chosen_and_tries_the_first_policy_where_it_skips_pre_training() -> None:
+    assert run_ids('["rl"]', 1) == ["t1-synth", "t0-init", "eval-t0-init-held_out", "t1-rl", "eval-t1-rl-held_out", "t1-gate"]
+    assert run_ids('["rl"]', 2) == ["t2-synth", "t2-rl", "eval-t2-rl-held_out", "t2-gate"]
+    assert run_ids('["cpt", "sft"]', 1)[2:] == ["t1-cpt", "eval-t1-cpt-held_out", "t1-sft", "eval-t1-sft-held_out", "t1-gate"]
+
+
+@pytest.mark.parametrize("stages", ['["rl", "sft"]', '["rl", "rl"]', "[]", '["dpo"]', "rl"])
+def test_stages_that_make_no_wheel_are_refused(stages: str) -> None:
+    with pytest.raises(RequestError, match=r"wheel\.stages"):
+        load_config(SMALL, [f"wheel.stages={stages}"])
+
+
+@pytest.mark.end_to_end
+def test_zero_rl_starts_from_the_first_policy_and_its_gate_promotes_what_rl_made(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--set", ZERO_RL]
+    dry = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    assert "t1-cpt" not in dry.stdout and "t1-sft" not in dry.stdout and json.loads(dry.stdout)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    with Lake(tmp_path / "home", read_only=True) as lake:
+        assert {run.id for run in lake.runs("state = 'completed'")} == set(run_ids('["rl"]', 1))
+        policies = {policy.id: policy for policy in lake.policies()}
+        assert policies["t1-rl"].parent == "t0-init" and policies["t1-rl"].promoted
+        assert {example.kind for example in lake.examples()} == {"document", "fas_plan", "fas_reason"}, "its tokenizer reads them"
+        tried = lake.query("SELECT DISTINCT stage FROM evaluations").column("stage").to_pylist()
+    assert set(tried) == {"init", "rl"}
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert again.returncode == 0 and "nothing to do" in again.stderr
+    assert (tmp_path / "home" / "report.html").stat().st_size > 10_000
