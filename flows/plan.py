@@ -103,6 +103,11 @@ def completed(home: Home) -> set[str]:
         return {run.id for run in lake.runs("state = 'completed'")}
 
 
+def is_done(home: Home, turns: int) -> bool:
+    """Whether the last turn's gate has spoken."""
+    return gate_id(turns) in completed(home)
+
+
 def next_turn(done: set[str]) -> int:
     """The first turn whose gate has not spoken."""
     turn = 1

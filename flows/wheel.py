@@ -18,7 +18,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
-from flows.plan import Kind, Step, completed, gate_id, turn_steps
+from flows.plan import Kind, Step, gate_id, is_done, turn_steps
 from flows.prefect_runtime import quiet_prefect, wait_until_up
 from flows.results import evaluation_rows
 from flows.run_stage import open_home
@@ -74,8 +74,3 @@ def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
             wheel_flow(home=home.root, turns=turns)
     with Lake(home.root, read_only=True) as lake:
         return evaluation_rows(lake)
-
-
-def is_done(home: Home, turns: int) -> bool:
-    """Whether the last turn's gate has spoken."""
-    return gate_id(turns) in completed(home)

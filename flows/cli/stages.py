@@ -28,6 +28,11 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
+    from flows.plan import is_done
+    from flows.preflight import preflight
+
+    if not is_done(place, turns):
+        preflight(config)
     if dry_run:
         from flows.plan import plan
 
@@ -100,6 +105,10 @@ def train(
 
     if variant is not None:
         check_variant(stage.value, variant.value)
+    from flows.home import Home
+    from flows.preflight import preflight
+
+    preflight(Home(home).load())
     from flows.stage_flows import run_flow, training_flow
 
     run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")

@@ -72,7 +72,7 @@ class Rollouts:
                 machine cannot transfer weights as it is configured to.
             EngineFault: where an engine does not start.
         """
-        _check_context(config, policy_path)
+        check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
         loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True), load_vision(Path(policy_path)))
@@ -235,8 +235,12 @@ class Rollouts:
         return asyncio.run_coroutine_threadsafe(work, self.event_loop).result()
 
 
-def _check_context(config: RolloutConfig, policy_path: Path) -> None:
-    """Check that the engine takes a context as long as trajectories may use."""
+def check_context(config: RolloutConfig, policy_path: Path) -> None:
+    """Check that the policy is there, and that it takes a context as long as trajectories may use.
+
+    Raises:
+        RequestError: where it is not, or does not.
+    """
     path = Path(policy_path) / "config.json"
     if not path.is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
