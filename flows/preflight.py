@@ -90,7 +90,7 @@ def _policy(config: FlywheelConfig) -> None:
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
     except (OSError, ValueError) as error:
         raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {str(error).splitlines()[0][:200]}") from error
-    if not tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"]).strip():
+    if not str(tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"])).strip():
         raise RequestError(f"policy.path: {folder} has no tokenizer that can write a sentence: is tokenizer.json missing?")
     if not any(folder.glob("*.safetensors")):
         raise RequestError(f"policy.path: {folder} holds no weights: there is no file that ends in .safetensors.")
