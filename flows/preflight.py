@@ -92,8 +92,8 @@ def _policy(config: FlywheelConfig) -> None:
         raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {str(error).splitlines()[0][:200]}") from error
     if not str(tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"])).strip():
         raise RequestError(f"policy.path: {folder} has no tokenizer that can write a sentence: is tokenizer.json missing?")
-    if not any(folder.glob("*.safetensors")):
-        raise RequestError(f"policy.path: {folder} holds no weights: there is no file that ends in .safetensors.")
+    if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
+        raise RequestError(f"policy.path: {folder} holds no weights: no file that ends in .safetensors or .bin.")
     add_tags(tokenizer)
     open_dialect(rollout.dialect, rollout.dialects, tokenizer)
 

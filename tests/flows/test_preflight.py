@@ -39,7 +39,7 @@ def files(folder: Path) -> dict[str, Path]:
 
 WRONG = (
     (["policy.path={folder}/nothing"], "holds no policy: there is no config.json in it"),
-    (["policy.path={folder}/weightless", "rollout.limits.max_context_tokens=200"], "no file that ends in .safetensors"),
+    (["policy.path={folder}/weightless", "rollout.limits.max_context_tokens=200"], "no file that ends in .safetensors or .bin"),
     (["policy.path={folder}/mute", "rollout.limits.max_context_tokens=200"], "has no tokenizer that can"),
     (["policy.path={policy}", "rollout.limits.max_context_tokens=100000"], "max_context_tokens = 100000 is more than"),
     (["policy.path={policy}", "rollout.limits.max_context_tokens=200", "rollout.dialect=chat"], "has no chat template"),
