@@ -108,6 +108,11 @@ def is_done(home: Home, turns: int) -> bool:
     return gate_id(turns) in completed(home)
 
 
+def has_begun(home: Home) -> bool:
+    """Whether the home has its first policy."""
+    return policy_id(0, "init") in completed(home)
+
+
 def next_turn(done: set[str]) -> int:
     """The first turn whose gate has not spoken."""
     turn = 1

@@ -17,13 +17,13 @@ REACH_SECONDS = 5.0
 """How long a teacher's server may take to answer anything at all."""
 
 
-def preflight(config: FlywheelConfig) -> None:
-    """Check a configuration.
+def preflight(config: FlywheelConfig, begun: bool = False) -> None:
+    """Check a configuration; of a home that has `begun`, and so has its first policy, the model that this was made from is not needed.
 
     Raises:
         RequestError: the first thing that is wrong: its key, why, and what to do.
     """
-    for check in (_files, _rewards, _environments, _policy, _teacher):
+    for check in (_files, _rewards, _environments, *(() if begun else (_policy,)), _teacher):
         check(config)
 
 

@@ -28,11 +28,11 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import is_done
+    from flows.plan import has_begun, is_done
     from flows.preflight import preflight
 
     if not is_done(place, turns):
-        preflight(config)
+        preflight(config, begun=has_begun(place))
     if dry_run:
         from flows.plan import plan
 
@@ -106,9 +106,10 @@ def train(
     if variant is not None:
         check_variant(stage.value, variant.value)
     from flows.home import Home
+    from flows.plan import has_begun
     from flows.preflight import preflight
 
-    preflight(Home(home).load())
+    preflight(Home(home).load(), begun=has_begun(Home(home)))
     from flows.stage_flows import run_flow, training_flow
 
     run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")

@@ -145,10 +145,6 @@ class LakeStore:
         """Commit records some seconds later, with others."""
         self.run.keep(records)
 
-    def settle(self) -> None:
-        """Wait until all that was added is in the lake."""
-        self.run.settle()
-
     def metrics(self, step: int, figures: Mapping[str, float]) -> bool:
         """Store the figures of a step, with how long it waited for the lake (`lake_seconds`); returns whether the run is to stop here."""
         before, self._waited = self._waited, self.run.lake_seconds

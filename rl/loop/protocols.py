@@ -38,10 +38,6 @@ class RolloutStore(Protocol):
         """Store records some seconds later, with others."""
         ...
 
-    def settle(self) -> None:
-        """Wait until all that was added is stored."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingHooks:
