@@ -21,7 +21,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -203,17 +203,20 @@ def train(context: RunContext, variant: Variant, stage: str, parent: str, run: S
 
 def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
     """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
-    from flows.stages.synthesis.batches import run_attempt
+    from flows.stages.synthesis.batches import work_off
     from flows.stages.synthesis.context import SynthesisContext
     from flows.stages.synthesis.examples import documents, own_decisions
-    from flows.stages.training import CPT_KINDS, finish
+    from flows.stages.training import CPT_KINDS, encode, finish
     from rl.training.cpt import train_cpt
 
-    run_attempt(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(context, 2)))
+    work_off(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(context, 2)))
     examples = context.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
     folder = context.home.policies / policy_id(1, "cpt", variant.suffix)
     settings, seed = context.config.for_turn(1).cpt, seed_from(context.config.seed, "t1-cpt")
-    result = train_cpt(context.folder(context.policy(parent)), examples, folder, settings, seed, run.metric)
+    start = context.folder(context.policy(parent))
+    encoded, not_written = encode(context.config.rollout, start, examples)
+    context.lake.add([replace(failure, stage="cpt") for failure in not_written])
+    result = train_cpt(start, encoded, folder, settings, seed, run.metric)
     return finish(context, run, 1, "cpt", parent, result, variant.suffix)
 
 

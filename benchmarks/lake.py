@@ -40,6 +40,8 @@ from warehouse import (
     Lake,
     Metric,
     Outcome,
+    Part,
+    PartKind,
     Policy,
     Record,
     Score,
@@ -126,7 +128,10 @@ def surroundings(pool: Pool) -> list[Record]:
         *(Fact(names[n], "knows", names[n + gap], (f"d{n}",), "world") for n in range(TASKS) for gap in (1, 2, 3)),
         *(Policy(name, parent, stage, name, name, 3, turn) for (name, turn, stage), parent in zip(POLICIES, parents, strict=False)),
         *(
-            Example(f"e{n}", kinds[n % 2], ((pool.cut(pool.text, 600), True),), (f"{n % TASKS:016x}", f"d{n % TASKS}"), n % 4 + 1)
+            Example(
+                f"e{n}", kinds[n % 2], (Part(PartKind.TEXT, pool.cut(pool.text, 600), True),), (f"{n % TASKS:016x}", f"d{n % TASKS}"),
+                n % 4 + 1,
+            )
             for n in range(100_000)
         ),
         *(Metric(f"r{n % 12}", "rl", n % 4 + 1, n // 60, figures[n // 12 % 5], n / 7) for n in range(60_000)),

@@ -30,10 +30,11 @@ from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import save_policy
 from rl.policies.tokenization import build_tokenizer
+from rl.renderers.examples import EncodedExample
 from rl.training.config import MonitorConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.filters import Collected
-from warehouse import Example, Outcome, StopReason, Trajectory, Turn
+from warehouse import Outcome, StopReason, Trajectory, Turn
 
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40": 181.0}
 """TFLOP/s of dense bfloat16 by the makers' data sheets (SXM), by a part of the device's name."""
@@ -101,15 +102,12 @@ def load_of(lengths: Sequence[int], steps: int) -> Load:
     return Load(sum(lengths) // steps, sum(length * length for length in lengths) / 2 / sum(lengths))
 
 
-def examples(size: Size, count: int) -> list[Example]:
+def examples(size: Size, count: int) -> list[EncodedExample]:
     """Documents of random tokens, an eighth to a half of a row long."""
     chance = random.Random(1)
     lengths = [chance.randint(size.row_tokens // 8, size.row_tokens // 2) for _ in range(count)]
     vocabulary = size.policy["vocab_size"]
-    return [
-        Example(str(number), "document", (), (), token_ids=tuple(chance.choices(range(300, vocabulary), k=length)), loss_mask=(1,) * length)
-        for number, length in enumerate(lengths)
-    ]
+    return [EncodedExample(tuple(chance.choices(range(300, vocabulary), k=length)), (True,) * length) for length in lengths]
 
 
 def trajectories(size: Size, samples: int) -> list[Trajectory]:
@@ -143,7 +141,7 @@ def pre_training(size: Size, policy: Path, folder: Path, steps: int) -> tuple[fl
     result = train_cpt(policy, given, folder, config, 1, lambda step, figures: times.append(time.perf_counter()))
     first = steps // 4
     room = size.rows_per_step * size.row_tokens * result.figures["packed"]
-    lengths = [len(example.token_ids or ()) for example in given]
+    lengths = [len(example.token_ids) for example in given]
     return (times[steps - 1] - times[first - 1]) / (steps - first), Load(round(room), load_of(lengths, 1).context)
 
 
@@ -164,7 +162,7 @@ def reinforcement(size: Size, policy: Path, folder: Path, steps: int) -> tuple[f
         seconds.append(now - last - figures["publish_seconds"] - figures["collect_seconds"])
         last = now
 
-    train_reinforce(policy, folder, config, TrainingHooks(lambda step: collected, lambda path, version: None, see), 1)
+    train_reinforce(policy, folder, config, TrainingHooks(lambda step: collected, lambda path, version: None, record_metrics=see), 1)
     lengths = [len(each.prompt_ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in each.turns)
                for each in collected.trajectories]  # fmt: skip
     return statistics.mean(seconds[steps // 4 :]), load_of(lengths, 1)

@@ -23,11 +23,10 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from rl.config import CptConfig, PolicyConfig, SftConfig, SupervisedConfig
 from rl.policies.policy import create_policy, load_policy
-from rl.policies.tokenization import encode_examples
+from rl.renderers.examples import EncodedExample
 from rl.training.cpt import train_cpt
 from rl.training.packing import PackingCollator, pack_examples, packed_share
 from rl.training.supervised import train_sft
-from warehouse import Example
 
 LENGTHS = (24, 160)
 """Tokens of the shortest and of the longest example."""
@@ -37,21 +36,17 @@ CLOCK: Callable[[], float] = time.perf_counter
 """What both are timed by."""
 
 
-def examples(count: int, vocabulary: int, seed: int) -> list[Example]:
+def examples(count: int, vocabulary: int, seed: int) -> list[EncodedExample]:
     """Random examples, every other run of 12 tokens of which is an action."""
     chance = random.Random(seed)
     sizes = [min(LENGTHS[1], LENGTHS[0] + int(chance.expovariate(1 / 40))) for _ in range(count)]
     return [
-        Example(
-            f"{number}", "trajectory", (), (),
-            token_ids=tuple(chance.randrange(300, vocabulary) for _ in range(size)),
-            loss_mask=tuple(int(place // 12 % 2) for place in range(size)),
-        )
-        for number, size in enumerate(sizes)
-    ]  # fmt: skip
+        EncodedExample(tuple(chance.randrange(300, vocabulary) for _ in range(size)), tuple(bool(place // 12 % 2) for place in range(size)))
+        for size in sizes
+    ]
 
 
-def ours(policy: Path, given: list[Example], config: SupervisedConfig, steps: int) -> float:
+def ours(policy: Path, given: list[EncodedExample], config: SupervisedConfig, steps: int) -> float:
     """Steps a second of this package's stage, after its first tenth."""
     times: dict[int, float] = {}
 
@@ -65,12 +60,12 @@ def ours(policy: Path, given: list[Example], config: SupervisedConfig, steps: in
     return (steps - first) / (times[steps] - times[first])
 
 
-def bare(policy: Path, given: list[Example], config: SupervisedConfig, steps: int) -> float:
+def bare(policy: Path, given: list[EncodedExample], config: SupervisedConfig, steps: int) -> float:
     """Steps a second of a bare loop over the same rows, after its first tenth."""
-    model, tokenizer = load_policy(policy)
+    model, _ = load_policy(policy)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.to(device).train()
-    rows = pack_examples(encode_examples(given, tokenizer), config.row_tokens, masked=isinstance(config, SftConfig))
+    rows = pack_examples(given, config.row_tokens, masked=isinstance(config, SftConfig))
     order = RandomSampler(rows, generator=torch.Generator().manual_seed(1))  # type: ignore[arg-type]
     loader = DataLoader(rows, config.rows_per_pass, sampler=order, collate_fn=PackingCollator(0))  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, betas=(config.beta1, config.beta2), weight_decay=0.0)
@@ -95,9 +90,8 @@ def measure(policy: Path, kind: type[SupervisedConfig], steps: int, repeats: int
     """Tokens a second of both, the share of packed rows that is used, and the ratio."""
     size = kind().row_tokens * kind().rows_per_step
     config = kind(log_every=max(steps // 10, 1), save_every=10 * steps, max_tokens=steps * size)
-    tokenizer = load_policy(policy)[1]
-    given = examples(steps * size // 40, len(tokenizer), seed=3)
-    rows = pack_examples(encode_examples(given, tokenizer), config.row_tokens, masked=False)
+    given = examples(steps * size // 40, len(load_policy(policy)[1]), seed=3)
+    rows = pack_examples(given, config.row_tokens, masked=False)
     packed = packed_share(rows["seq_lengths"], config.row_tokens)
     pairs = []
     for _ in range(repeats):

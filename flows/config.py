@@ -43,6 +43,8 @@ class CorpusConfig(Section):
     """Folder of the films, of the countries, or of `facts.*` and `documents.jsonl`; a generated world needs none."""
     longest_document: PositiveInt | None = None
     """Characters of a film's document at most, in whole sentences: as much as an observation can show."""
+    wordings: Path | None = None
+    """Of `files`: a TOML file that says how questions speak of relations in plain English; without it their names serve."""
     train: WorldConfig = WorldConfig()
     """The generated world that is trained on."""
     held_out: WorldConfig = WorldConfig()
@@ -54,6 +56,8 @@ class CorpusConfig(Section):
             raise ValueError("path is needed for films, countries and files, and only for those")
         if self.path is not None and not self.path.is_dir():
             raise ValueError(f"path: there is no folder {self.path}; put the data there or name another folder")
+        if self.wordings is not None and self.kind != "files":
+            raise ValueError("wordings are for files; generated worlds, films and countries have their own")
         return self
 
 
@@ -101,6 +105,8 @@ class SynthConfig(Section):
 class ReinforceSection(ReinforceConfig):
     """Policy optimisation and the curriculum over it."""
 
+    tasks: str = "split = 'train'"
+    """The tasks that it draws from: a SQL condition on the table `tasks`. It may meet no task of a suite."""
     horizon: CurriculumConfig = CurriculumConfig()
 
 
@@ -178,6 +184,15 @@ class FlywheelConfig(TurnConfig):
     def _check_older(self) -> FlywheelConfig:
         if self.rl.older_share and not self.rollout.engine.older:
             raise ValueError("rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1")
+        return self
+
+    @model_validator(mode="after")
+    def _check_cold_start(self) -> FlywheelConfig:
+        for iteration in (1, 2) if self.later else (1,):
+            settings = self.for_turn(iteration)
+            teacher = settings.synth.teacher
+            if "teacher" in settings.sft.sources and (teacher is None or teacher.kind == "oracle"):
+                raise ValueError("sft.from names a teacher, and there is none that plays: set synth.teacher.kind to openai or engine")
         return self
 
     @model_validator(mode="after")

@@ -6,25 +6,77 @@ Nothing is started and nothing is written here. What only a machine can say (mem
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 from flows.config import FlywheelConfig
+from flows.task_choice import check_choice
+from rl.config import PolicyConfig
+from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
 
 REACH_SECONDS = 5.0
 """How long a teacher's server may take to answer anything at all."""
+GIB = 2**30
+BYTES_A_NUMBER = 4
+"""Policies are written in float32."""
+OPTIMISER_STATES = 2
+"""What AdamW keeps of each number."""
+CHECKPOINTS = 2
+"""Those of a stage that lie side by side (`save_total_limit`)."""
+WEIGHTS_PUBLISHED = 3
+"""Versions that engines may load, the newest while it is written."""
 
 
-def preflight(config: FlywheelConfig, begun: bool = False) -> None:
+def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = False) -> None:
     """Check a configuration; of a home that has `begun`, and so has its first policy, the model that this was made from is not needed.
+
+    Args:
+        home: where policies and checkpoints will be written.
 
     Raises:
         RequestError: the first thing that is wrong: its key, why, and what to do.
     """
-    for check in (_files, _rewards, _environments, *(() if begun else (_policy,)), _teacher):
+    if config.corpus.wordings is not None:
+        read_wordings(config.corpus.wordings)
+    if not begun:
+        _folder_of_policy(config)
+    for check in (_files, _rewards, _trackers, _environments, *(() if begun else (_policy,)), _teacher):
         check(config)
+    check_choice(config, home)
+    if home is not None:
+        _room(config, home)
+
+
+def _room(config: FlywheelConfig, home: Path) -> None:
+    """Room on the disk for what one iteration leaves, and for what it holds at its fullest."""
+    needed = bytes_of_iteration(config)
+    there = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise RequestError(
+            f"{home} is on a disk with {free / GIB:.1f} GiB free, and an iteration of this policy needs about {needed / GIB:.1f} GiB for "
+            "policies and checkpoints: name another --home, or make room."
+        )
+
+
+def bytes_of_iteration(config: FlywheelConfig) -> int:
+    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most."""
+    weights = BYTES_A_NUMBER * _parameters(config.policy)
+    held = CHECKPOINTS * weights * (1 + OPTIMISER_STATES) + WEIGHTS_PUBLISHED * weights
+    return (len(config.wheel.stages) + 1) * weights + held
+
+
+def _parameters(policy: PolicyConfig) -> int:
+    """Numbers in the weights of the first policy, of one from scratch about."""
+    if policy.path is None:
+        block = 4 * policy.width * policy.heads * policy.head_size + 3 * policy.width * policy.intermediate_size
+        return policy.vocabulary_size * policy.width + policy.layers * block
+    folder = Path(policy.path)
+    files = [file for file in (folder.iterdir() if folder.is_dir() else ()) if file.suffix in (".safetensors", ".bin")]
+    return sum(file.stat().st_size for file in files) // 2  # at least two bytes each
 
 
 def _files(config: FlywheelConfig) -> None:
@@ -40,11 +92,30 @@ def _files(config: FlywheelConfig) -> None:
             raise RequestError(f"{key}: there is no {path}; put it there or name another place.")
 
 
+def _folder_of_policy(config: FlywheelConfig) -> None:
+    """That the first policy is there at all: before torch is loaded to look at it."""
+    folder = config.policy.path
+    if folder is not None and not (Path(folder) / "config.json").is_file():
+        raise RequestError(
+            f"policy.path: {folder} holds no policy: there is no config.json in it; name the folder of a model, or write one there with "
+            f"`flywheel model smollm2 --to {folder}`."
+        )
+
+
 def _rewards(config: FlywheelConfig) -> None:
     from rl.rewards.reward import find_functions
 
     for iteration in (1, 2) if config.later else (1,):
         find_functions(config.for_turn(iteration).rl.rewards)
+
+
+def _trackers(config: FlywheelConfig) -> None:
+    from rl.training.trackers import check_trackers
+
+    for iteration in (1, 2) if config.later else (1,):
+        settings = config.for_turn(iteration)
+        for stage in (settings.cpt, settings.sft, settings.rl):
+            check_trackers(stage.trackers)
 
 
 def _environments(config: FlywheelConfig) -> None:
@@ -69,10 +140,10 @@ def _policy(config: FlywheelConfig) -> None:
     """The first policy's folder, its context, and the proof that its dialect can be appended to."""
     rollout = config.rollout
     if config.policy.path is None:
-        own = rollout.dialects.get(rollout.dialect)
-        if own is None and rollout.dialect not in ("tags", "chat"):
-            raise RequestError(f"there is no dialect {rollout.dialect!r}; name tags, chat, or one of rollout.dialects.")
-        if rollout.dialect == "chat" or (own is not None and own.kind == "chat" and own.template == "own"):
+        from rl.renderers.registry import dialect_config
+
+        own = dialect_config(rollout.dialect, rollout.dialects)
+        if own.kind == "chat" and own.template in ("own", "training"):  # TRL's for training stands beside an own one
             raise RequestError(
                 f"rollout.dialect = {rollout.dialect} needs a chat template, and a policy from scratch has none: name a model in "
                 "policy.path, a template in rollout.dialects, or take tags."
@@ -94,7 +165,8 @@ def _policy(config: FlywheelConfig) -> None:
         raise RequestError(f"policy.path: {folder} has no tokenizer that can write a sentence: is tokenizer.json missing?")
     if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
         raise RequestError(f"policy.path: {folder} holds no weights: no file that ends in .safetensors or .bin.")
-    add_tags(tokenizer)
+    if rollout.speaks_tags:
+        add_tags(tokenizer)
     open_dialect(rollout.dialect, rollout.dialects, tokenizer)
 
 

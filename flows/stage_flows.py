@@ -28,6 +28,8 @@ from warehouse.errors import RequestError
 T = TypeVar("T")
 
 Rows = list[dict[str, Any]]
+TEACHER = "teacher"
+"""What stands in the place of a policy's id where the home's teacher plays."""
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
 
 
@@ -96,18 +98,19 @@ def sampling_flow(
     temperature: NonNegativeFloat = 1.0,
     horizon: PositiveInt | None = None,
 ) -> Rows:
-    """Trajectories of a policy on the tasks that meet a SQL condition."""
+    """Trajectories of a policy, or of the home's teacher, on the tasks that meet a SQL condition."""
     with open_home(home) as context:
-        record = context.policy(policy)
+        record = None if policy == TEACHER else context.policy(policy)
         turns = horizon or context.config.evaluation.horizon
         wanted = {"condition": condition, "samples": samples, "temperature": temperature, "horizon": turns}
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.stages.rollouts import SamplingPlan, sample
+            from flows.stages.rollouts import SamplingPlan, sample, sample_teacher
 
-            return sample(context, record, SamplingPlan(condition, samples, temperature, turns), run)
+            plan = SamplingPlan(condition, samples, temperature, turns)
+            return sample_teacher(context, plan, run) if record is None else sample(context, record, plan, run)
 
-        return _stage(context, sampling_id(policy, wanted), "rollout", record.wheel_turn, work)
+        return _stage(context, sampling_id(policy, wanted), "rollout", 1 if record is None else record.wheel_turn, work)
 
 
 @flow(name="gate", flow_run_name="gate of turn {turn}")

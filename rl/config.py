@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -82,6 +83,9 @@ class LoraConfig(Section):
     """Ends of the names of the linear layers that get one, such as `q_proj`; none given is all but the head."""
 
 
+Tracker = Literal["trackio", "wandb", "tensorboard", "mlflow"]
+
+
 class OptimizerConfig(Section):
     """How weights are changed: AdamW under warmup, constant rate, decay."""
 
@@ -94,7 +98,8 @@ class OptimizerConfig(Section):
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: PositiveFloat = 1.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, else float32."""
+    """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, and on a CPU that has it unless the
+    policy is small; else float32."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
     learner: LearnerConfig = LearnerConfig()
@@ -102,6 +107,9 @@ class OptimizerConfig(Section):
     """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
+    trackers: tuple[Tracker, ...] = ()
+    """Where figures are reported besides the lake: trackio, wandb, tensorboard, mlflow. Offline, in the home's folder `trackers`, unless
+    the tracker's own environment variables say otherwise."""
 
 
 class SupervisedConfig(OptimizerConfig):
@@ -158,9 +166,60 @@ class CptConfig(SupervisedConfig):
         return self
 
 
+class ToolMapping(Section):
+    """What a tool of somebody else's runs is called here."""
+
+    name: str
+    """One of the tools on offer; an empty name takes the runs that call it out."""
+    arguments: dict[str, str] = Field(default_factory=dict)
+    """Our name of each argument by theirs; what is not named keeps its name."""
+
+
+class StoredRunsConfig(Section):
+    """Which stored trajectories become examples, of the imported ones or of all."""
+
+    where: str = "TRUE"
+    """SQL condition on the table `trajectories`."""
+    tools: dict[str, ToolMapping] = Field(default_factory=dict)
+    """Our tools by theirs. Without any, runs keep their own tools, and examples offer these."""
+    unjudged: Literal["drop", "keep"] = "drop"
+    """Runs that nobody has judged; failures and invalid ones are never taken."""
+    per_task: PositiveInt = 1
+    """Examples of one task at most, the shortest runs first."""
+    count: PositiveInt | None = None
+    """Examples at most, drawn at random; None: all."""
+
+
+class TaughtRunsConfig(Section):
+    """How a teacher plays the environment, and what is taken of it."""
+
+    attempts: PositiveInt = 5
+    """Runs of each of `synth.demonstration_questions`; the verifier chooses. WebShaper (arXiv 2507.15061) takes five."""
+    per_task: PositiveInt = 1
+    """Examples of one question at most, the shortest successes first."""
+    temperature: NonNegativeFloat = 0.7
+    horizon: PositiveInt = 8
+    """Turns of a run at most."""
+    max_action_tokens: PositiveInt = 512
+    """Of one answer of the teacher, in its own tokens."""
+    max_observation_characters: PositiveInt = 4_000
+    max_context_characters: PositiveInt = 60_000
+
+
+ColdStart = Literal["oracle", "own", "imported", "rollouts", "teacher"]
+
+
 class SftConfig(SupervisedConfig):
     """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
 
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+    sources: tuple[ColdStart, ...] = Field(default=("oracle", "own"), alias="from", min_length=1)
+    """Whose runs it learns from: the graph's oracle (`synth.demonstrations`), the wheel's own successes of earlier turns, imported runs,
+    stored rollouts, a teacher (`synth.teacher`) that plays the environment."""
+    imported: StoredRunsConfig = StoredRunsConfig()
+    rollouts: StoredRunsConfig = StoredRunsConfig(where="stage = 'rollout'")
+    teacher: TaughtRunsConfig = TaughtRunsConfig()
     learning_rate: PositiveFloat = 5e-4
     mask_observations: bool = True
     """Leave prompts and observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
@@ -384,6 +443,8 @@ class DialectConfig(Section):
     """Of `chat`: the tokenizer's `own` chat template, the one that TRL ships for `training` beside it, `chatml_tools`, or a file."""
     system: str | None = None
     """Of `chat`: the system's message; None is whatever the template does without one."""
+    introduce: bool | None = None
+    """Of `tags`: whether the prompt says what the tags are and which tools there are; None: unless the policy is from scratch."""
     variables: dict[str, Any] = Field(default_factory=dict)
     """Of `chat`: what the template is given, such as `enable_thinking = false`."""
     today: date = date(2025, 1, 1)
@@ -410,3 +471,8 @@ class RolloutConfig(Section):
     environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
     search: SearchConfig = SearchConfig()
     ray: RayConfig = RayConfig()
+
+    @property
+    def speaks_tags(self) -> bool:
+        """Whether policies may have to write tags: the dialect of tasks that name none is of that kind, or one of `dialects`."""
+        return self.dialect == "tags" or any(dialect.kind == "tags" for dialect in self.dialects.values())

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from eval.graders.verifiers import VERIFIERS, verifier_of
 from flows.config import load_config
 from flows.data.imports import FORMATS, import_file
+from flows.data.task_imports import TaskImport, import_tasks
 from flows.suites.config import SuiteConfig
 from flows.suites.tasks import check_environments
 from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig, RolloutConfig
@@ -188,6 +189,25 @@ def test_names_planted_in_every_field_of_a_row_import_nothing(
         tried(task, loops, suite)
 
 
+def test_names_planted_in_every_field_of_a_row_of_ones_own_tasks_import_nothing(
+    planted: tuple[str, ...], tiny_policy: Path, tmp_path: Path
+) -> None:
+    loops = AgentLoops(RolloutConfig(), AutoTokenizer.from_pretrained(tiny_policy))
+    suite = SuiteConfig.model_validate({"name": "s", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path}})
+    world = next(generate_tasks(1, seed=5)).provenance
+    row = {"id": "1", "question": "Who?", "answers": ["Amber"], "provenance": world, "solution": "a", "proofs": {"a": "b"}}
+    rows = [spoilt for name in planted for spoilt in spoilt_rows(row, name)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    figures = import_tasks(tmp_path / "rows.jsonl", TaskImport("search", "qa_em"), tmp_path / "home")
+    assert figures["tasks"]["read"] > 1
+    with Lake(tmp_path / "home") as lake:
+        tasks = lake.read(Task)
+    assert {task.environment for task in tasks} == {"search"}
+    assert {task.provenance["verifier"] for task in tasks} == {"qa_em"} and not any("rollout" in task.provenance for task in tasks)
+    for task in tasks[:: max(1, len(tasks) // 20)]:
+        tried(task, loops, suite)
+
+
 def refusal(environment: str, task: Task) -> str:
     """What a worker of a built-in environment says of a task that it cannot begin; empty where it began."""
 
@@ -266,7 +286,8 @@ def test_the_loaders_that_records_reach_are_these() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
-        "rl/env_pool/pool.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py", "flows/preflight.py"
+        "rl/env_pool/pool.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
+        "flows/preflight.py", "flows/task_choice.py", "flows/data/task_imports.py",
     }  # fmt: skip
     assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {
         "rollout.environments.kinds.tool_world.options.worlds", "rollout.loops", "rollout.environments.kinds"

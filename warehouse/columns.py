@@ -20,9 +20,12 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from warehouse.records import Part, PartKind
+
 Encode = Callable[[Sequence[Any]], pa.Array]
 Decode = Callable[[pa.Array], list[Any]]
-_SEGMENT = pa.struct([("text", pa.string()), ("trained", pa.bool_())])
+_PART_FIELDS = ("kind", "text", "learnt", "tool", "ids")
+_KINDS = {kind.value: kind for kind in PartKind}
 R = TypeVar("R")
 RECORDED = "When the row was written, UTC."
 """What the column `recorded`, which every table has, means."""
@@ -80,14 +83,22 @@ def _numbers(sql: str, arrow: pa.DataType, code: str) -> ColumnType:
     return ColumnType(sql, partial(_encode_numbers, arrow=arrow, code=code), _decode_list)
 
 
-def _encode_segments(values: Sequence[Sequence[tuple[str, bool]]]) -> pa.Array:
+def _encode_parts(values: Sequence[Sequence[Part]]) -> pa.Array:
     flat = list(chain.from_iterable(values))
-    texts, trained = pa.array([text for text, _ in flat], pa.string()), pa.array([flag for _, flag in flat], pa.bool_())
-    return pa.ListArray.from_arrays(_offsets(values), pa.StructArray.from_arrays([texts, trained], fields=list(_SEGMENT)))
+    columns = [
+        pa.array([part.kind for part in flat], pa.string()),
+        pa.array([part.text for part in flat], pa.string()),
+        pa.array([part.learnt for part in flat], pa.bool_()),
+        pa.array([part.tool for part in flat], pa.string()),
+        INTEGERS.encode([part.ids for part in flat]),
+    ]
+    return pa.ListArray.from_arrays(_offsets(values), pa.StructArray.from_arrays(columns, names=list(_PART_FIELDS)))
 
 
-def _decode_segments(array: pa.Array) -> list[tuple[tuple[str, bool], ...]]:
-    flat = list(zip(array.values.field("text").to_pylist(), array.values.field("trained").to_pylist(), strict=True))
+def _decode_parts(array: pa.Array) -> list[tuple[Part, ...]]:
+    kinds, texts, learnt, tools = (array.values.field(name).to_pylist() for name in _PART_FIELDS[:4])
+    ids = INTEGERS.decode(array.values.field("ids"))
+    flat = list(map(Part, map(_KINDS.__getitem__, kinds), texts, learnt, tools, ids))
     return [tuple(flat[start:end]) for start, end in pairwise(array.offsets.to_pylist())]
 
 
@@ -147,7 +158,7 @@ FLAG = _scalar("BOOLEAN", pa.bool_())
 TEXTS = ColumnType("VARCHAR[]", _encode_texts, _decode_list)
 INTEGERS = _numbers("INTEGER[]", pa.int32(), "i")
 REALS = _numbers("DOUBLE[]", pa.float64(), "d")
-SEGMENTS = ColumnType("STRUCT(text VARCHAR, trained BOOLEAN)[]", _encode_segments, _decode_segments)
+PARTS = ColumnType("STRUCT(kind VARCHAR, text VARCHAR, learnt BOOLEAN, tool VARCHAR, ids INTEGER[])[]", _encode_parts, _decode_parts)
 JSON = ColumnType("JSON", _encode_json, _decode_json)
 TRIPLES = ColumnType("JSON", _encode_json, _decode_triples)
 TIME = ColumnType("TIMESTAMP", _encode_times, _decode_times)

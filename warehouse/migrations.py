@@ -7,6 +7,7 @@ comments belong to no version: they are made anew wherever they differ from thos
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,6 +17,7 @@ from warehouse.columns import RECORDED
 from warehouse.connections import CATALOG
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.old_examples import structure_examples
 from warehouse.schema import TABLES
 from warehouse.storage import quoted
 from warehouse.views import MACROS, VIEWS
@@ -28,10 +30,15 @@ UNVERSIONED = 0
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """The step to the version of its place in `MIGRATIONS`: what it brings, and the statements that bring it."""
+    """The step to the version of its place in `MIGRATIONS`: what it brings, and how.
+
+    The `statements` come first, then `convert`, which does what SQL cannot say, then the statements `after`.
+    """
 
     brings: str
     statements: tuple[str, ...]
+    convert: Callable[[Cursor], None] | None = None
+    after: tuple[str, ...] = ()
 
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -119,6 +126,15 @@ MIGRATIONS: tuple[Migration, ...] = (
             "ALTER TABLE turns ADD COLUMN IF NOT EXISTS images VARCHAR[]",
         ),
     ),
+    Migration(
+        "examples as parts, in the place of text in tags",
+        (
+            "ALTER TABLE examples ADD COLUMN IF NOT EXISTS parts "
+            "STRUCT(kind VARCHAR, text VARCHAR, learnt BOOLEAN, tool VARCHAR, ids INTEGER[])[]",
+        ),
+        structure_examples,
+        tuple(f"ALTER TABLE examples DROP COLUMN IF EXISTS {name}" for name in ("segments", "token_ids", "loss_mask")),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 
@@ -174,6 +190,10 @@ def migrate(cursor: Cursor, home: str) -> None:
         _create(cursor)
     for number, migration in enumerate(MIGRATIONS[version:], version + 1):
         for statement in migration.statements:
+            cursor.execute(statement)
+        if migration.convert is not None:
+            migration.convert(cursor)
+        for statement in migration.after:
             cursor.execute(statement)
         _note(cursor, number, migration.brings)
     if version == VERSION:

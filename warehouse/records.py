@@ -248,27 +248,60 @@ class Batch:
     reused: tuple[str, ...] = ()
 
 
+class PartKind(StrEnum):
+    """What one part of an example is. How it stands in tokens is the business of the policy's dialect."""
+
+    TOOLS = "tools"
+    """The schemas of the tools on offer, as JSON; before the question."""
+    QUESTION = "question"
+    THOUGHT = "thought"
+    """What is thought before a call or an answer."""
+    CALL = "call"
+    """The arguments of a call of `tool`, as plain text or as JSON."""
+    RESULT = "result"
+    """What a call gave; right behind the question, what the environment shows beside it."""
+    ANSWER = "answer"
+    DOCUMENT = "document"
+    """A text to be read."""
+    TEXT = "text"
+    """Plain text of any other kind."""
+    TOKENS = "tokens"
+    """Token ids as they were sampled or appended; the text is a view of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an example: `learnt` says whether supervised fine-tuning learns it, `ids` are there for tokens alone."""
+
+    kind: PartKind
+    text: str
+    learnt: bool = False
+    tool: str = ""
+    ids: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A piece of training text.
+    """A piece of training data as structure: what was said and done, which the dialect of a policy writes in its own tokens.
 
-    `segments` are (text, trained) pairs that concatenate to the text; segments with `trained=False` are masked in the loss.
-    `kind` is `document`, `fas_plan`, `fas_reason`, `has` or `trajectory`; `sources` are the ids it was made from. Where the
-    example is a stored trajectory, `token_ids` and `loss_mask` carry the ids as sampled, and win over the text.
+    `kind` is `document`, `fas_plan`, `fas_reason`, `has`, `has_contrast` or `trajectory`; `sources` are the ids it was made from.
     """
 
     id: str
     kind: str
-    segments: tuple[tuple[str, bool], ...]
+    parts: tuple[Part, ...]
     sources: tuple[str, ...]
     wheel_turn: int = 1
-    token_ids: tuple[int, ...] = ()
-    loss_mask: tuple[int, ...] = ()
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """The questions that it asks."""
+        return tuple(part.text for part in self.parts if part.kind is PartKind.QUESTION)
 
     @property
     def text(self) -> str:
-        """The whole text."""
-        return "".join(text for text, _ in self.segments)
+        """What it says, a line a part, without any markup; the schemas of tools are left out."""
+        return "\n".join(part.text for part in self.parts if part.kind is not PartKind.TOOLS)
 
 
 @dataclass(frozen=True, slots=True)

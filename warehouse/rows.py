@@ -10,6 +10,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import MISSING
+from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from itertools import chain, islice
 from math import ceil
@@ -21,6 +23,7 @@ import pyarrow as pa
 
 from warehouse.columns import PIECE_ROWS, Table
 from warehouse.connections import CATALOG
+from warehouse.errors import RequestError
 from warehouse.records import Call, Image, Trajectory, Turn
 from warehouse.schema import IMAGES, TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_images, owned_turns
 
@@ -135,6 +138,7 @@ def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[A
     names = _stored(cursor, table, version)
     if not names:
         return []
+    _refuse_missing(table, names, version)
     order = ", ".join(f'"{name}"' for name in table.key)
     columns = ", ".join(f'"{name}"' for name in names)
     sql = f"SELECT {columns} FROM {CATALOG}.{table.name} {version} WHERE {where} ORDER BY {order}"
@@ -159,6 +163,16 @@ def _stored(cursor: Cursor, table: Table[Any], version: str) -> tuple[str, ...]:
     except duckdb.CatalogException:
         return ()
     return tuple(name for name in table.stored_fields if name in present)
+
+
+def _refuse_missing(table: Table[Any], names: Sequence[str], version: str) -> None:
+    """Raises `RequestError` where the table lacked at that snapshot what every record of it needs."""
+    needed = [field.name for field in dataclass_fields(table.record) if field.default is MISSING and field.default_factory is MISSING]
+    missing = [name for name in needed if name in table.stored_fields and name not in names]
+    if missing:
+        raise RequestError(
+            f"{table.name} {version} had another form, without {', '.join(missing)}, and cannot be read as records: use SQL for it."
+        )
 
 
 def _trajectory(fields: dict[str, Any], turns: dict[str, list[Turn]]) -> Trajectory:

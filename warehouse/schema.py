@@ -17,9 +17,9 @@ from warehouse.columns import (
     INTEGER,
     INTEGERS,
     JSON,
+    PARTS,
     REAL,
     REALS,
-    SEGMENTS,
     TEXT,
     TEXTS,
     TIME,
@@ -323,17 +323,15 @@ BATCHES = Table(
 )
 EXAMPLES = Table(
     "examples",
-    "Pieces of training text.",
+    "Pieces of training data as structure, which a policy's dialect writes in tokens.",
     Example,
     ("id",),
     (
         Column("id", TEXT, "Identity, from the content."),
-        Column("kind", TEXT, "document, fas_plan, fas_reason, has or trajectory."),
-        Column("segments", SEGMENTS, "Pieces of text that concatenate to the whole, and whether the loss sees them."),
+        Column("kind", TEXT, "document, fas_plan, fas_reason, has, has_contrast or trajectory."),
+        Column("parts", PARTS, "What is said and done, in order: its kind, its text, whether SFT learns it, the tool, ids as sampled."),
         Column("sources", TEXTS, "Ids of the tasks, documents and trajectories that it was made from."),
         Column("wheel_turn", INTEGER, "Turn of the wheel that it was made for."),
-        Column("token_ids", INTEGERS, "Ids as sampled, where it is a stored trajectory."),
-        Column("loss_mask", INTEGERS, "1 for each id that the loss sees, else 0."),
     ),
 )
 CHECKS = Table(

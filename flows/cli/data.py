@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 
+OPTIONS_OF = {"tasks": ("environment", "verifier", "options", "split", "column", "source"), "documents": ("source",)}
+"""The options of `flywheel import` that go with a format, beside those that go with all."""
+
 
 def import_(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="What the file is: openai, inspect, …; a wrong name prints all.")],
-    path: Annotated[Path, typer.Argument(help="The file to read.")],
+    format_: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="tasks, documents, or a format of others: openai, inspect, …; a wrong name prints all.")
+    ],
+    path: Annotated[Path, typer.Argument(help="The file or folder to read; of tasks also hf:NAME[:CONFIG][@SPLIT].")],
     home: HomeOption,
+    environment: Annotated[str | None, typer.Option(help="tasks: the environment that they are played in.")] = None,
+    verifier: Annotated[str | None, typer.Option(help="tasks: the verifier that judges them, such as qa_em, gsm8k, code.")] = None,
+    options: Annotated[str | None, typer.Option(metavar="JSON", help="tasks: options of the verifier.")] = None,
+    split: Annotated[str | None, typer.Option(metavar="train|SUITE", help="tasks: what they are for; train without it.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=COLUMN", help="tasks: the column of a field, e.g. question=problem; repeatable.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="tasks, documents: what the set is called; the file's name without it.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Read a foreign file into the lake. A row that is not well formed is quarantined with its reason and its line.
+    """Read a file into the lake: your own tasks and documents, or foreign runs. A row that is not well formed is quarantined with its line.
 
-    Example: flywheel import webshaper webshaper.500.jsonl --home runs/demo
+    Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
-    from flows.data.imports import import_file
-
-    figures = import_file(format_, path, home)
+    given = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column, "source": source}
+    figures = _import(format_, path, home, {name: value for name, value in given.items() if value})
     if json_:
         print_json(figures)
         return
@@ -33,7 +45,41 @@ def import_(
     for reason, count in figures["reasons"].items():
         print(f"  {count:6} {reason}")
     if figures["quarantined"]:
-        print(f"  flywheel sql \"SELECT kind, reason, item FROM failures WHERE stage = 'import'\" --home {home}")
+        stages = "stage IN ('import', 'decontamination')"
+        print(f'  flywheel sql "SELECT kind, reason, item FROM failures WHERE {stages}" --home {home}')
+    if figures.get("training_tasks_met"):
+        print(f"  {figures['training_tasks_met']} training tasks that are there meet this suite; take them out with:")
+        print(f"  flywheel decontaminate --home {home}")
+
+
+def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Read by the format's own reader. Raises RequestError for an option that does not go with it, or one that is missing."""
+    from warehouse.errors import RequestError
+
+    takes = OPTIONS_OF.get(form, ())
+    if wrong := [name for name in given if name not in takes]:
+        with_ = " and ".join(each for each, names in OPTIONS_OF.items() if wrong[0] in names)
+        raise RequestError(f"--{wrong[0]} goes with `flywheel import {with_}`, and not with {form}: leave it out.")
+    if form == "documents":
+        from flows.data.task_imports import import_documents
+
+        return import_documents(path, home, given.get("source"))
+    if form == "tasks":
+        return _import_tasks(path, home, given)
+    from flows.data.imports import import_file
+
+    return import_file(form, path, home)
+
+
+def _import_tasks(path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
+    from flows.data.task_imports import TaskImport, import_tasks, parse_columns, parse_options
+    from warehouse.errors import RequestError
+
+    if missing := [name for name in ("environment", "verifier") if name not in given]:
+        raise RequestError(f"tasks need --{missing[0]}: write for example --environment python --verifier gsm8k.")
+    parsed = {"columns": parse_columns(given.get("column", ())), "options": parse_options(given.get("options"))}
+    plain = {name: value for name, value in given.items() if name not in ("column", "options")}
+    return import_tasks(path, TaskImport(**{**plain, **parsed}), home)
 
 
 def extract(
@@ -135,8 +181,7 @@ def decontaminate(
 
     Example: flywheel decontaminate --home runs/demo --against gsm8k=test.jsonl
     """
-    from flows.context import open_context
-    from flows.data.decontamination import decontaminate as work
+    from flows.data.decontamination import decontaminate_home
     from warehouse.errors import RequestError
 
     sets: dict[str, Path] = {}
@@ -145,8 +190,7 @@ def decontaminate(
         if not (name and separator and path):
             raise RequestError(f"--against {text!r} is not of the form NAME=FILE; write for example --against gsm8k=test.jsonl.")
         sets[name] = Path(path)
-    with open_context(home) as context:
-        rows = work(context.lake, context.config, sets)
+    rows = decontaminate_home(home, sets)
     if json_:
         print_json(rows)
     else:

@@ -32,7 +32,7 @@ def run(
     from flows.preflight import preflight
 
     if not is_done(place, turns):
-        preflight(config, begun=has_begun(place))
+        preflight(config, place.root, begun=has_begun(place))
     if dry_run:
         from flows.plan import plan
 
@@ -109,7 +109,7 @@ def train(
     from flows.plan import has_begun
     from flows.preflight import preflight
 
-    preflight(Home(home).load(), begun=has_begun(Home(home)))
+    preflight(Home(home).load(), home, begun=has_begun(Home(home)))
     from flows.stage_flows import run_flow, training_flow
 
     run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
@@ -126,6 +126,8 @@ def rollout(
     json_: JsonOption = False,
 ) -> None:
     """Make trajectories of a policy, store them under the stage rollout, and print what they came to. Started again, it goes on.
+
+    The policy `teacher` is the home's teacher (synth.teacher); its runs bear the stage demonstration.
 
     Example: flywheel rollout --home runs/demo --policy t1-rl --tasks "split = 'train' AND hops = 2" --samples 4
     """

@@ -6,31 +6,43 @@ its own questions against the suites as it makes them; this is for what came oth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from eval.suites.tasks import suite_of
 from flows.config import FlywheelConfig
+from flows.context import open_context
+from flows.home import Home
+from flows.lakes import open_to_keep
 from synth.questions.decontamination import STAGE, Contamination, DecontaminationConfig, EvaluationIndex
 from warehouse import Example, Lake, Task
 
 Rows = list[dict[str, Any]]
 
 
-def decontaminate(lake: Lake, config: FlywheelConfig, against: Mapping[str, Path]) -> Rows:
+def decontaminate_home(home: Path, against: Mapping[str, Path]) -> Rows:
+    """Decontaminate the lake of `home`, which has a configuration or, with imports alone, none yet.
+
+    Raises:
+        RequestError: there is no lake, a set of `against` cannot be read, or another process is at work in the home.
+    """
+    if Home(home).config_file.is_file():
+        with open_context(home) as context:
+            return decontaminate(context.lake, context.config, against)
+    with open_to_keep(home) as lake:
+        return decontaminate(lake, None, against)
+
+
+def decontaminate(lake: Lake, config: FlywheelConfig | None, against: Mapping[str, Path]) -> Rows:
     """Take out of the lake what meets a suite of `config`, one that was run here, or a set of `against`, and return the report.
 
     Raises:
         RequestError: a set of `against` cannot be read.
     """
-    settings = config.synth.decontamination
+    settings = settings_of(config)
     settings = DecontaminationConfig.model_validate({**settings.model_dump(), "against": {**settings.against, **against}})
-    suites: dict[str, list[Task]] = {name: [] for name in config.evaluation.suites}
-    trained: list[Task] = []
-    for task in lake.tasks():
-        suite = suite_of(task) or (task.split if task.split in suites else None)
-        (trained if suite is None else suites.setdefault(suite, [])).append(task)
+    suites, trained = by_suite(lake.tasks(), config)
     index = EvaluationIndex.of(suites, settings)
     tasks, removed_tasks = index.clear_tasks(trained)
     examples = lake.examples()
@@ -39,6 +51,21 @@ def decontaminate(lake: Lake, config: FlywheelConfig, against: Mapping[str, Path
     lake.remove(Task, {task.key for task in trained} - {task.key for task in tasks})
     lake.remove(Example, {example.id for example in examples} - {example.id for example in kept})
     return report(lake, index)
+
+
+def settings_of(config: FlywheelConfig | None) -> DecontaminationConfig:
+    """When something is too near to an evaluation set, for a home with or without a configuration."""
+    return DecontaminationConfig() if config is None else config.synth.decontamination
+
+
+def by_suite(tasks: Iterable[Task], config: FlywheelConfig | None) -> tuple[dict[str, list[Task]], list[Task]]:
+    """The tasks of every suite, those of `config` and those that tasks were entered into, and all that may be trained on."""
+    suites: dict[str, list[Task]] = {} if config is None else {name: [] for name in config.evaluation.suites}
+    trained: list[Task] = []
+    for task in tasks:
+        suite = suite_of(task) or (task.split if task.split in suites else None)
+        (trained if suite is None else suites.setdefault(suite, [])).append(task)
+    return suites, trained
 
 
 def report(lake: Lake, index: EvaluationIndex) -> Rows:

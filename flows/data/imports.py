@@ -1,7 +1,7 @@
 """Bringing foreign data into a home: each format has a reader, and what it cannot read is quarantined with its reason.
 
 A home needs no configuration for it: an import opens the lake alone, and makes one where there is none. A wheel may turn there later.
-Importing the same file twice changes nothing, for every record has its key from its content.
+Importing the same file twice changes nothing, for every record has its key from its content or from its row's id.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.config import FlywheelConfig
+from flows.home import Home
 from synth.formulas.webshaper import read_rows, task_of
-from warehouse import Failure, Lake, Task
+from warehouse import Document, Failure, Lake, Task
+from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.inspect_logs import read_inspect
@@ -23,6 +26,7 @@ from warehouse.importers.tau_bench import read_tau_bench
 from warehouse.importers.verifiers import read_verifiers
 from warehouse.importers.webdancer import read_webdancer
 from warehouse.schema import TABLE_OF, Record
+from warehouse.storage import LOCAL
 
 
 def _read_webshaper(path: Path) -> ImportedRuns:
@@ -40,7 +44,11 @@ FORMATS: dict[str, Callable[[Path], ImportedRuns]] = {
     "tau-bench": read_tau_bench,
     "verifiers": read_verifiers,
 }
-"""The reader of each format."""
+"""The reader of each format of foreign trajectories and questions."""
+PLACE = "place"
+"""Where a task's provenance has the file and the line that it was read from."""
+OWN_DATA = ("tasks", "documents")
+"""The formats that are read with options of their own: `flows/data/task_imports.py`."""
 
 
 def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
@@ -54,48 +62,79 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
         RequestError: an unknown format, no such file, or `home` is a folder of something else.
     """
     if form not in FORMATS:
-        raise RequestError(f"there is no format {form!r} to import; choose one of {', '.join(sorted(FORMATS))}.")
+        raise RequestError(f"there is no format {form!r} to import; choose one of {', '.join(sorted({*FORMATS, *OWN_DATA}))}.")
     if not path.exists():
         raise RequestError(f"there is no file {path}; name the file to import.")
-    _check_home(home)
+    check_home(home)
     read = FORMATS[form](path)
-    with Lake(home) as lake:
-        records, conflicts = _without_conflicts(lake, read.records)
-        figures = {table: _count(lake, kind, records) for table, kind in _kinds(records).items()}
-        lake.add([*records, *read.failures, *conflicts])
-    reasons = Counter(str(failure.kind) for failure in (*read.failures, *conflicts))
-    return {"rows": read.rows, "quarantined": sum(reasons.values()), "reasons": dict(sorted(reasons.items())), **figures}
+    with lake_of(home) as lake:
+        return store(lake, read.rows, read.records, read.failures)
 
 
-def _check_home(home: Path) -> None:
-    """A home is new, empty, or holds a lake or a configuration already."""
+def store(lake: Lake, rows: int, records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, Any]:
+    """Keep what was read of so many rows, in one commit; the figures are those of `import_file`."""
+    kept, conflicts = _without_conflicts(lake, records)
+    figures = {table: _count(lake, kind, kept) for table, kind in _kinds(kept).items()}
+    lake.add([*kept, *failures, *conflicts])
+    reasons = Counter(str(failure.kind) for failure in (*failures, *conflicts))
+    return {"rows": rows, "quarantined": sum(reasons.values()), "reasons": dict(sorted(reasons.items())), **figures}
+
+
+def lake_of(home: Path) -> Lake:
+    """The lake of `home`, made where its configuration says, or in it, if there is none."""
+    config = config_of(home)
+    return Lake(home, storage=None if config is None or config.lake == LOCAL else config.lake)
+
+
+def config_of(home: Path) -> FlywheelConfig | None:
+    """The configuration of `home`; None where it has none yet. Raises RequestError where it is damaged."""
+    return Home(home).load() if Home(home).config_file.is_file() else None
+
+
+def check_home(home: Path) -> None:
+    """A home is new, empty, or holds a lake or a configuration already. Raises RequestError where it is something else."""
     known = (home / "lake").is_dir() or (home / "config.json").is_file()
     if home.is_file() or (home.is_dir() and not known and any(home.iterdir())):
         raise RequestError(f"{home} is not empty and is no run's home; name an empty or new folder with --home.")
 
 
 def _without_conflicts(lake: Lake, records: Sequence[Record]) -> tuple[list[Record], list[Failure]]:
-    """The records less the tasks whose key has other content in the lake or the file: the first stays, the other is a failure."""
-    keys = [record.key for record in records if isinstance(record, Task)]
-    stored = {task.key: task for task in lake.read(Task, "list_contains(?, key)", [keys])} if keys else {}
+    """The records less the tasks and documents whose key has other content in the lake or the file: the first stays."""
+    stored = {**_stored(lake, Task, records), **_stored(lake, Document, records)}
     kept: list[Record] = []
     failures: list[Failure] = []
     for record in records:
-        if isinstance(record, Task) and _differ(stored.setdefault(record.key, record), record):
-            reason = f"task {record.key} is there already with other content"
-            failures.append(Failure("import", "conflict", reason, {"key": record.key, "digest": record.digest}))
+        if isinstance(record, Task | Document) and _content(stored.setdefault(_identity(record), record)) != _content(record):
+            failures.append(_conflict(record))
         else:
             kept.append(record)
     return kept, failures
 
 
-def _differ(one: Task, other: Task) -> bool:
-    return (one.digest, _content(one)) != (other.digest, _content(other))
+def _stored(lake: Lake, kind: type[Task] | type[Document], records: Sequence[Record]) -> dict[tuple[type, str], Task | Document]:
+    """What the lake has under the keys of the records of one kind."""
+    keys = [_identity(record)[1] for record in records if isinstance(record, kind)]
+    (column,) = TABLE_OF[kind].key
+    return {_identity(record): record for record in lake.read(kind, f"{column} IN (SELECT unnest(?))", [keys])} if keys else {}
 
 
-def _content(task: Task) -> dict[str, Any]:
-    """The provenance without the file and line that it was read from, for the same row can stand in two files."""
-    return {name: value for name, value in task.provenance.items() if name != "place"}
+def _identity(record: Task | Document) -> tuple[type, str]:
+    return type(record), record.key if isinstance(record, Task) else record.id
+
+
+def _content(record: Task | Document) -> Any:
+    """What must agree; of a task's provenance all but its file and line, for the same row can stand in two files."""
+    if isinstance(record, Document):
+        return [record.title, record.text]
+    return [record.digest, {name: value for name, value in record.provenance.items() if name != PLACE}]
+
+
+def _conflict(record: Task | Document) -> Failure:
+    what, name = type(record).__name__.lower(), _identity(record)[1]
+    item: dict[str, Any] = {"key": name, "digest": record.digest if isinstance(record, Task) else digest(record.text)}
+    item |= record.provenance.get(PLACE, {}) if isinstance(record, Task) else {}
+    reason = f"{what} {name} is there already with other content; with --source NAME it has a key of its own"
+    return Failure("import", "conflict", reason, item)
 
 
 def _kinds(records: Sequence[Record]) -> dict[str, type]:

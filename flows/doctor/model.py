@@ -52,7 +52,8 @@ def _prove(tokenizer: PreTrainedTokenizerBase, config: RolloutConfig) -> None:
     from rl.policies.tokenization import add_tags
     from rl.renderers.registry import open_dialect
 
-    add_tags(tokenizer)
+    if config.speaks_tags:
+        add_tags(tokenizer)
     open_dialect(config.dialect, config.dialects, tokenizer)
 
 

@@ -14,16 +14,19 @@ from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.stage_run import StageRun
 from flows.stages.training import finish
+from flows.task_choice import choose_tasks
 from flows.variants import Variant
 from rl.loop.asynchronous import AsyncRolloutSource
 from rl.loop.protocols import TrainingHooks
 from rl.loop.replay import ReplayBuffer
 from rl.loop.step import STAGE, ReinforceRun, SyncRolloutSource
 from rl.loop.training import train_reinforce
+from rl.policies.policy import parameters_of
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, find_functions, weights_of
 from rl.training.curriculum import Curriculum
 from rl.training.monitor import Alert
+from rl.training.precision import settled
 from warehouse import Batch, Failure, Lake, Record, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -40,14 +43,16 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
 
     Tasks and pass rates are those of the snapshot that the run began with, also where it is resumed.
     """
-    config, began = context.config.for_turn(turn).rl, run.run.snapshot_before
+    start, began = context.folder(context.policy(parent)), run.run.snapshot_before
+    config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.dtype, parameters_of(start))
     seed = seed_from(context.config.seed, "rl", turn)
-    tasks = context.lake.tasks(split="train", at=began)
+    tasks, met = choose_tasks(context.lake, context.config, turn, began)
+    context.lake.add(met)
     rounds = Variant(variant).horizons(config.horizon.rounds) if variant else config.horizon.rounds
     curriculum = Curriculum(config.horizon.model_copy(update={"rounds": rounds}), tasks, seed, pass_rates(context, turn, began))
     policy, store = policy_id(turn, "rl", variant), LakeStore(run)
     rewards = reward_context(context.lake, config.rewards, tasks)
-    start, folder = context.folder(context.policy(parent)), context.home.policies / policy
+    folder = context.home.policies / policy
     run.total_steps = config.steps
     reinforced = ReinforceRun(
         id=run.id,
@@ -74,6 +79,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     hooks = TrainingHooks(
         collect=source.collect,
         publish=publish,
+        probe=lambda: context.running.probe(tasks[0].question),
         record_metrics=store.metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,

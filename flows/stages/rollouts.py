@@ -19,6 +19,7 @@ from flows.plan import suite_label
 from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
 from rl.engines.base import PoolFigures
+from rl.retrieval.vectors import build_index
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
@@ -28,6 +29,8 @@ from warehouse.errors import RequestError
 
 STAGE = "rollout"
 """The stage of trajectories that are sampled for themselves."""
+TAUGHT_AT_ONCE = 256
+"""Runs of a teacher in one commit."""
 COMMIT_SECONDS = 3.0
 """How long an ended trajectory may wait before it is in the lake: one commit for many."""
 
@@ -143,7 +146,36 @@ def sample(context: RunContext, policy: Policy, wanted: SamplingPlan, run: Stage
     stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
     missing = [request for request in requests if request.trajectory_id not in stored]
     speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
-    return {**_figures(context, run), **speed}
+    return {**_figures(context, [request.trajectory_id for request in requests]), **speed}
+
+
+def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> dict[str, Any]:
+    """Have the home's teacher play the tasks that are wanted, as often as is asked for; what is stored is not played again.
+
+    Raises:
+        RequestError: as `sample` does, and where the home has no teacher that can play.
+    """
+    from synth.teachers.model_teacher import open_teacher
+    from synth.teachers.play import play, requests_for
+
+    settings, own = context.config.synth.teacher, context.config.sft.teacher
+    if settings is None or settings.kind == "oracle":
+        raise RequestError("--policy teacher needs a teacher that plays: set synth.teacher.kind to openai or engine.")
+    changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
+    requests = requests_for(_tasks(context, wanted), settings.name, own.model_copy(update=changes), context.config.seed, 1)
+    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
+    missing = [request for request in requests if request.trajectory_id not in stored]
+    documents = context.lake.documents()
+    index = build_index(documents, context.config.rollout.search) if documents else None
+    environments, verifier = context.config.rollout.environments, context.config.evaluation.verifier
+    with open_teacher(settings, context.lake) as teacher:
+        for start in range(0, len(missing), TAUGHT_AT_ONCE):
+            part = missing[start : start + TAUGHT_AT_ONCE]
+            played = play(part, teacher, environments, index, own, settings.concurrency)
+            rewarded = reward_trajectories([request.task for request in part], played, verifier)
+            context.lake.add([*rewarded.trajectories, *rewarded.scores])
+            run.advance(start + len(part), len(missing))
+    return _figures(context, [request.trajectory_id for request in requests])
 
 
 def _tasks(context: RunContext, wanted: SamplingPlan) -> list[Task]:
@@ -156,14 +188,14 @@ def _tasks(context: RunContext, wanted: SamplingPlan) -> list[Task]:
     return tasks
 
 
-def _figures(context: RunContext, run: StageRun) -> dict[str, Any]:
-    """What the trajectories of a run came to."""
+def _figures(context: RunContext, ids: Sequence[str]) -> dict[str, Any]:
+    """What these trajectories came to."""
     (row,) = context.lake.query(
         """
         SELECT count(*) AS trajectories, count(*) FILTER (outcome = 'success') AS success, count(*) FILTER (outcome = 'failure') AS failure,
                count(*) FILTER (outcome = 'invalid') AS invalid, avg(n_turns) AS turns
-        FROM trajectories WHERE stage = 'rollout' AND starts_with(id, ?)
+        FROM trajectories WHERE list_contains(?, id)
         """,
-        [f"{run.id}-"],
+        [list(ids)],
     ).to_pylist()
     return row

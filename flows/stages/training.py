@@ -11,11 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers import AutoTokenizer
+
 from flows.context import RunContext
 from flows.plan import policy_id
 from flows.stage_run import StageRun
-from rl.config import CptConfig
+from rl.config import CptConfig, RolloutConfig
 from rl.policies.policy import create_policy
+from rl.renderers.base import Cut
+from rl.renderers.examples import EncodedExample, encode_examples
+from rl.renderers.registry import open_dialect
+from rl.renderers.tags import tagged_text
 from rl.training.cpt import train_cpt
 from rl.training.supervised import train_sft
 from synth.worlds.world import world_words
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from rl.training.base import TrainResult
 
 
-CPT_KINDS = ("document", "fas_plan", "fas_reason", "has")
+CPT_KINDS = ("document", "fas_plan", "fas_reason", "has", "has_contrast")
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
@@ -35,13 +41,14 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
     policy = policy_id(0, "init")
     folder = context.home.policies / policy
     examples = context.lake.examples()
-    texts = [example.text for example in examples[:: max(1, len(examples) // 20_000)]]
+    texts = [tagged_text(example) for example in examples[:: max(1, len(examples) // 20_000)]]
     create_policy(
         context.config.policy,
         texts,
         world_words() if context.config.corpus.kind == "generated" else (),
         folder,
         seed_from(context.config.seed, "policy"),
+        tags=context.config.rollout.speaks_tags,
     )
     register(context, policy, None, "init", folder, 0)
     return {"policy": policy}
@@ -64,13 +71,37 @@ def _supervise(
     settings = context.config.for_turn(turn)
     folder = context.home.policies / policy_id(turn, stage, variant)
     start, seed = context.folder(context.policy(parent)), seed_from(context.config.seed, run.id)
+    encoded, not_written = encode(context.config.rollout, start, examples)
+    written = [example for example in examples if example.id not in {failure.item["example"] for failure in not_written}]
+    most = (settings.cpt.contexts[-1:] or (settings.cpt.max_example_tokens,))[0] if stage == "cpt" else settings.sft.max_example_tokens
+    context.lake.add([replace(failure, stage=stage) for failure in (*not_written, *_too_long(written, encoded, most))])
     if stage == "cpt":
         texts, unread = _general_texts(settings.cpt)
-        result = train_cpt(start, examples, folder, settings.cpt, seed, run.metric, general=texts, ray=context.config.rollout.ray)
+        result = train_cpt(start, encoded, folder, settings.cpt, seed, run.metric, general=texts, ray=context.config.rollout.ray)
         context.lake.add(unread)
     else:
-        result = train_sft(start, examples, folder, settings.sft, seed, run.metric, ray=context.config.rollout.ray)
-    return finish(context, run, turn, stage, parent, result, variant)
+        result = train_sft(start, encoded, folder, settings.sft, seed, run.metric, ray=context.config.rollout.ray)
+    finished = finish(context, run, turn, stage, parent, result, variant)
+    return {**finished, "examples_not_expressible": len(not_written)} if not_written else finished
+
+
+def _too_long(examples: Sequence[Example], encoded: Sequence[EncodedExample], most: int) -> list[Failure]:
+    """The examples that training leaves out because they have more than `most` tokens."""
+    lengths = [(example, len(own.token_ids)) for example, own in zip(examples, encoded, strict=True)]
+    return [
+        Failure(
+            "train", "too_long", f"it has {length} tokens, and max_example_tokens is {most}", {"example": example.id, "kind": example.kind}
+        )
+        for example, length in lengths
+        if length > most
+    ]
+
+
+def encode(config: RolloutConfig, policy: Path, examples: Sequence[Example]) -> tuple[list[EncodedExample], list[Failure]]:
+    """Examples in the tokens of the policy in folder `policy`, by the dialect and the limits of its rollouts, and those it cannot write."""
+    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+    dialect = open_dialect(config.dialect, config.dialects, tokenizer)
+    return encode_examples(examples, dialect, Cut(config.limits.max_observation_tokens, config.limits.truncate))
 
 
 def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:

@@ -60,6 +60,16 @@ class Generation:
         return next(iter(self.policy_versions), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightProbe:
+    """What the engine of that name sampled behind a prompt, and its log-probability of each token: what tells which weights it has."""
+
+    engine: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
 class Generator(Protocol):
     """An inference engine, or a pool of them. A request id names a trajectory: its requests come one after the other."""
 

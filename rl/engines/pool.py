@@ -19,7 +19,7 @@ from typing import Any
 
 from rl.config import EngineConfig
 from rl.content import PlacedImage
-from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling
+from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling, WeightProbe
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
 from warehouse.errors import RequestError
@@ -157,6 +157,19 @@ class EnginePool:
             broken = receivers.replicas if receivers is not None and not receivers.done else ()
             behind = [replica for replica in self._serving if replica not in sent and (not replica.older or self._is_due(replica, version))]
             await asyncio.gather(*(self._command(replica, self._load(replica, replica in broken)) for replica in behind))
+
+    async def probe(self, prompt_ids: Sequence[int], tokens: int) -> list[WeightProbe]:
+        """What each engine that serves the newest policy continues a prompt with; one that dies of it is replaced, and says nothing."""
+        sampling = Sampling(max_tokens=tokens, seed=0)
+        serving = [replica for replica in self._serving if not replica.older]
+        found: list[WeightProbe] = []
+
+        async def ask(replica: Replica) -> None:
+            result = await replica.generate(f"probe-{replica.name}-{self._updates}", tuple(prompt_ids), sampling, ())
+            found.append(WeightProbe(replica.name, tuple(prompt_ids), result.token_ids, result.logprobs))
+
+        await asyncio.gather(*(self._command(replica, ask(replica)) for replica in serving))
+        return sorted(found, key=lambda probe: probe.engine)
 
     async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> PendingTransfer:
         """Hold the engines that serve the newest policy for weights that the learner sends; `load_weights` of their folder is to follow.

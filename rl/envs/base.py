@@ -7,11 +7,13 @@ a factory that takes `Resources`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from rl.config import EnvironmentPoolConfig
 from rl.content import ContentPart, ImageFault
 from rl.renderers.base import Action, Schema
 from rl.retrieval.search import Index
@@ -178,3 +180,20 @@ def find_environment(name: str) -> EnvironmentFactory:
         RequestError: where there is none.
     """
     return cast(EnvironmentFactory, ENVIRONMENTS.load(name))
+
+
+def offered_tools(name: str, pool: EnvironmentPoolConfig, index: Index | None) -> tuple[Schema, ...]:
+    """The tools that the environment which the configuration calls `name` offers at the beginning of a trajectory.
+
+    Raises:
+        RequestError: where there is no such environment.
+    """
+    kind = pool.kind(name)
+    environment = find_environment(kind.factory or name)(Resources(index, kind.options))
+
+    async def ask() -> tuple[Schema, ...]:
+        first = await environment.reset(Task("", name, "", ()), seed=0)
+        await environment.close()
+        return first.tools
+
+    return asyncio.run(ask())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from rl.engines.base import WeightProbe
 from rl.engines.weight_sync import WeightSyncHandle
 from rl.rollouts.base import RolloutRequest
 from rl.training.base import Stateful
@@ -57,3 +58,5 @@ class TrainingHooks:
     """Brings each version to the engines before it is written and published; without it they have what `publish` gives them."""
     state: Mapping[str, Stateful] = field(default_factory=dict)
     """What stands in the checkpoints beside the trainer's own state, by name."""
+    probe: Callable[[], Sequence[WeightProbe]] = tuple
+    """What each engine samples with the weights that it was just given; none where there is nothing to check."""

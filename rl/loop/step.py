@@ -6,7 +6,7 @@
     filter       what takes no part in learning                               rl/training/filters.py
     advantages   how much better each action was than its group, or critic    rl/advantages
     update       TRL's loss and optimiser over the step's micro-batches       rl/training/grpo_trainer.py
-    publish      the engines load the new weights                             rl/engines
+    publish      the engines load the new weights, and show that they have    rl/engines
 
 `SyncRolloutSource.collect` is the half up to the filters, in the process that holds the engines; `ReinforceTrainer.next_batch` is the half
 from there on, in the learner, which may be several workers. A step that was interrupted takes what the store has, and samples the rest.
@@ -16,6 +16,7 @@ when the step's rollouts have ended.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,14 +36,15 @@ from rl.policies.vision import Vision
 from rl.rewards.reward import RewardContext, reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.training.base import gather_policy
-from rl.training.batches import Row, check_images, rows_of, with_observations, without_placeholders
-from rl.training.config import ReinforceConfig
+from rl.training.batches import Row, check_images, mean_difference, row_of, rows_of, with_observations, without_placeholders
+from rl.training.config import MetricLimit, ReinforceConfig
 from rl.training.correction import correct
 from rl.training.critic import NAME, estimate
 from rl.training.curriculum import Curriculum
 from rl.training.figures import describe, staleness_figures
 from rl.training.filters import Collected, Drop, Filter, collect_groups
 from rl.training.grpo_trainer import MicroBatch, RowTrainer
+from rl.training.monitor import Alert, TrainingHalted
 from warehouse import Batch, Failure, Task, Trajectory
 from warehouse.digests import seed_from
 
@@ -270,6 +272,7 @@ class ReinforceTrainer(RowTrainer):
         super().__init__(model, tokenizer, config, output, seed, hooks.state, vision)
         self._hooks = hooks
         self._sender = sender
+        self._weight_difference: float | None = None
 
     def next_batch(self, step: int) -> list[MicroBatch]:
         """Publish, collect, and turn rewards into advantages: the micro-batches of `step`, which TRL's trainer then updates on."""
@@ -283,6 +286,7 @@ class ReinforceTrainer(RowTrainer):
         rows = self._readable(rows)
         figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
         figures |= describe(collected.trajectories) | staleness_figures(rows, step - 1) | self.prompt_information(collected.trajectories)
+        figures |= {} if self._weight_difference is None else {"weight_difference": self._weight_difference}
         if self._critic or self._config.correction.needed:
             rows, collected, corrected = self.correct(step, rows, collected)
             figures |= corrected
@@ -301,6 +305,28 @@ class ReinforceTrainer(RowTrainer):
             self._hooks.publish(folder, version)
             for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
                 shutil.rmtree(old)
+        self._check_weights(version)
+
+    def _check_weights(self, version: int) -> None:
+        """Score what the engines sampled with these weights.
+
+        Raises:
+            TrainingHalted: an engine has other weights; whatever it would sample from now on would be another policy's.
+        """
+        probes = self._hooks.probe() if self.accelerator.is_main_process else ()
+        probes = [probe for probe in broadcast_object_list([probes])[0] if probe.token_ids]
+        scored = self.score([row_of(probe) for probe in probes])[0]
+        if not probes:
+            return
+        differences = list(map(mean_difference, probes, scored))
+        self._weight_difference = next((each for each in differences if math.isnan(each)), max(differences))
+        bound = self._config.health.weight_difference
+        if bound is not None and not self._weight_difference <= bound:
+            limit = MetricLimit(sign="weight_difference", above=bound, then="stop")
+            alert = Alert(limit, self._weight_difference, version, version)
+            if self.accelerator.is_main_process:
+                self._hooks.record_alert(alert)
+            raise TrainingHalted(alert)
 
     def correct(self, step: int, rows: Sequence[Row], collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
         """The rows with advantages against the critic, and corrected for what older policies sampled; what that rejects, as drops."""

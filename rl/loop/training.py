@@ -22,6 +22,7 @@ from rl.policies.vision import load_vision
 from rl.training.base import FiguresCallback, TrainResult, last_figures, run_trainer
 from rl.training.config import ReinforceConfig
 from rl.training.monitor import MetricMonitor, TrainingHalted
+from rl.training.trackers import tracked
 
 if TYPE_CHECKING:
     from rl.engines.weight_sender import WeightSender
@@ -38,20 +39,21 @@ def train_reinforce(
 
     Figures of each step: those of `describe` and of `Collected`; loss, grad_norm, entropy, clip_ratio/*; seconds of collecting, publishing
     and learning; staleness, importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
-    rejected_tokens where there is a correction; and `logprob_difference`: the largest difference between the engine's log-probability of
-    an action token and that of the same weights in the learner.
+    rejected_tokens where there is a correction; `logprob_difference`: the largest difference between the engine's log-probability of an
+    action token and that of the same weights in the learner; and `weight_difference`: the mean of it over what the engines sampled behind
+    one prompt right after they were given these weights, of the engine where it is largest.
 
     With several workers (`config.learner`) these learn, and the hooks are called in this process, by the main one of them. `ray` is how Ray
     is reached where nobody started it yet.
 
     Raises:
-        TrainingHalted: where a metric beyond its limit paused or stopped the training.
+        TrainingHalted: where a metric beyond its limit paused or stopped the training, or an engine has other weights than the learner.
     """
     if config.learner.workers == 1:
         return _train(policy_path, output, config, seed, hooks)
     from rl.training.workers import Starter, learn_on_workers, remote_state, state_functions  # Ray: not where one process is enough
 
-    functions = {name: getattr(hooks, name) for name in ("collect", "publish", "record_metrics", "record_alert", "record_drops")}
+    functions = {name: getattr(hooks, name) for name in ("collect", "publish", "probe", "record_metrics", "record_alert", "record_drops")}
     sync = {"begin": hooks.weight_sync.begin, "step": hooks.weight_sync.step} if hooks.weight_sync else {}
     start, folder, names = policy_path.resolve(), output.resolve(), (tuple(functions), tuple(sync), tuple(hooks.state))
 
@@ -66,7 +68,7 @@ def train_reinforce(
 
 
 def _train(policy_path: Path, output: Path, config: ReinforceConfig, seed: int, hooks: TrainingHooks) -> TrainResult:
-    with _sender(hooks.weight_sync) as sender:
+    with tracked(config.trackers, output), _sender(hooks.weight_sync) as sender:
         model, tokenizer = load_policy(policy_path)
         trainer = ReinforceTrainer(model, tokenizer, config, output, seed, hooks, sender, load_vision(policy_path))
         trainer.add_callback(MonitorCallback(trainer.monitor, hooks, config.epochs))

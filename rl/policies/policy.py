@@ -1,16 +1,18 @@
 """A policy: a folder with weights (safetensors), a configuration and a tokenizer, from scratch or from a Hugging Face path.
 
 The embedded default is a Qwen3 of about a million parameters. Any causal language model that transformers can load takes its
-place, one of text and images too; it keeps its own tokenizer and learns the tags of the dialect as new special tokens.
+place, one of text and images too; it keeps its own tokenizer, to which the tags of the dialect `tags` are added where that is used.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -24,7 +26,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
 from rl.config import PolicyConfig
-from rl.policies.tokenization import add_tags, build_tokenizer
+from rl.policies.tokenization import add_tags, build_tokenizer, set_padding
 from rl.policies.vision import has_vision
 from warehouse.errors import RequestError
 
@@ -34,10 +36,11 @@ PROCESSOR = ("processor_config.json", "preprocessor_config.json", "video_preproc
 disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[str], folder: Path, seed: int) -> Path:
-    """Make the first policy in `folder` and return it: from scratch (seeded), or a copy of `config.path` with the tags added.
+def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[str], folder: Path, seed: int, tags: bool = True) -> Path:
+    """Make the first policy in `folder` and return it: from scratch (seeded), or a copy of `config.path`.
 
     Args:
+        tags: whether a copy is given the tokens of the dialect `tags`; a chat model that never writes them keeps its vocabulary.
         texts: what the tokenizer is trained on; not read where `config.path` is given.
         words: words that must be single tokens after a space; no demand on a policy with its own tokenizer.
 
@@ -46,7 +49,7 @@ def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, tokenizer = _from_pretrained(Path(config.path)) if config.path else _from_scratch(config, texts, words)
+        model, tokenizer = _from_pretrained(Path(config.path), tags) if config.path else _from_scratch(config, texts, words)
     save_policy(model, tokenizer, folder)
     return folder
 
@@ -61,6 +64,15 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
     kind = AutoModelForImageTextToText if has_vision(folder) else AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def parameters_of(folder: Path) -> int:
+    """How many numbers the weights in `folder` hold, by their files' headers."""
+    total = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
 
 
 def save_policy(
@@ -109,9 +121,11 @@ def _from_scratch(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
     return Qwen3ForCausalLM(architecture), tokenizer  # type: ignore[no-untyped-call]
 
 
-def _from_pretrained(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _from_pretrained(path: Path, tags: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, tokenizer = load_policy(path)
-    add_tags(tokenizer)
+    if tags:
+        add_tags(tokenizer)
+    set_padding(tokenizer)
     if len(tokenizer) > model.config.get_text_config().vocab_size:
         model.resize_token_embeddings(len(tokenizer))
     model.config.pad_token_id = tokenizer.pad_token_id

@@ -1,6 +1,7 @@
 """The interface of dialects: how prompts, actions and observations stand in tokens.
 
-A dialect turns a question into a prompt, says where an action ends, parses the action, and encodes what comes back. Text that the
+A dialect turns a question into a prompt, says where an action ends, parses the action, and encodes what comes back; and it writes an action
+down that nobody sampled, so that a demonstration has the ids which a rollout of the same actions would have. Text that the
 policy did not write never becomes a control token: a document that spells `</information>` or `<|im_end|>` puts the letters into
 the context and not the token. The dialects themselves are the other modules of `rl/renderers`.
 """
@@ -72,8 +73,12 @@ class ContentRefused(Exception):
     """A result holds what the dialect cannot show this policy, such as an image; a sentence that says so."""
 
 
-class Dialect(Protocol):
-    """How prompts, actions and observations stand in tokens."""
+class NotExpressible(Exception):
+    """The dialect has no way to write something down; a sentence that says what and why."""
+
+
+class RolloutDialect(Protocol):
+    """What the agent loop needs: how prompts, actions and observations stand in tokens."""
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -98,6 +103,24 @@ class Dialect(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included."""
+        ...
+
+
+class Dialect(RolloutDialect, Protocol):
+    """How a policy's rollouts stand in tokens, and the examples that it is trained on."""
+
+    def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
+        """The tokens of an action that was written rather than sampled, up to and with the one that ends it: `parse` gives its calls back.
+
+        `tools` are those on offer. A thought that the dialect has no place for is left out; a turn without calls is a thought alone.
+
+        Raises:
+            NotExpressible: where a policy could not have written it.
+        """
+        ...
+
+    def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
+        """A text that stands in no conversation, or a document to be read; none of its tokens is a control token of the text's own."""
         ...
 
 

@@ -11,13 +11,28 @@ with the very ids that the dialect appends. A template that strips thoughts from
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from rl.policies.vision import Vision
-from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Reply, Result, Schema, holds_image, text_of
+from rl.renderers.arguments import as_object
+from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Reply, Result, Schema, holds_image, text_of
 from rl.renderers.chat_template import ChatTemplate, Message, Piece, TemplateRefused, slot
 from rl.renderers.images import ImageRenderer
-from rl.renderers.layout import ARGUMENT_NAME, NAME, PROBE_TOOL, QUESTION, RESULT, call_message, find_layout, reply_markup, tool_message
+from rl.renderers.layout import (
+    ARGUMENT_NAME,
+    NAME,
+    PROBE_TOOL,
+    QUESTION,
+    RESULT,
+    Thoughts,
+    assistant_message,
+    call_message,
+    find_layout,
+    reply_markup,
+    tool_message,
+)
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER
@@ -55,6 +70,27 @@ class ChatDialect:
             question = f"{question}\n\n{seen if cut is None else self.template.plain.cut(seen, cut)}"
         return self.template.encode(self._prompt(tools), {QUESTION: self.layout.question_filter(question)})
 
+    def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
+        """The assistant's message as the template writes it behind its generation prompt.
+
+        A thought stands where the template has a place for it: as reasoning, else as what is said before calls. Before an answer nothing
+        can be said that would not be part of it.
+        """
+        calls: list[tuple[str, Any]] = [(call.tool, _named(call, tools)) for call in turn.calls if call.tool != ANSWER]
+        answers = [call.arguments.strip() for call in turn.calls if call.tool == ANSWER]
+        if len(answers) + bool(calls) > 1:
+            raise NotExpressible("an answer stands in a message of its own under a chat template")
+        answer = answers[0] if answers else None
+        ids = self._written(calls, answer, turn.think)
+        read, wanted = self.parse(ids), calls or [(ANSWER, answer)]
+        if turn.calls and (isinstance(read, ParseError) or [_content(call) for call in read.calls] != wanted):
+            raise NotExpressible(f"the message would not be read as what it says: {read}"[:300])
+        return ids
+
+    def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
+        """The text alone."""
+        return self.template.plain.ids(text)
+
     def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
         """Parse a message that was ended; no special token may stand inside it."""
         if not action_ids or action_ids[-1] not in self.stop_token_ids:
@@ -84,6 +120,28 @@ class ChatDialect:
         """The text of token ids, control tokens included."""
         return self.template.decode(token_ids)
 
+    def _written(self, calls: Sequence[tuple[str, dict[str, Any]]], answer: str | None, thought: str | None) -> tuple[int, ...]:
+        """The ids of an assistant's message behind the generation prompt, up to the token that ends it.
+
+        Its texts are rendered in their places, where one that spells a control token could not be told from markup, and is refused. Some
+        templates write an empty thought otherwise than their own generation prompt begins it; then it is written as content.
+        """
+        forms: list[Thoughts] = [self.layout.thoughts, "tagged"] if thought is None else [self.layout.thoughts]
+        stop = self.layout.call_stop if calls else self.layout.answer_stop
+        asked: list[Message] = [*self.system_messages, {"role": "user", "content": "a"}]
+        replies = [tool_message(number, name, "b") for number, (name, _) in enumerate(calls)]
+        try:
+            self.template.refuse_spelled(json.dumps([calls, answer, thought], ensure_ascii=False))
+            begun = self.template.render(asked, (), generate=True)
+            for form in forms:
+                message = assistant_message(calls, answer, thought, form)
+                text = self.template.render([*asked, message, *replies], (), generate=bool(calls))
+                if text.startswith(begun):
+                    return self.template.encode([text[len(begun) :].partition(stop)[0] + stop], {})
+        except TemplateRefused as error:
+            raise NotExpressible(f"the policy's chat template cannot write the message: {error}") from error
+        raise NotExpressible("the policy's chat template does not begin such a message with its own generation prompt")
+
     def _text(self, result: Result, cut: Cut) -> str:
         return self.layout.result_filter(self.template.plain.cut(text_of(result), cut))
 
@@ -112,6 +170,21 @@ class ChatDialect:
         if count not in self._replies:
             self._replies[count] = reply_markup(self.template, count)[1]
         return self._replies[count]
+
+
+def _named(call: Action, tools: Sequence[Schema]) -> dict[str, Any]:
+    """The arguments of a call by their names, as the schema of its tool has them."""
+    parameters: dict[str, Any] = next(
+        (tool["function"].get("parameters", {}) for tool in tools if tool["function"]["name"] == call.tool), {}
+    )
+    try:
+        return as_object(call.arguments, parameters)
+    except ValueError as error:
+        raise NotExpressible(f"a call of {call.tool!r} whose arguments have no names: {error}") from error
+
+
+def _content(call: Action) -> tuple[str, Any]:
+    return call.tool, call.arguments if call.tool == ANSWER else json.loads(call.arguments)
 
 
 _QUESTION = "Where is «Amber Stone»?\nSay it."

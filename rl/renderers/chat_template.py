@@ -143,6 +143,12 @@ class ChatTemplate:
                 return candidate
         raise TemplateRefused(f"it changes the text of {role} messages in a way that cannot be followed")
 
+    def refuse_spelled(self, text: str) -> None:
+        """Raises TemplateRefused where `text` spells a control token, which could not be told from markup once it is rendered."""
+        found = self._control.search(text)
+        if found is not None:
+            raise TemplateRefused(f"it holds the control token {found[0]!r}")
+
     def refuse_control_tokens(self, tools: Sequence[Schema]) -> None:
         """Tools describe themselves in the prompt's markup, so no control token may stand in their descriptions.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rl.renderers.base import Action, ActionTurn, Schema
 from rl.renderers.chat_template import ChatTemplate, Filter, Message, Piece, TemplateRefused, slot
@@ -24,11 +24,19 @@ PROBE_TOOL: Schema = {
 _ASKED: Message = {"role": "user", "content": slot(QUESTION)}
 
 
+Thoughts = Literal["reasoning", "tagged", "spoken", "none"]
+"""As the message's `reasoning_content`, in `<think>` within its content, as its content, or nowhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one template does: the format of its calls, the tokens that end messages, its filters of texts, the markup of a correction."""
+    """What one template does: the format of its calls, the tokens that end messages, its filters of texts, the markup of a correction.
+
+    `thoughts` says where a thought stands before a call.
+    """
 
     call_format: str
+    thoughts: Thoughts
     parallel_calls: bool
     call_stop: str
     answer_stop: str
@@ -57,6 +65,7 @@ def find_layout(template: ChatTemplate) -> Layout:
     role, correction = _correction(template)
     return Layout(
         call_format=_call_format(template, call_stop),
+        thoughts=_thoughts(template),
         parallel_calls=_allows_parallel_calls(template),
         call_stop=call_stop,
         answer_stop=answer_stop,
@@ -81,6 +90,22 @@ def call_message(calls: Sequence[tuple[str, str]], **preamble: str) -> Message:
     """An assistant's message with calls, each a tool and its one argument; `preamble` is its content, or a thought before the calls."""
     tool_calls = [tool_call(call_id(number), name, {ARGUMENT_NAME: argument}) for number, (name, argument) in enumerate(calls)]
     return {"role": "assistant", "content": "", **preamble, "tool_calls": tool_calls}
+
+
+def assistant_message(calls: Sequence[tuple[str, dict[str, Any]]], answer: str | None, thought: str | None, thoughts: Thoughts) -> Message:
+    """An assistant's message: calls, each a tool and its arguments, or an answer, behind a thought where `thoughts` has a place for it."""
+    content = answer or ""
+    message: dict[str, Any] = {"role": "assistant"}
+    if thoughts == "reasoning":
+        message["reasoning_content"] = thought or ""
+    elif thoughts == "tagged":
+        content = f"<think>\n{thought or ''}\n</think>\n\n{content}"
+    elif thoughts == "spoken" and answer is None:
+        content = thought or ""
+    message["content"] = content
+    if calls:
+        message["tool_calls"] = [tool_call(call_id(number), name, arguments) for number, (name, arguments) in enumerate(calls)]
+    return message
 
 
 def tool_message(number: int, name: str, content: str) -> Message:
@@ -114,6 +139,24 @@ def _call_format(template: ChatTemplate, stop: str) -> str:
         if isinstance(turn, ActionTurn) and turn.calls == expected:
             return name
     raise TemplateRefused(f"it writes calls in a form that no reader knows: {written[-120:]!r}")
+
+
+def _thoughts(template: ChatTemplate) -> Thoughts:
+    begun = template.render([_ASKED], (), generate=True).rpartition(slot(QUESTION))[2]
+
+    def shows(**preamble: str) -> bool:
+        messages = [_ASKED, call_message([("lookup", "a")], **preamble), tool_message(0, "lookup", "b")]
+        try:
+            return slot(WRITTEN) in template.render(messages, (), generate=True)
+        except TemplateRefused:
+            return False
+
+    if "</think>" not in begun:
+        if shows(reasoning_content=slot(WRITTEN)):
+            return "reasoning"
+        if "<think>" in begun:
+            return "tagged"
+    return "spoken" if shows(content=slot(WRITTEN)) else "none"
 
 
 def _allows_parallel_calls(template: ChatTemplate) -> bool:

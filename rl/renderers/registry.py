@@ -34,18 +34,23 @@ def open_dialect(
     Raises:
         RequestError: where there is none of that name, or where it does not go with the tokenizer.
     """
-    known = {**BUILT_IN, **configured}
-    if name not in known:
-        raise RequestError(f"there is no dialect {name!r}; name one of {', '.join(known)}, or configure it under rollout.dialects.")
-    config = known[name]
+    config = dialect_config(name, configured)
     if config.kind == "tags":
-        return TagDialect(tokenizer)
+        return TagDialect(tokenizer, config.introduce)
     if config.kind == "chat":
         template = ChatTemplate(tokenizer, template_text(config.template, tokenizer), config.variables, config.today)
         dialect = ChatDialect(template, config.system, vision)
         prove(dialect)
         return dialect
     return cast(DialectFactory, DIALECTS.load(config.kind))(tokenizer, config.options)
+
+
+def dialect_config(name: str, configured: Mapping[str, DialectConfig]) -> DialectConfig:
+    """The configuration of the dialect called `name`. Raises RequestError where there is none of that name."""
+    known = {**BUILT_IN, **configured}
+    if name not in known:
+        raise RequestError(f"there is no dialect {name!r}; name one of {', '.join(known)}, or configure it under rollout.dialects.")
+    return known[name]
 
 
 def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:

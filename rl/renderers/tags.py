@@ -1,4 +1,4 @@
-"""The dialect of policies from scratch: actions in tags, each tag one special token."""
+"""The dialect of policies from scratch: actions in tags, each tag one special token. Other policies are told what the tags are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from itertools import chain
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from rl.policies.tokenization import TAGS
-from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
+from rl.policies.tokenization import TAGS, is_from_scratch
+from rl.renderers.arguments import as_text
+from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema, text_of
 from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
+from warehouse.records import ANSWER, Example, Part, PartKind
 
 CALL_TAGS = ("search", "answer", "code")
 """The tags that end an action; the tag is the tool's name."""
@@ -22,10 +24,12 @@ _AROUND = 2
 class TagDialect:
     """`<think> ...</think><search> ...</search>`: an optional thought and exactly one call, which its closing tag ends.
 
-    Text inside a tag begins with one space. The prompt does not list the tools: a tag is the name of its tool.
+    Text inside a tag begins with one space. `introduce` says whether the prompt begins with what the tags are and which tools there are;
+    by default a policy from scratch, which has learnt that, is not told, and any other is.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, introduce: bool | None = None) -> None:
+        self._introduces = not is_from_scratch(tokenizer) if introduce is None else introduce
         self._plain = PlainText(tokenizer)
         self._tokenizer: Tokenizer = tokenizer.backend_tokenizer
         self._opening = {tag: self._token_id(f"<{tag}>") for tag in TAGS}
@@ -34,7 +38,7 @@ class TagDialect:
 
     def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
         """`<question> ...</question>`, and `<information> ...</information>` where there is something to see."""
-        prompt = self._wrapped("question", question)
+        prompt = self._introduction(tools) + self._wrapped("question", question)
         return prompt + self.observation_ids(seen, cut) if seen else prompt
 
     def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
@@ -58,14 +62,35 @@ class TagDialect:
         inside = f" {text.strip()}"
         return self._wrapped("information", inside if cut is None else self._plain.cut(inside, Cut(cut.max_tokens - _AROUND, cut.side)))
 
-    def action_ids(self, action: Action, think: str | None = None) -> tuple[int, ...]:
-        """The tokens of an action that was written rather than sampled: what a demonstration holds."""
-        thought = () if think is None else self._wrapped("think", think)
-        return thought + self._wrapped(action.tool, action.arguments)
+    def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
+        """`[<think> ...</think>]<call> ...</call>`; without a call, the thought alone."""
+        if len(turn.calls) > 1:
+            raise NotExpressible("the dialect of tags has one call in an action")
+        ids = () if turn.think is None else self._wrapped("think", turn.think)
+        for call in turn.calls:
+            if call.tool not in CALL_TAGS:
+                raise NotExpressible(f"the dialect of tags has no tag for the tool {call.tool!r}")
+            ids += self._wrapped(call.tool, call.arguments if call.tool == ANSWER else as_text(call.arguments))
+        return ids
+
+    def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:
+        """A document stands as a search would show it: a small policy copies sooner where all that it reads has one form."""
+        return self.observation_ids(text) if is_document else self._plain.ids(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, control tokens included."""
         return self._plain.decode(token_ids)
+
+    def _introduction(self, tools: Sequence[Schema]) -> tuple[int, ...]:
+        """What the tags are, in which the tags themselves are tokens; nothing where the policy knows."""
+        if not self._introduces:
+            return ()
+        ids = self._plain.ids("Answer the question. You may think first; then write one action, and nothing behind it.\n")
+        for function in (tool["function"] for tool in tools if tool["function"]["name"] in CALL_TAGS):
+            ids += self._wrapped(function["name"], "...") + self._plain.ids(f": {function.get('description', '')}\n")
+        ids += self._wrapped("answer", "...") + self._plain.ids(": the answer, as short as can be. It ends the task.\n")
+        ids += self._wrapped("think", "...") + self._plain.ids(": a thought.\n")
+        return ids + self._wrapped("information", "...") + self._plain.ids(": what an action brought.\n")
 
     def _split_thought(self, ids: list[int]) -> tuple[str | None, list[int]]:
         """The thought that `ids` begin with, and what follows; (None, ids) where they do not begin with one."""
@@ -89,6 +114,22 @@ class TagDialect:
         return int(token_id)
 
 
-def prompt_text(question: str) -> str:
-    """A prompt as text."""
-    return f"<question> {question}</question>"
+def tagged_text(example: Example) -> str:
+    """An example in tags as text: what tokenizers of policies from scratch are trained on, and what exports of CPT's texts show."""
+    return "".join(map(_tagged, example.parts))
+
+
+_TAG_OF = {
+    PartKind.QUESTION: "question",
+    PartKind.THOUGHT: "think",
+    PartKind.RESULT: "information",
+    PartKind.DOCUMENT: "information",
+    PartKind.ANSWER: "answer",
+}
+
+
+def _tagged(part: Part) -> str:
+    if part.kind in (PartKind.TEXT, PartKind.TOKENS):
+        return part.text
+    tag = part.tool or _TAG_OF.get(part.kind)
+    return f"<{tag}> {part.text.strip()}</{tag}>" if tag else ""

@@ -30,7 +30,19 @@ from rl.config import Limits
 from rl.content import ImageFault, PlacedImage, collapse_images
 from rl.engines.base import EngineFault, Generation, GenerationStop, Generator, Sampling
 from rl.envs.base import EnvironmentFault, FaultKind, Step, ToolOutcome
-from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, Dialect, ParseError, Reply, Result, Schema, TakesImages, holds_image
+from rl.renderers.base import (
+    Action,
+    ActionTurn,
+    ContentRefused,
+    Cut,
+    ParseError,
+    Reply,
+    Result,
+    RolloutDialect,
+    Schema,
+    TakesImages,
+    holds_image,
+)
 from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
 from warehouse.digests import seed_from
 from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn
@@ -66,7 +78,7 @@ class AgentLoop:
     """Runs trajectories on an engine, in a dialect, within limits; keeps nothing between them."""
 
     engine: Generator
-    dialect: Dialect
+    dialect: RolloutDialect
     limits: Limits
 
     async def run(self, request: RolloutRequest, environment: EnvironmentHandle) -> Trajectory:
@@ -226,7 +238,7 @@ def _turn(
     action: ActionTurn | ParseError,
     result: TurnResult,
     reply: Reply,
-    dialect: Dialect,
+    dialect: RolloutDialect,
     latency: float,
 ) -> Turn:
     first = action.calls[0] if isinstance(action, ActionTurn) else None

@@ -24,7 +24,7 @@ from weakref import WeakSet
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.config import RolloutConfig
-from rl.engines.base import EngineFault, Generator, PoolFigures
+from rl.engines.base import EngineFault, Generator, PoolFigures, WeightProbe
 from rl.engines.pool import EnginePool
 from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, check_device
 from rl.env_pool.circuit_breaker import CircuitOpen, EnvironmentPoolFigures
@@ -42,6 +42,10 @@ from warehouse.records import Document, Failure, StopReason, Task, Trajectory
 
 T = TypeVar("T")
 OnProgress = Callable[[int, int], None]
+
+
+PROBE_TOKENS = 32
+"""Tokens that an engine samples to show which weights it has."""
 
 
 class Rollouts:
@@ -126,6 +130,10 @@ class Rollouts:
     def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
+
+    def probe(self, question: str) -> list[WeightProbe]:
+        """What each engine continues the prompt of a question with, after the last update of its weights."""
+        return self.wait(self.pool.probe(self.dialect.prompt_ids(question), PROBE_TOKENS))
 
     @property
     def weight_sync(self) -> WeightSyncHandle:

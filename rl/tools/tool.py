@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from rl.renderers.arguments import as_object
 from rl.tools.config import CallRules
 from rl.tools.results import ToolError, ToolResponse
 from warehouse.errors import RequestError
@@ -57,32 +58,12 @@ class Tool(ABC):
         Raises:
             ToolError: where there is none, or where it holds what JSON or Unicode do not have.
         """
-        values = self._parse(arguments) if isinstance(arguments, str) else dict(arguments)
         try:
+            values = as_object(arguments, self.parameters) if isinstance(arguments, str) else dict(arguments)
             json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise ToolError(f"wrong arguments for {self.name}: {error}") from error
         return values
-
-    def _parse(self, text: str) -> dict[str, Any]:
-        reason = "an object is needed"
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            values, reason = None, str(error)
-        if isinstance(values, dict):
-            return values
-        only = self._only_text()
-        if only is None:
-            raise ToolError(f"wrong arguments for {self.name}: {reason}")
-        return {only: text}
-
-    def _only_text(self) -> str | None:
-        """The one argument that must be given, where it is text."""
-        required = self.parameters.get("required", [])
-        if len(required) != 1:
-            return None
-        return required[0] if self.parameters.get("properties", {}).get(required[0], {}).get("type") == "string" else None
 
 
 class StatelessTool(Tool):

@@ -1,7 +1,8 @@
 """What all training stages share: TRL's trainers, their arguments, checkpoints that survive a kill, figures, LoRA, the written policy.
 
 Checkpoints hold weights, optimiser, schedule, random state and step, so a stage that was stopped goes on where it was and ends
-with the weights that it would have had. Trackers, progress bars and telemetry are off: progress is reported through `on_metric`.
+with the weights that it would have had. Progress bars and telemetry are off: progress is reported through `on_metric`, and to the trackers
+that the configuration names.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from transformers import (
 
 from rl.config import LoraConfig, OptimizerConfig
 from rl.policies.policy import save_policy
+from rl.training.precision import computes_in_bfloat16
 
 # TRL imports vLLM for a generation of its own that is not used here: half of the time that a learner takes to start.
 with patch("trl.import_utils.is_vllm_available", return_value=False):
@@ -63,8 +65,8 @@ class TrainResult:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def trainer_arguments(config: OptimizerConfig, output: Path, seed: int, steps: int) -> dict[str, Any]:
-    """Arguments that `SFTConfig` and `GRPOConfig` take alike, for `steps` optimiser steps with checkpoints below `output`.
+def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: Path, seed: int, steps: int) -> dict[str, Any]:
+    """Arguments that `SFTConfig` and `GRPOConfig` take alike, for `steps` optimiser steps of `model` with checkpoints below `output`.
 
     When to save and to log is the stage's to add, for it knows what a step is.
     """
@@ -78,11 +80,12 @@ def trainer_arguments(config: OptimizerConfig, output: Path, seed: int, steps: i
         "adam_beta2": config.beta2,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
-        "bf16": _in_bfloat16(config.precision),
+        "bf16": computes_in_bfloat16(config.precision, model.num_parameters()),
         **_distribution(config),
         "save_strategy": "steps",
         "save_total_limit": 2,  # a kill while one is written leaves the one before
-        "report_to": "none",
+        "report_to": list(config.trackers) or "none",
+        "run_name": output.name,
         "disable_tqdm": True,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": torch.cuda.is_available(),
@@ -211,11 +214,6 @@ def _distribution(config: OptimizerConfig) -> dict[str, Any]:
         return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
     fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}
     return {**shared, "fsdp": True, "fsdp_config": fsdp, "gradient_checkpointing": False}
-
-
-def _in_bfloat16(precision: str) -> bool:
-    on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return precision == "bfloat16" or (precision == "auto" and on_gpu)
 
 
 def _is_whole(checkpoint: Path) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rl.advantages import Estimator, Groups
+from rl.engines.base import WeightProbe
 from warehouse.errors import RequestError
 from warehouse.records import Image, Outcome, Trajectory, Turn
 
@@ -89,6 +90,19 @@ def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, env
     advantages = estimator(groups)
     by_turn = advantages if advantages.dim() == 3 else advantages.unsqueeze(2).expand_as(groups.turn_rewards)
     return [_row(trajectory, by_turn[place][: len(_acting(trajectory))].tolist()) for trajectory, place in zip(kept, places, strict=True)]
+
+
+def row_of(probe: WeightProbe) -> Row:
+    """What an engine sampled to show its weights, as a row to score and not to learn."""
+    count, logprobs = len(probe.token_ids), probe.logprobs
+    ones, zeros, unknown = (1,) * count, (0.0,) * count, (UNKNOWN,) * count
+    return Row(probe.prompt_ids, probe.token_ids, ones, logprobs, zeros, ones, zeros, versions=unknown, sampled_logprobs=logprobs)
+
+
+def mean_difference(probe: WeightProbe, logprobs: Sequence[float]) -> float:
+    """Mean absolute difference between the engine's log-probabilities and the learner's `logprobs` of the same tokens, in nats."""
+    differences = [abs(theirs - ours) for theirs, ours in zip(probe.logprobs, logprobs, strict=True)]
+    return sum(differences) / len(differences)
 
 
 def with_observations(row: Row, logprobs: Sequence[float]) -> Row:

@@ -66,9 +66,10 @@ class CriticConfig(Section):
 class CorrectionConfig(Section):
     """What is done about tokens that an older policy sampled, by the ratio π / μ of the learner before the step to what sampled them."""
 
-    weights: Literal["truncated", "masked"] | None = None
+    weights: Literal["auto", "none", "truncated", "masked"] = "auto"
     """Weigh advantages by min(ratio, `above`), or by the ratio within [`below`, `above`] and 0 outside. The loss's own ratio and clip are
-    then against the learner before the step; without weights they are against what sampled."""
+    then against the learner before the step; without weights they are against what sampled. `auto` is truncated where engine and learner
+    compute in different precision, and none elsewhere."""
     level: Literal["token", "sequence", "mean"] = "token"
     """The ratio of each token, of its whole trajectory, or the geometric mean of that over the trajectory's tokens."""
     below: float = Field(default=0.5, ge=0)
@@ -81,7 +82,7 @@ class CorrectionConfig(Section):
     @property
     def needed(self) -> bool:
         """Whether the learner's own log-probabilities must be had before the step: a forward pass more."""
-        return self.weights is not None or self.reject is not None
+        return self.weights in ("truncated", "masked") or self.reject is not None
 
 
 class ReplayConfig(Section):
@@ -139,6 +140,9 @@ class MonitorConfig(Section):
     """The metrics that are watched while a policy learns."""
 
     limits: tuple[MetricLimit, ...] = DEFAULT_LIMITS
+    weight_difference: PositiveFloat | None = None
+    """After each update of the weights every engine continues one prompt, and the learner scores what it wrote: the mean difference of
+    log-probabilities, in nats, above which the run stops. None: 0.001 where both compute in float32, else 0.2."""
     information_tasks: NonNegativeInt = 4
     """Tasks of a step whose first actions are scored under each other's prompts, the square of it in forward passes; 0 is none."""
 

@@ -87,7 +87,7 @@ def _correct(row: Row, learner: Sequence[float], config: CorrectionConfig) -> Ro
     if config.reject is not None:
         kept = accepted(log_ratios, mask, config.reject, config.reject_below, config.reject_above)
         row = replace(row, action_mask=tuple(kept[0].int().tolist()))
-    if config.weights is None:
+    if config.weights not in ("truncated", "masked"):
         return row
     if config.weights == "truncated":
         weights = truncated(log_ratios, mask, config.level, config.above)

@@ -10,8 +10,7 @@ general text in both stages. Texts are cut into stretches of the stage's context
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.config import CptConfig, RayConfig
 from rl.policies.policy import load_policy
-from rl.policies.tokenization import EncodedExample, encode_examples
+from rl.renderers.examples import EncodedExample
 from rl.renderers.plain_text import PlainText
 from rl.training.base import CHECKPOINTS, OnMetric, TrainResult
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import passes_of, train_on_examples
-from warehouse.digests import digest, seed_from
+from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Example
 
 SUMS = ("examples", "tokens", "trained_tokens", "rows", "steps", "seconds")
 """Figures of the stages that add up."""
@@ -35,7 +33,7 @@ SUMS = ("examples", "tokens", "trained_tokens", "rows", "steps", "seconds")
 
 def train_cpt(
     policy_path: Path,
-    examples: Iterable[Example],
+    examples: Sequence[EncodedExample],
     output: Path,
     config: CptConfig,
     seed: int,
@@ -64,7 +62,8 @@ def train_cpt(
     before = mean_loss(policy_path, held_out, config.row_tokens) if held_out else None
     if before is not None:
         on_metric(0, {"general_loss": before})
-    result = _in_stages(policy_path, _with_ids(examples, tokenizer), read, tokenizer, output, config, seed, on_metric, ray)
+    filled = [example for example in examples if example.token_ids]
+    result = _in_stages(policy_path, filled, read, tokenizer, output, config, seed, on_metric, ray)
     if before is None:
         return result
     after = mean_loss(output, held_out, config.row_tokens)
@@ -85,7 +84,7 @@ def _with_context(config: CptConfig, context: int) -> CptConfig:
 
 def _in_stages(
     policy_path: Path,
-    examples: Sequence[Example],
+    examples: Sequence[EncodedExample],
     texts: Sequence[str],
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
@@ -115,7 +114,7 @@ def _in_stages(
     return TrainResult(output, _together(found, left_out, config))
 
 
-def _by_context(examples: Sequence[Example], stages: Sequence[CptConfig]) -> dict[int, tuple[CptConfig, list[Example]]]:
+def _by_context(examples: Sequence[EncodedExample], stages: Sequence[CptConfig]) -> dict[int, tuple[CptConfig, list[EncodedExample]]]:
     """Each stage, by its number from 1, and the examples that its context holds and that of the one before does not."""
     limits = [0, *(stage.max_example_tokens for stage in stages)]
     return {
@@ -125,8 +124,8 @@ def _by_context(examples: Sequence[Example], stages: Sequence[CptConfig]) -> dic
 
 
 def _mix(
-    examples: Sequence[Example], texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stage: CptConfig, seed: int
-) -> tuple[list[Example], dict[str, Any]]:
+    examples: Sequence[EncodedExample], texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stage: CptConfig, seed: int
+) -> tuple[list[EncodedExample], dict[str, Any]]:
     """The examples of a stage with its share of general text, from another place of it in each stage, and how much that is."""
     if stage.general is None:
         return list(examples), {}
@@ -135,13 +134,6 @@ def _mix(
     pieces = stretches([*texts[turn:], *texts[:turn]], tokenizer, stage.row_tokens)
     taken = take(pieces, round(tokens * stage.general.share / (1 - stage.general.share)))
     return [*examples, *taken], {"general_tokens": sum(len(example.token_ids) for example in taken)}
-
-
-def _with_ids(examples: Iterable[Example], tokenizer: PreTrainedTokenizerBase) -> list[Example]:
-    """Those of the examples that are not empty, with the token ids by which stages choose."""
-    listed = list(examples)
-    encoded = zip(listed, encode_examples(listed, tokenizer), strict=True)
-    return [replace(example, token_ids=ids.token_ids, loss_mask=tuple(map(int, ids.trained))) for example, ids in encoded if ids.token_ids]
 
 
 def _shifted(on_metric: OnMetric, steps: int) -> OnMetric:
@@ -185,11 +177,11 @@ def stretches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, context:
             yield from (ids[place : place + context] for place in range(0, len(ids), context))
 
 
-def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[Example]:
+def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[EncodedExample]:
     """The next of `pieces` as examples, until they hold `tokens` tokens or there are no more."""
-    taken: list[Example] = []
+    taken: list[EncodedExample] = []
     while tokens > 0 and (ids := next(pieces, None)) is not None:
-        taken.append(Example(digest(["general", list(ids)]), "general", (), (), token_ids=ids, loss_mask=(1,) * len(ids)))
+        taken.append(EncodedExample(ids, (True,) * len(ids)))
         tokens -= len(ids)
     return taken
 

@@ -107,11 +107,34 @@ def admitted(tasks: Sequence[Task], step: int, config: CurriculumConfig, pass_ra
     limit = max_hops(step, config)
     shallow = sorted((task for task in tasks if task.hops <= limit), key=lambda task: task.key)
     if not shallow:
-        raise RequestError(f"There is no task to train on at step {step}: curriculum.hops admits {limit} hops, and all tasks have more.")
+        raise RequestError(f"There is no task to train on at step {step}: rl.horizon.hops admits {limit} hops, and all tasks have more.")
     there = [task for task in shallow if config.enters.get(task.environment, 1) <= step and _share(task.environment, config.mixture) > 0]
     if not there:
-        raise RequestError(f"There is no task to train on at step {step}: curriculum.mixture and curriculum.enters admit no environment.")
+        raise RequestError(f"There is no task to train on at step {step}: rl.horizon.mixture and rl.horizon.enters admit no environment.")
     return [task for task in there if _share(pool_of(pass_rates.get(task.key)), config.pools) > 0] or there
+
+
+def check_tasks(tasks: Sequence[Task], config: CurriculumConfig) -> None:
+    """Check that the curriculum can be had with these tasks.
+
+    Raises:
+        RequestError: the mixture names an environment that has no task, or none that is ever shallow enough, or nothing can be drawn first.
+    """
+    depths: dict[str, int] = {}
+    for task in tasks:
+        depths[task.environment] = min(task.hops, depths.get(task.environment, task.hops))
+    for name in (name for name, share in config.mixture.items() if share):
+        if name not in depths:
+            raise RequestError(
+                f"rl.horizon.mixture names the environment {name!r}, and no task that may be drawn is of it (they are of "
+                f"{', '.join(sorted(depths)) or 'none'}): import tasks of it, or take it out."
+            )
+        if depths[name] > max(config.hops):
+            raise RequestError(
+                f"rl.horizon.mixture names the environment {name!r}, whose tasks have {depths[name]} hops or more, and rl.horizon.hops "
+                f"admits {max(config.hops)} at most: raise it, or take the environment out."
+            )
+    admitted(tasks, 1, config, {})
 
 
 def sample_tasks(

@@ -27,6 +27,7 @@ from rl.training.config import CRITICS, ReinforceConfig
 from rl.training.critic import NAME, Critic, value_loss
 from rl.training.figures import crossed, prompt_information, ratio_figures
 from rl.training.monitor import MetricMonitor
+from rl.training.token_scores import can_choose, chosen_scores
 from warehouse.records import Trajectory
 
 ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
@@ -60,7 +61,7 @@ class RowTrainer(GRPOTrainer):
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
-            args=_arguments(config, output, seed, vision is not None),
+            args=_arguments(model, config, output, seed, vision is not None),
             train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed),
@@ -74,6 +75,8 @@ class RowTrainer(GRPOTrainer):
         self._differences: list[float] = []
         self._log_ratios: list[Tensor] = []
         self._value_errors: list[float] = []
+        self._chooses = can_choose(model, self._workers) and self._critic is None
+        self._wanted: Tensor | None = None
 
     @abstractmethod
     def next_batch(self, step: int) -> list[MicroBatch]:
@@ -133,7 +136,7 @@ class RowTrainer(GRPOTrainer):
         scored: list[tuple[int, list[float], list[float]]] = []
         for part in (part or rows[:1] for part in self._own(split_rows(rows, passes * self._workers))):
             tensors = self._tensors(part)
-            logprobs = super()._get_per_token_logps_and_entropies(self.model, *_sequences(tensors), **self._pixels(tensors))[0]
+            logprobs = self._logprobs_of(self.model, tensors, tensors["completion_mask"])
             values = self._critic.values(logprobs.size(1)) if self._critic else logprobs[:, :0]
             for row, *both in zip(part, logprobs.tolist(), values.tolist(), strict=True):
                 scored.append((numbers[id(row)], *(each[: len(row.completion_ids)] for each in both)))
@@ -147,7 +150,7 @@ class RowTrainer(GRPOTrainer):
         if not rows:
             return {}
         tensors = self._tensors(rows)
-        scores = (super()._get_per_token_logps_and_entropies(self.model, *_sequences(tensors))[0] * tensors["tool_mask"]).sum(dim=1)
+        scores = (self._logprobs_of(self.model, tensors, tensors["tool_mask"]) * tensors["tool_mask"]).sum(dim=1)
         return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
 
     def micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
@@ -206,12 +209,28 @@ class RowTrainer(GRPOTrainer):
         """Those of the policy that training began with: a model of its own, or this one without its adapters."""
         bare = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
         with bare:
-            model, pixels = self.ref_model or self.model, self._pixels(inputs)
-            logprobs: Tensor = super()._get_per_token_logps_and_entropies(model, *_sequences(inputs), **pixels)[0]
-        return logprobs
+            return self._logprobs_of(self.ref_model or self.model, inputs, inputs["tool_mask"])
+
+    def _logprobs_of(self, model: Any, inputs: Mapping[str, Any], wanted: Tensor) -> Tensor:
+        """The log-probability of each token of the completions (B, C), of those that are `wanted` at least."""
+        self._wanted = wanted
+        result: Tensor = self._scores(model, *_sequences(inputs), **self._pixels(inputs))[0]
+        return result
+
+    def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
+        """What TRL wants of the last `count` tokens: log-probabilities, entropies, and the loss of the experts' balance."""
+        if not self._chooses or self._wanted is None or kwargs.get("pixel_values") is not None:
+            return super()._get_per_token_logps_and_entropies(model, ids, attention, count, **kwargs)
+        bare = self.accelerator.unwrap_model(model)
+        bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
+        chosen = torch.zeros_like(ids, dtype=torch.bool)
+        chosen[:, -count:] = self._wanted.bool()
+        with self.accelerator.autocast():
+            scores = chosen_scores(bare, ids, chosen, attention, self.temperature, entropy_gradient=self._config.entropy_bonus > 0)
+        return *(torch.zeros(ids.shape).masked_scatter(chosen, each)[:, -count:] for each in scores), None
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        result = self._scores(*args, **kwargs)
         self._logprobs, self._entropies = result[0].detach(), result[1]
         return result
 
@@ -222,6 +241,7 @@ class RowTrainer(GRPOTrainer):
         """
         if not inputs:
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        self._wanted = inputs["tool_mask"]
         loss: Tensor = super()._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
         mask = inputs["tool_mask"].bool()
         log_ratios = self._logprobs - inputs["sampled_logps"]
@@ -282,13 +302,13 @@ def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
     return ids, mask, inputs["completion_ids"].size(1)
 
 
-def _arguments(config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
+def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
     """TRL's arguments; the two prompts a pass and two generations a prompt are the placeholders' and stand for no number of ours.
 
     A pass without images leaves the weights that see without gradients, which several workers must be told of.
     """
     return GRPOConfig(
-        **{**trainer_arguments(config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
+        **{**trainer_arguments(model, config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
         save_steps=config.save_every * config.epochs,
         logging_steps=config.epochs,
         per_device_train_batch_size=2,

@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from trl.data_utils import pack_dataset
 
-from rl.policies.tokenization import IGNORED_LABEL, EncodedExample
+from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 
 
 def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: bool) -> Dataset:

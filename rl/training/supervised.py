@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from torch import Tensor
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
+from transformers import EarlyStoppingCallback, PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.config import RayConfig, SftConfig, SupervisedConfig
 from rl.policies.policy import load_policy
-from rl.policies.tokenization import EncodedExample, encode_examples
+from rl.renderers.examples import EncodedExample
 from rl.training.base import (
     OnMetric,
     SFTConfig,
@@ -28,9 +28,10 @@ from rl.training.base import (
 )
 from rl.training.optimizers import optimizer_factory
 from rl.training.packing import PackingCollator, pack_examples, packed_share
+from rl.training.token_scores import can_choose, chosen_scores
+from rl.training.trackers import tracked
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Example
 
 LOGITS_BUILT = 2**27
 """Logits of a pass, rows times tokens times vocabulary, up to which they are built whole: half a GiB in float32."""
@@ -40,14 +41,23 @@ class PackedTrainer(SFTTrainer):
     """TRL's trainer, but where the logits of a pass are few they are built whole, by the model's own loss.
 
     TRL builds them in tiles, for the loss and again for its gradient, with entropy and accuracy of each token on the way. A large
-    vocabulary needs that; a small policy pays for it with much of its time.
+    vocabulary needs that; a small policy pays for it with much of its time. On a CPU a large vocabulary is seen by the labels alone.
     """
+
+    def _loss_of_labels(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None) -> Tensor:
+        labels = inputs.pop("labels")
+        chosen = labels >= 0
+        with self.accelerator.autocast():
+            logprobs, _ = chosen_scores(model, inputs.pop("input_ids"), chosen, inputs.pop("attention_mask", None), **inputs)
+        return -logprobs.sum() / (chosen[:, 1:].sum() if num_items_in_batch is None else num_items_in_batch)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
     ) -> Any:
         """The mean over the labels of the step, times the workers, of whose gradients the mean is taken."""
         bare: Any = self.model
+        if can_choose(bare, self.accelerator.num_processes) and not return_outputs:
+            return self._loss_of_labels(bare, dict(inputs), num_items_in_batch)
         if inputs["input_ids"].numel() * bare.config.get_text_config().vocab_size > LOGITS_BUILT:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[no-untyped-call]
         outputs = model(**inputs, use_cache=False, num_items_in_batch=num_items_in_batch)
@@ -57,7 +67,7 @@ class PackedTrainer(SFTTrainer):
 
 def train_on_examples(
     policy_path: Path,
-    examples: Iterable[Example],
+    examples: Sequence[EncodedExample],
     output: Path,
     config: SupervisedConfig,
     seed: int,
@@ -76,29 +86,36 @@ def train_on_examples(
     """
     passes_of(config)  # what it refuses is refused before anything starts
     if config.learner.workers == 1:
-        return _train(policy_path, examples, output, config, seed, on_metric, masked)
+        with tracked(config.trackers, output):
+            return _train(policy_path, examples, output, config, seed, on_metric, masked)
     from rl.training.workers import Starter, learn_on_workers  # Ray: not where one process is enough
 
-    paths, given = (policy_path.resolve(), output.resolve()), list(examples)
+    paths = (policy_path.resolve(), output.resolve())
 
     def work(starter: Starter) -> TrainResult:
-        return _train(paths[0], given, paths[1], config, seed, starter.function("on_metric"), masked)
+        with tracked(config.trackers, paths[1]):
+            return _train(paths[0], examples, paths[1], config, seed, starter.function("on_metric"), masked)
 
     return learn_on_workers(config.learner, ray, output, work, {"on_metric": on_metric})
 
 
 def _train(
-    policy_path: Path, examples: Iterable[Example], output: Path, config: SupervisedConfig, seed: int, on_metric: OnMetric, masked: bool
+    policy_path: Path,
+    examples: Sequence[EncodedExample],
+    output: Path,
+    config: SupervisedConfig,
+    seed: int,
+    on_metric: OnMetric,
+    masked: bool,
 ) -> TrainResult:
     model, tokenizer = load_policy(policy_path)
-    encoded = encode_examples(examples, tokenizer)
-    kept = [example for example in encoded if 0 < len(example.token_ids) <= config.max_example_tokens]
+    kept = [example for example in examples if 0 < len(example.token_ids) <= config.max_example_tokens]
     trained, held_out = split_examples(kept, config.held_out_share)
     rows = _rows(trained, config, masked)
     steps = optimizer_steps(len(rows), config)
     trainer = PackedTrainer(
         model=model,
-        args=_arguments(config, output, seed, steps, bool(held_out)),
+        args=_arguments(model, config, output, seed, steps, bool(held_out)),
         callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
         train_dataset=rows,
         eval_dataset=_rows(held_out, config, masked) if held_out else None,
@@ -111,7 +128,7 @@ def _train(
     run_trainer(trainer, on_metric)
     seconds = time.monotonic() - started
     write_policy(trainer, tokenizer, output, config.lora)
-    figures = _data_figures(trained, len(encoded) - len(held_out), rows, config.row_tokens, masked)
+    figures = _data_figures(trained, len(examples) - len(held_out), rows, config.row_tokens, masked)
     if held_out:
         figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
     return TrainResult(
@@ -149,10 +166,10 @@ def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool
     return pack_examples(kept, config.row_tokens, masked)
 
 
-def _arguments(config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
+def _arguments(model: PreTrainedModel, config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:
     return SFTConfig(
         **(_evaluation(config) if evaluated else {}),
-        **trainer_arguments(config, output, seed, steps),
+        **trainer_arguments(model, config, output, seed, steps),
         save_steps=config.save_every,
         logging_steps=min(config.log_every, steps),
         per_device_train_batch_size=config.rows_per_pass,
@@ -191,15 +208,12 @@ def _data_figures(kept: Sequence[EncodedExample], given: int, rows: Dataset, row
 
 def train_sft(
     policy_path: Path,
-    examples: Iterable[Example],
+    examples: Sequence[EncodedExample],
     output: Path,
     config: SftConfig,
     seed: int,
     on_metric: OnMetric,
     ray: RayConfig | None = None,
 ) -> TrainResult:
-    """Train the policy in `policy_path` on the trained tokens of `examples`, as `train_cpt` does on all of them.
-
-    An example that was sampled says by its token ids and mask which these are, any other one by its segments.
-    """
+    """Train the policy in `policy_path` on the trained tokens of `examples`, as `train_cpt` does on all of them."""
     return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=config.mask_observations, ray=ray)

@@ -14,18 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
-from rl.envs.base import EnvironmentFault, Observation, Step
-from rl.renderers.base import Action
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.proposals import Objection, Proposal, ProposalDefect, expanded_task, objection_to, replaceable
 from synth.corpora.tools import TOOLS, ExpanderEnvironment, validate_description
-from synth.teachers.conversation import TeacherEngine, TextDialect, text_alone
+from synth.teachers.conversation import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
 from synth.teachers.teacher import Ending, Teacher, read_json
 from warehouse.digests import digest, seed_from
-from warehouse.errors import RequestError
 from warehouse.records import Completion, Failure, Outcome, Task, Trajectory
 
 STAGE = "expander"
@@ -131,7 +128,7 @@ class _Work:
             stage=STAGE,
             wheel_turn=self.wheel_turn,
         )
-        return text_alone(await AgentLoop(engine, dialect, self.config.limits).run(request, _Guarded(environment)))
+        return text_alone(await AgentLoop(engine, dialect, self.config.limits).run(request, GuardedEnvironment(environment)))
 
     def _judge(self, task: Task, name: str, trajectory: Trajectory) -> Task | Failure:
         """The expanded task, or why there is none."""
@@ -157,21 +154,3 @@ class _Work:
     def _failure(self, objection: Objection, task: Task, name: str, trajectory: Trajectory) -> Failure:
         item = {"task": task.key, "constant": name, "trajectory": trajectory.id, "text": trajectory.answer}
         return Failure(STAGE, objection.kind, objection.reason, item)
-
-
-class _Guarded:
-    """An environment in this process as the loop wants it: whatever it raises is a fault, but for what the asker must mend."""
-
-    def __init__(self, environment: ExpanderEnvironment) -> None:
-        self._environment = environment
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        return await self._environment.reset(task, seed)
-
-    async def step(self, action: Action) -> Step:
-        try:
-            return await self._environment.step(action)
-        except (EnvironmentFault, RequestError):
-            raise
-        except Exception as error:
-            raise EnvironmentFault(f"{type(error).__name__}: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from enum import StrEnum
 
 from pydantic import Field, model_validator
@@ -18,7 +19,7 @@ from synth.demonstrations.oracle import Show, paths_of, transcript, walk
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Hop, Retrieve, Route
 from warehouse.digests import digest, seed_from
-from warehouse.records import Example, Failure, Task, Trajectory
+from warehouse.records import Example, Failure, Part, PartKind, Task, Trajectory
 from warehouse.settings import Section
 
 
@@ -82,8 +83,8 @@ def _demonstrate(
     solution = walk(graph, paths if style is Style.CLEAN else [taken], retrieve)
     if solution is None:
         return None
-    segments = transcript(task.question, solution, show)
-    return Example(f"demonstration-{style}-{digest([task.key, segments])}", "trajectory", segments, (task.key,), wheel_turn)
+    parts = transcript(task.question, solution, show)
+    return Example(f"demonstration-{style}-{digest([task.key, *map(astuple, parts)])}", "trajectory", parts, (task.key,), wheel_turn)
 
 
 def corrupt(graph: KnowledgeGraph, path: Route, config: DemonstrationConfig, rng: random.Random) -> tuple[Style, Route]:
@@ -153,19 +154,10 @@ def without_images(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory]
 
 
 def example_of(trajectory: Trajectory, wheel_turn: int) -> Example:
-    """A trajectory as an example: prompt and observations masked, every id as it was sampled or appended."""
-    ids, mask = list(trajectory.prompt_ids), [0] * len(trajectory.prompt_ids)
-    segments: list[tuple[str, bool]] = []
+    """A trajectory as an example: prompt and observations are not learnt, every id is as it was sampled or appended."""
+    parts = [Part(PartKind.TOKENS, "", ids=trajectory.prompt_ids)]
     for turn in trajectory.turns:
-        ids += [*turn.action_ids, *turn.observation_ids]
-        mask += [1] * len(turn.action_ids) + [0] * len(turn.observation_ids)
-        segments += [(turn.action, True), (turn.observation, False)]
-    return Example(
-        digest(["trajectory", trajectory.id, wheel_turn]),
-        "trajectory",
-        tuple(segments),
-        (trajectory.id,),
-        wheel_turn,
-        tuple(ids),
-        tuple(mask),
-    )
+        parts.append(Part(PartKind.TOKENS, turn.action, True, ids=turn.action_ids))
+        if turn.observation_ids:
+            parts.append(Part(PartKind.TOKENS, turn.observation, ids=turn.observation_ids))
+    return Example(digest(["trajectory", trajectory.id, wheel_turn]), "trajectory", tuple(parts), (trajectory.id,), wheel_turn)

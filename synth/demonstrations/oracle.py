@@ -1,14 +1,11 @@
 """The graph's own agent: it needs no model, because the formula of a task and the graph give every step of a trajectory.
 
 For a task it says what to search for, which document answers, which relation to follow there and what the final answer is. It
-thinks after reading a document: the relation that mattered and what it gave ("employer Blue River"). Trajectories are written in the
-dialect of tags that policies from scratch learn: the text inside a tag begins with one space and ends without one, and text from documents
-and questions cannot become a tag, for what looks like one in it is taken apart by a space.
+thinks after reading a document: the relation that mattered and what it gave ("employer Blue River").
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,49 +13,13 @@ from eval.graders.answers import join_items
 from eval.graders.verifiers import asks_for_set
 from rl.retrieval.search import passage
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.parts import Parts, acted, asked, came
 from synth.questions.paths import Hop, Retrieve, Route, find_document, stating_documents, trace
 from synth.questions.wording import spoken
-from warehouse.records import Document, Task
-
-_TAG = re.compile(r"<(?=/?(?:question|think|search|information|answer|code)>|\|(?:pad|end)\|>)")
-_ANY_TAG = re.compile(r"</?(?:question|think|search|information|answer|code)>|<\|(?:pad|end)\|>")
-
-
-def tagged(tag: str, text: str) -> str:
-    """`text` between the tags `tag`."""
-    return f"<{tag}> {disarm(text)}</{tag}>"
-
-
-def disarm(text: str) -> str:
-    """`text` without surrounding blanks and with no control token in it."""
-    return _TAG.sub("< ", text.strip())
-
-
-def untagged(text: str) -> str:
-    """`text` without the tags of the dialect and without the blanks around it."""
-    return _ANY_TAG.sub("", text).strip()
-
-
-def prompt(question: str) -> str:
-    """How a trajectory begins."""
-    return tagged("question", question)
-
-
-def action(tool: str, argument: str, think: str = "") -> str:
-    """One action of the policy: what it thinks, if anything, then one call."""
-    return (tagged("think", think) if think else "") + tagged(tool, argument)
-
-
-def observation(text: str) -> str:
-    """What a tool answered."""
-    return tagged("information", text)
-
+from warehouse.records import ANSWER, Document, Task
 
 Show = Callable[[Document], str]
 """How an observation shows a document."""
-
-Segments = tuple[tuple[str, bool], ...]
-"""Pieces of text, each with whether the policy wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +97,9 @@ def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
     return f"{spoken(hop.relation or graph.types.get(hop.entity, 'found'))} {values}"
 
 
-def transcript(question: str, solution: Solution, show: Show = passage) -> Segments:
-    """The whole trajectory as segments: the question and the observations are not the policy's."""
-    segments = [(prompt(question), False)]
+def transcript(question: str, solution: Solution, show: Show = passage) -> Parts:
+    """The whole trajectory; what is learnt of it is what the policy says and does."""
+    parts = asked(question)
     for step in solution.steps:
-        segments.append((action("search", step.query, step.think), True))
-        segments.append((observation(show(step.document)), False))
-    segments.append((action("answer", solution.answer, solution.think), True))
-    return tuple(segments)
+        parts += acted("search", step.query, step.think) + came(show(step.document))
+    return parts + acted(ANSWER, solution.answer, solution.think)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rl.renderers.tags import prompt_text
+from rl.renderers.tags import tagged_text
 from synth.questions.text_comparison import near_duplicates
 from warehouse.exporters.dataset import UNTRACED, Dataset, Row
 from warehouse.lake import Lake
-from warehouse.records import Example, Failure, Task
+from warehouse.records import Example, Failure, Part, PartKind, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,11 @@ def source_of(task: Task) -> str:
     return str(task.provenance.get("source", ""))
 
 
-CPT_KINDS = ("document", "fas_plan", "fas_reason", "has")
+CPT_KINDS = ("document", "fas_plan", "fas_reason", "has", "has_contrast")
 SFT_KINDS = ("trajectory",)
 
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("train", pa.bool_())])
+_CALL = pa.struct([("name", pa.string()), ("arguments", pa.string())])
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(_CALL)), ("train", pa.bool_())])
 _COMMON = {
     "id": "id of the example in the lake",
     "kind": "what made it",
@@ -62,6 +63,7 @@ _SFT_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
         ("messages", pa.list_(_MESSAGE)),
+        ("tools", pa.string()),
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.int32())),
         ("sources", pa.list_(pa.string())),
@@ -69,7 +71,8 @@ _SFT_SCHEMA = pa.schema(
     ]
 )
 _SFT_COLUMNS = {
-    "messages": "role, content in the dialect's tags, and whether it is trained on; the contents joined are the whole text",
+    "messages": "role, content, calls with their arguments, and whether it is trained on; of a sampled run, its text as it was written",
+    "tools": "the schemas of the tools on offer, as JSON; empty where none are known",
     "token_ids": "the ids as an engine sampled them, where it was sampled; they win over the text",
     "loss_mask": "1 where a token is trained on, for `token_ids`",
 }
@@ -86,7 +89,7 @@ class TextOptions:
 def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
     """The texts of continual pre-training; every token of them is trained on."""
     examples, filters, failures = _chosen(lake, at, CPT_KINDS, options)
-    rows = [{"id": e.id, "kind": e.kind, "text": e.text, "sources": list(e.sources), "wheel_turn": e.wheel_turn} for e in examples]
+    rows = [{"id": e.id, "kind": e.kind, "text": tagged_text(e), "sources": list(e.sources), "wheel_turn": e.wheel_turn} for e in examples]
     return Dataset(
         kind="cpt",
         about="Texts for agentic continual pre-training: documents, plans (FAS), reasoning (FAS) and decisions (HAS).",
@@ -118,17 +121,38 @@ def sft_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
 
 
 def messages_of(example: Example, question: str | None = None) -> list[Row]:
-    """The segments of a trajectory as messages; `question` is put first where the segments begin with an action."""
-    segments = [(text, trained) for text, trained in example.segments if text]
-    if question is not None and segments and segments[0][1]:
-        segments.insert(0, (prompt_text(question), False))
-    return [{"role": _role(text, trained), "content": text, "train": trained} for text, trained in segments]
+    """An example as messages: a thought and the calls behind it are one of the assistant's.
+
+    Args:
+        question: what a sampled run was asked, whose prompt is known as token ids alone.
+    """
+    asked = [_message("user", question, False)] if question is not None and not example.questions else []
+    rows: list[Row] = []
+    for part in example.parts:
+        role = _role(part)
+        if role is None:
+            continue
+        continues = role == "assistant" and rows and rows[-1]["role"] == role and part.kind is not PartKind.THOUGHT
+        row = rows[-1] if continues else _message(role, "", part.learnt)
+        rows += [] if continues else [row]
+        if part.kind is PartKind.CALL:
+            row["tool_calls"].append({"name": part.tool, "arguments": part.text})
+        else:
+            row["content"] = "\n".join(filter(None, (row["content"], part.text)))
+    return asked + rows
 
 
-def _role(text: str, trained: bool) -> str:
-    if trained:
-        return "assistant"
-    return "user" if text.lstrip().startswith("<question>") else "tool"
+def _message(role: str, content: str, train: bool) -> Row:
+    return {"role": role, "content": content, "tool_calls": [], "train": train}
+
+
+def _role(part: Part) -> str | None:
+    """The role of a part's message; None of what is said in no message."""
+    if part.kind in (PartKind.TOOLS, PartKind.TEXT, PartKind.DOCUMENT) or not part.text:
+        return None
+    if part.kind is PartKind.TOKENS:
+        return "assistant" if part.learnt else "tool"
+    return {PartKind.QUESTION: "user", PartKind.RESULT: "tool"}.get(part.kind, "assistant")
 
 
 def _sft_row(example: Example, questions: Mapping[str, str]) -> Row:
@@ -136,8 +160,9 @@ def _sft_row(example: Example, questions: Mapping[str, str]) -> Row:
     return {
         "id": example.id,
         "messages": messages_of(example, question),
-        "token_ids": list(example.token_ids),
-        "loss_mask": list(example.loss_mask),
+        "tools": next((part.text for part in example.parts if part.kind is PartKind.TOOLS), ""),
+        "token_ids": [token for part in example.parts for token in part.ids],
+        "loss_mask": [int(part.learnt) for part in example.parts for _ in part.ids],
         "sources": list(example.sources),
         "wheel_turn": example.wheel_turn,
     }

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from synth.demonstrations.oracle import action, prompt
 from synth.fas.plan_judge import INDEX, JudgeRequest, PlanJudge, PlanVerdict
 from synth.fas.slices import Plan, QuestionStyle, Slice, SliceQuestion, Statement, ask, ask_along
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.parts import acted, asked
 from synth.questions.paths import Retrieve, Route
 from synth.questions.walks import Shape, Walker
 from synth.questions.wording import Phrasing
@@ -78,12 +78,12 @@ def check_plans(
     """
     examples: dict[str, Example] = {}
     failures: list[Failure] = []
-    for asked, reason in zip(questions, _reasons(questions, find, indexed, judge), strict=True):
-        example = _example(asked, wheel_turn)
+    for question, reason in zip(questions, _reasons(questions, find, indexed, judge), strict=True):
+        example = _example(question, wheel_turn)
         if reason is None:
             examples.setdefault(example.id, example)
         else:
-            failures.append(_failure(asked, reason, example.id, judge))
+            failures.append(_failure(question, reason, example.id, judge))
     return list(examples.values()), failures
 
 
@@ -186,7 +186,7 @@ def _unlinked(path: Route) -> Route:
     return (replace(path[0], anchors=anchors), *path[1:])
 
 
-def _example(asked: SliceQuestion, wheel_turn: int = 1) -> Example:
-    text = prompt(asked.question) + action("search", asked.plan.query, asked.plan.thought)
-    sources = tuple(dict.fromkeys(known.source for known in asked.required))
-    return Example(f"plan-{digest(text)}", "fas_plan", ((text, True),), sources, wheel_turn)
+def _example(question: SliceQuestion, wheel_turn: int = 1) -> Example:
+    parts = asked(question.question) + acted("search", question.plan.query, question.plan.thought)
+    sources = tuple(dict.fromkeys(known.source for known in question.required))
+    return Example(f"plan-{digest([*map(astuple, parts)])}", "fas_plan", parts, sources, wheel_turn)

@@ -2,27 +2,28 @@
 
 Reasoning takes two passes (section 2.3). The first decomposes the question and answers it from what the oracle or a teacher knows; the
 second refines that on the required documents and is kept if its answer is a gold one. A teacher's first pass is not judged; it stands
-beside the second in whatever is rejected. Everything is written in the one dialect of the trajectories, and short lookups stand among the
-long chains: a second format, or long texts alone, delay copying in a small policy.
+beside the second in whatever is rejected. Everything has the form of trajectories, and short lookups stand among the long chains: a second
+form, or long texts alone, delay copying in a small policy.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from eval.graders.answers import exact_match
 from rl.retrieval.search import passage
-from synth.demonstrations.oracle import OracleStep, Show, Solution, action, path_of, prompt, read, transcript
+from synth.demonstrations.oracle import OracleStep, Show, Solution, path_of, read, transcript
 from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import PlanSpec, build_plans
 from synth.fas.slices import QuestionStyle
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.parts import Parts, acted, asked
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Hop, Retrieve, Route
@@ -31,7 +32,7 @@ from synth.questions.wording import Phrasing, spoken
 from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Completion, Document, Example, Failure, Request, Task, user
+from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, Task, user
 from warehouse.settings import Section
 
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
@@ -151,9 +152,12 @@ def _reasoned(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None, show
     solution = two_passes(graph, task, retrieve)
     if solution is None or not exact_match(solution.answer, task.answers):
         return Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", task.key)
-    text = "".join(part for part, _ in transcript(task.question, solution, show))
-    sources = (task.key, *(step.document.id for step in solution.steps))
-    return Example(f"reason-{digest([task.key, text])}", "fas_reason", ((text, True),), sources, wheel_turn)
+    return _example(task, transcript(task.question, solution, show), [step.document for step in solution.steps], wheel_turn)
+
+
+def _example(task: Task, parts: Parts, documents: Iterable[Document], wheel_turn: int) -> Example:
+    sources = (task.key, *(document.id for document in documents))
+    return Example(f"reason-{digest([task.key, *map(astuple, parts)])}", "fas_reason", parts, sources, wheel_turn)
 
 
 def _taught(
@@ -247,9 +251,7 @@ def judge_passes(assignment: Assignment, a1: str, a2: str, wheel_turn: int = 1) 
     thought = a2[: found[-1].start()].strip()
     if not thought:
         return Failure("synth", "fas_reason_no_reasoning", f"the second pass answers without reasoning: {task.question}", item)
-    text = prompt(task.question) + action("answer", answer, thought)
-    sources = (task.key, *(document.id for document in assignment.documents))
-    return Example(f"reason-{digest([task.key, text])}", "fas_reason", ((text, True),), sources, wheel_turn)
+    return _example(task, asked(task.question) + acted(ANSWER, answer, thought), assignment.documents, wheel_turn)
 
 
 def _first(assignment: Assignment, max_tokens: int) -> Request:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from synth.graph.columns import FactColumns, Ids, arrange
 from synth.graph.interned_texts import Prefix, Texts, intern
-from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.records import Document, Fact
 
 _HELD = 500_000
@@ -28,7 +28,13 @@ Texty: TypeAlias = pa.Array | pa.ChunkedArray
 class KnowledgeGraph:
     """Facts as edges from subject to object, labelled by their relation; equal triples are one edge."""
 
-    def __init__(self, facts: Iterable[Fact], documents: Iterable[Document] = (), types: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        facts: Iterable[Fact],
+        documents: Iterable[Document] = (),
+        types: Mapping[str, str] | None = None,
+        wordings: Mapping[str, Wording] | None = None,
+    ) -> None:
         known = list(facts)
         self._fill(
             pa.array([fact.subject for fact in known], pa.large_string()),
@@ -38,11 +44,13 @@ class KnowledgeGraph:
             pa.array([fact.source for fact in known], pa.large_string()),
         )
         self._add_documents({document.id: document for document in documents}, types)
+        self.wordings: Mapping[str, Wording] = wordings or {}
+        """How its relations are spoken of."""
 
     @classmethod
     def of(cls, corpus: Corpus) -> KnowledgeGraph:
-        """The graph of a corpus, its documents and types at hand."""
-        return cls(corpus.facts, corpus.documents, corpus.types)
+        """The graph of a corpus, its documents, types and wordings at hand."""
+        return cls(corpus.facts, corpus.documents, corpus.types, corpus.wordings)
 
     @classmethod
     def from_columns(
@@ -66,6 +74,7 @@ class KnowledgeGraph:
         graph = cls.__new__(cls)
         graph._fill(subjects, relations, objects, documents, pa.array([source], pa.large_string()))
         graph._add_documents(texts or {}, types)
+        graph.wordings = {}
         return graph
 
     def _fill(self, subjects: Texty, relations: Texty, objects: Texty, documents: Texty | None, sources: Texty) -> None:

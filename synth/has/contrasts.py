@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from eval.graders.answers import exact_match
-from synth.demonstrations.oracle import observation, paths_of, prompt, tagged, thought
+from synth.demonstrations.oracle import paths_of, thought
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.decisions import Decision, DecisionRecord, Option, calls_of, option
+from synth.has.decisions import Decision, DecisionRecord, Option, calls_in, option
+from synth.parts import Parts, asked, calls_of, considered, of_turn
 from synth.questions.paths import Retrieve, Route, stating_documents
 from warehouse.digests import digest
 from warehouse.records import ANSWER, Document, Example, Task, Turn
@@ -110,14 +111,12 @@ def _example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Opti
     options, number = drawn
     listed = " ".join(f"{place}. {option.text}" for place, option in enumerate(options, start=1))
     best = options[number]
-    decided = tagged("think", f"options: {listed} Only option {number + 1} leads on") + "".join(
-        tagged(tool, argument) for tool, argument in best.calls
-    )
-    segments = ((prompt(record.question), False), *_history(decision.step.before), (decided, True))
-    identifier = f"contrast-{digest([record.trajectory_id, segments])}"
-    return Example(identifier, "has_contrast", segments, (record.trajectory_id,), wheel_turn)
+    decided = considered(f"options: {listed} Only option {number + 1} leads on") + calls_in(best)
+    parts = asked(record.question) + _history(decision.step.before) + decided
+    identifier = f"contrast-{digest([record.trajectory_id, *map(astuple, parts)])}"
+    return Example(identifier, "has_contrast", parts, (record.trajectory_id,), wheel_turn)
 
 
-def _history(turns: Sequence[Turn]) -> list[tuple[str, bool]]:
-    parts = [part for turn in turns for part in (turn.action, observation(turn.observation) if turn.observation else "")]
-    return [(part, False) for part in parts if part]
+def _history(turns: Sequence[Turn]) -> Parts:
+    """The actions before, of which nothing is learnt, and what came of them."""
+    return tuple(part for turn in turns for part in of_turn(turn, learnt=False))

@@ -1,26 +1,19 @@
 """Decisions: the actions that stood open at one step of a trajectory, which was taken, and how that is written as training text.
 
 An action is described by what its policy thought and what it called, in whatever form the trajectory has: the tags of our dialect,
-`<think>` before a call of any kind, or the lines `Thought:` and `Action:` of ReAct. The rendering `thought` keeps the text in the dialect
-of tags: the list stands inside the policy's thought. `listing` is the paper's form, a line an option and the choice in words, for
-policies whose actions stand in no tags.
+`<think>` before a call of any kind, or the lines `Thought:` and `Action:` of ReAct. The rendering `thought` keeps the form of a trajectory:
+the list stands inside the policy's thought, before its call. `listing` is the paper's form, plain text with a line an option and the
+choice in words.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from synth.demonstrations.oracle import disarm, observation, prompt, tagged, untagged
-from warehouse.records import NOT_RUN, Trajectory, Turn
-
-_REACT = re.compile(r"\s*Thought:(.*?)(?:^Action:.*|\Z)", re.DOTALL | re.MULTILINE)
-
-
-Called = tuple[str, str]
-"""A tool and its argument."""
+from synth.parts import Called, Parts, acted, asked, calls_of, came, considered, responses_of, thought_of, untagged
+from warehouse.records import NOT_RUN, Part, PartKind, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +57,12 @@ class Decision:
     @property
     def response(self) -> str:
         """What came back."""
-        return untagged(self.step.turn.observation)
+        return "\n".join(self.responses)
+
+    @property
+    def responses(self) -> list[str]:
+        """What came back, call by call."""
+        return responses_of(self.step.turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +86,6 @@ def describe(turn: Turn) -> Option:
     return option(thought_of(turn.action), *calls) if calls else Option(f"write {untagged(turn.action)}")
 
 
-def calls_of(turn: Turn) -> list[Called]:
-    """The calls of a turn that were run; one that was recorded without its calls has at most the one that stands in the turn itself."""
-    if turn.calls:
-        return [(call.tool, call.arguments or "") for call in turn.calls if call.outcome != NOT_RUN]
-    return [] if turn.tool is None else [(turn.tool, turn.arguments or "")]
-
-
-def thought_of(action: str) -> str:
-    """What the policy thought before its call, or nothing."""
-    if "</think>" in action:
-        return untagged(action.partition("</think>")[0])
-    react = _REACT.match(action)
-    return react[1].strip() if react is not None else ""
-
-
 def steps_of(trajectory: Trajectory, question: str) -> list[Step]:
     """The decisions of a trajectory. Calls that were never run are none: nothing came of them, whatever else had been chosen."""
     turns: Sequence[Turn] = [turn for turn in trajectory.turns if turn.tool_outcome != NOT_RUN]
@@ -118,31 +101,32 @@ CUT = " ..."
 """What stands at the end of a response that was cut off."""
 
 
-def render_thought(record: DecisionRecord, max_response_characters: int | None = None) -> str:
-    """The record in our dialect."""
-    parts = [prompt(record.question)]
+def render_thought(record: DecisionRecord, max_response_characters: int | None = None) -> Parts:
+    """The record in the form of a trajectory."""
+    parts = asked(record.question)
     for step in record.steps:
         listed = " ".join(f"{number}. {option.text}" for number, option in enumerate(step.options, start=1))
-        parts.append(tagged("think", f"options: {listed} I will choose option {step.chosen + 1}") + call_of(step))
-        response = shortened(step.response, max_response_characters)
-        parts.append(observation(response) if response else "")
-    return "".join(parts) + f" {_verdict(record)}" * (record.correct is not None)
+        parts += considered(f"options: {listed} I will choose option {step.chosen + 1}") + calls_in(step.taken)
+        for response in step.responses:
+            parts += came(shortened(response, max_response_characters))
+    return parts if record.correct is None else (*parts, Part(PartKind.TEXT, f" {_verdict(record)}", True))
 
 
-def render_listing(record: DecisionRecord, max_response_characters: int | None = None) -> str:
+def render_listing(record: DecisionRecord, max_response_characters: int | None = None) -> Parts:
     """The record in lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`."""
-    lines = [f"Question: {disarm(record.question)}"]
+    lines = [f"Question: {record.question}"]
     for step in record.steps:
-        lines += [f"Option {number}: {disarm(option.text)}" for number, option in enumerate(step.options, start=1)]
+        lines += [f"Option {number}: {option.text}" for number, option in enumerate(step.options, start=1)]
         lines.append(f"I will choose option {step.chosen + 1}")
         response = shortened(step.response, max_response_characters)
-        lines += [f"Response: {disarm(response)}"] if response else []
-    return "\n".join([*lines, *([] if record.correct is None else [_verdict(record)])])
+        lines += [f"Response: {response}"] if response else []
+    lines += [] if record.correct is None else [_verdict(record)]
+    return (Part(PartKind.TEXT, "\n".join(lines), True),)
 
 
-def call_of(decision: Decision) -> str:
-    """The calls that were made, in tags; none where it was no call."""
-    return "".join(tagged(tool, argument) for tool, argument in decision.taken.calls)
+def calls_in(taken: Option, learnt: bool = True) -> Parts:
+    """The calls of an option; none where it was no call."""
+    return tuple(part for tool, argument in taken.calls for part in acted(tool, argument, learnt=learnt))
 
 
 def shortened(response: str, max_characters: int | None) -> str:
@@ -156,5 +140,5 @@ def _verdict(record: DecisionRecord) -> str:
     return f"My decision is {'Correct' if record.correct else 'Incorrect'}"
 
 
-RENDERINGS: dict[Rendering, Callable[[DecisionRecord, int | None], str]] = {"thought": render_thought, "listing": render_listing}
+RENDERINGS: dict[Rendering, Callable[[DecisionRecord, int | None], Parts]] = {"thought": render_thought, "listing": render_listing}
 """Every rendering by its name."""

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.has.decisions import Option, Step, calls_of, describe, option, steps_of
+from synth.has.decisions import Option, Step, describe, option, steps_of
+from synth.parts import calls_of
 from synth.questions.paths import Retrieve
 from synth.questions.wording import spoken
 from warehouse.records import Document, Failure, Task, Trajectory, Turn

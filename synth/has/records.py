@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -35,7 +36,7 @@ class HasConfig(Section):
     policy_temperature: float = Field(default=1.0, gt=0)
     """That of the alternatives which the policy proposes."""
     rendering: Rendering = "thought"
-    """`thought`: the options in one thought of our dialect, then the call; `listing`: a line an option, as in the paper."""
+    """`thought`: the options in one thought, then the call; `listing`: a line an option, as in the paper."""
     max_response_characters: int | None = Field(default=None, ge=1)
     """What is longer of a response is cut off at its end; by default nothing is."""
     unjudged: Literal["drop", "open"] = "drop"
@@ -162,5 +163,6 @@ def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: ran
 
 
 def _example(record: DecisionRecord, config: HasConfig, wheel_turn: int) -> Example:
-    text = RENDERINGS[config.rendering](record, config.max_response_characters)
-    return Example(f"has-{digest([record.trajectory_id, text])}", "has", ((text, True),), (record.trajectory_id,), wheel_turn)
+    parts = RENDERINGS[config.rendering](record, config.max_response_characters)
+    identifier = f"has-{digest([record.trajectory_id, *map(astuple, parts)])}"
+    return Example(identifier, "has", parts, (record.trajectory_id,), wheel_turn)

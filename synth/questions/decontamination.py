@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,8 +26,6 @@ from warehouse.settings import Section
 
 STAGE = "decontamination"
 """The stage under which what was removed stands in `failures`."""
-
-_QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 
 
 class Contamination(StrEnum):
@@ -147,7 +144,7 @@ class EvaluationIndex:
     def _hit_of(self, example: Example) -> Hit | None:
         if not self.tasks:
             return None
-        asked = (question.strip() for question in _QUESTION.findall(example.text))
+        asked = (question.strip() for question in example.questions)
         return next((hit for question in asked if (hit := self.hit(question)) is not None), None) or self.contained(example.text)
 
     def _similar(self, question: str) -> Hit | None:

@@ -2,7 +2,7 @@
 
 The formula's tree is read from the target down: what stands below a node becomes the words that describe it. Variety 1 is the
 compact form with one word a relation ("metropolis of nation of hometown of Amber Stone?"); 2 is a sentence; 3 paraphrases it. A
-graph with relations of its own brings its own words and phrases; without them a relation's name serves.
+graph with relations of its own brings its own words, questions, phrases and conditions; without them a relation's name serves.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class Phrasing:
     """How relations are spoken of.
 
     `words` are the plain words for relations. `phrases` ask for the object of a relation with `{s}` for what it is asked of; `nouns`
-    say what kind of thing a relation is about ("film"). Each may lack a relation.
+    say what kind of thing a relation is about ("film"). `questions` and `conditions` are those of `Wording`. Each may lack a relation.
     """
 
     phrases: Mapping[str, Sequence[str]] = field(default_factory=lambda: PHRASES)
     nouns: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=lambda: ASKED)
+    questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    conditions: Mapping[str, str] = field(default_factory=dict)
 
     def word(self, relation: str) -> str:
         """The plain word for a relation."""
@@ -45,12 +47,20 @@ class Phrasing:
                 break
             for fact in graph.about(entity):
                 nouns.setdefault(fact.relation, graph.types.get(entity, "one"))
-        return cls(phrases, nouns)
+        own = graph.wordings
+        return cls(
+            {**phrases, **{relation: wording.phrases for relation, wording in own.items() if wording.phrases}},
+            nouns,
+            questions={relation: wording.questions for relation, wording in own.items() if wording.questions},
+            conditions={relation: wording.condition for relation, wording in own.items() if wording.condition},
+        )
 
 
 def word_question(formula: Sequence[Triple], phrasing: Phrasing, variety: int, rng: random.Random) -> str:
     """The question that asks for the target of `formula`, a tree of unknowns."""
     writer = _Writer(formula, phrasing, variety, rng)
+    if variety > 1 and (sentence := writer.sentence()) is not None:
+        return sentence
     described = writer.describe(TARGET, frozenset())
     return f"{described}?" if variety == 1 else rng.choice(_OPENINGS).format(described)
 
@@ -67,6 +77,17 @@ class _Writer:
     variety: int
     rng: random.Random
 
+    def sentence(self) -> str | None:
+        """A question in the words of the one relation that gives the target; None where that is not all that is known of it."""
+        about = [number for number, triple in enumerate(self.formula) if TARGET in (triple[0], triple[2])]
+        subject, relation, value = self.formula[about[0]]
+        if len(about) > 1 or value != TARGET or relation not in self.phrasing.questions:
+            return None
+        return self._chosen(self.phrasing.questions[relation]).replace("{s}", self.describe(subject, frozenset(about)))
+
+    def _chosen(self, wordings: Sequence[str]) -> str:
+        return wordings[0] if self.variety == 2 else self.rng.choice(list(wordings))
+
     def describe(self, node: str, done: frozenset[int]) -> str:
         """The words for a node, by the triples that are not yet `done`."""
         if is_constant(node):
@@ -75,9 +96,12 @@ class _Writer:
         done = done | mine.keys()
         several = len(mine) > 1
         of = [self._object_of(t[1], self._part(t[0], done, several)) for t in mine.values() if t[2] == node]
-        known = [self._condition(t[1], t[2], done, several) for t in mine.values() if t[2] != node and is_constant(t[2])]
-        known += [self._condition(t[1], t[2], done, several) for t in mine.values() if t[2] != node and not is_constant(t[2])]
+        about = sorted((t for t in mine.values() if t[2] != node), key=lambda t: not is_constant(t[2]))
+        known = [self._condition(t[1], t[2], done, several) for t in about]
         head = _join(of) if of else self._noun(mine.values())
+        if self.variety > 1 and any(t[1] in self.phrasing.conditions for t in about):
+            own = (text if t[1] in self.phrasing.conditions else f"with {text}" for t, text in zip(about, known, strict=True))
+            return f"{head} {' and '.join(own)}"
         return f"{head} with {_join(known)}" if known else head
 
     def _part(self, node: str, done: frozenset[int], several: bool) -> str:
@@ -89,11 +113,12 @@ class _Writer:
         if self.variety == 1:
             return f"{self.phrasing.word(relation)} of {subject}"
         known = self.phrasing.phrases.get(relation) or (f"the {spoken(relation)} of {{s}}",)
-        phrase = known[0] if self.variety == 2 else self.rng.choice(list(known))
-        return phrase.format(s=subject)
+        return self._chosen(known).replace("{s}", subject)
 
     def _condition(self, relation: str, value: str, done: frozenset[int], several: bool) -> str:
         described = self._part(value, done, several)
+        if self.variety > 1 and relation in self.phrasing.conditions:
+            return self.phrasing.conditions[relation].replace("{o}", described)
         nested = self.variety == 1 and not is_constant(value) and not described.lstrip("(").startswith("the ")
         word = self.phrasing.word(relation) if self.variety == 1 else spoken(relation)
         return f"{word} {'the ' if nested else ''}{described}"

@@ -8,6 +8,7 @@ message. An action is an optional thought and one call in tags, as in `rl.render
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -15,9 +16,13 @@ from dataclasses import replace
 
 from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.envs.base import Environment, EnvironmentFault, Observation, Step, fault_kind
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from synth.teachers.teacher import Fault, Teacher, ask
-from warehouse.records import Failure, Message, Request, Trajectory
+from warehouse.errors import RequestError
+from warehouse.records import Failure, Message, Request, Task, Trajectory
+
+log = logging.getLogger("flywheel")
 
 USER, ASSISTANT = 0xE000, 0xE001
 """Who speaks from here on: code points of Unicode's private use area."""
@@ -119,6 +124,38 @@ class TeacherEngine:
             text, stop = self._dialect.closed(reply.text), GenerationStop.STOP
         ids = tuple(map(ord, _MARKS.sub("", text)))[: sampling.max_tokens]
         return Generation(ids, (0.0,) * len(ids), stop, (0,) * len(ids))
+
+
+class GuardedEnvironment:
+    """An environment in this process as the agent loop wants it: whatever it raises is a fault, but for what the asker must mend."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Begin a trajectory."""
+        try:
+            return await self._environment.reset(task, seed)
+        except (EnvironmentFault, RequestError):
+            raise
+        except Exception as error:
+            raise EnvironmentFault(f"{type(error).__name__}: {error}", fault_kind(error)) from error
+
+    async def step(self, action: Action) -> Step:
+        """Answer one action."""
+        try:
+            return await self._environment.step(action)
+        except (EnvironmentFault, RequestError):
+            raise
+        except Exception as error:
+            raise EnvironmentFault(f"{type(error).__name__}: {error}", fault_kind(error)) from error
+
+    async def close(self) -> None:
+        """Release what the trajectory holds; it is over by then, and a fault of this says nothing of it."""
+        try:
+            await self._environment.close()
+        except Exception as error:
+            log.warning("an environment could not be closed: %s: %s", type(error).__name__, error)
 
 
 def text_alone(trajectory: Trajectory) -> Trajectory:

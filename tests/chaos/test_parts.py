@@ -18,7 +18,7 @@ from tests.chaos.journal import InjectedFault, Journal
 from tests.chaos.processes import SHARED_MEMORY, Process, family, held_by, kill, read_process, targets
 from warehouse import Lake, Outcome, Policy, Run, Score, Task, Trajectory, Turn
 from warehouse.errors import RequestError
-from warehouse.records import Example, StopReason
+from warehouse.records import Example, Part, PartKind, StopReason
 
 KINDS = tuple(FaultKind)
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -170,7 +170,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tasks = [Task(f"k{place}", "search", f"Question {place}?", ("yes",), split="held_out") for place in range(10)]
     tries = [trajectory(f"e{place}", f"k{place}", Outcome.SUCCESS if place < 5 else Outcome.FAILURE) for place in range(10)]
     with Lake(home) as lake:
-        lake.add([*tasks, Example("x1", "fas_plan", (("plan", True),), ("k1",))])
+        lake.add([*tasks, Example("x1", "fas_plan", (Part(PartKind.TEXT, "plan", True),), ("k1",))])
         made = lake.snapshot()
         lake.add([Policy("t1-rl", None, "rl", "policies/t1-rl", "d", None), *tries])
         lake.add([Score(one.id, "qa_em", "1", one.reward, one.outcome or Outcome.INVALID) for one in tries])

@@ -23,7 +23,7 @@ import torch
 from flows.context import open_context
 from flows.run_stage import run_attempt
 from flows.stages.reinforcement import reinforce
-from rl.engines.base import PoolFigures
+from rl.engines.base import PoolFigures, WeightProbe
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
 from rl.policies.policy import load_policy
 from rl.rollouts.base import RolloutRequest
@@ -43,6 +43,10 @@ class ToyRollouts:
 
     def load_weights(self, path: Path, version: int) -> None:
         self.weights = load_policy(path)[0].eval(), version
+
+    def probe(self, question: str) -> list[WeightProbe]:
+        """Nor weights of an engine to check."""
+        return []
 
     def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
         return TrajectoryStream(self.loop, requests, self.one)

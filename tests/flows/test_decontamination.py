@@ -8,7 +8,7 @@ import pytest
 
 from flows.config import load_config
 from flows.data.decontamination import decontaminate
-from warehouse import Example, Lake, Task
+from warehouse import Example, Lake, Part, PartKind, Task
 
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 
@@ -20,15 +20,15 @@ def chain(city: str, name: str) -> tuple[tuple[str, str, str], ...]:
 @pytest.mark.slow
 def test_what_meets_an_evaluation_set_is_removed_and_told(tmp_path: Path) -> None:
     (tmp_path / "seen.jsonl").write_text('{"question": "How many apples has Janet left for the market after breakfast?"}\n')
-    asked = "<question> how many apples has Janet left for the market after breakfast</question>"
+    asked = "how many apples has Janet left for the market after breakfast"
     with Lake(tmp_path / "home") as lake:
         lake.add(
             [
                 Task("e1", "search", "Oslo?", ("Oslo",), chain("Oslo", "x"), "held_out"),
                 Task("t1", "search", "the capital of where Oslo lies?", ("Oslo",), chain("Oslo", "land"), "train"),
                 Task("t2", "search", "Rome?", ("Rome",), chain("Rome", "x"), "train"),
-                Example("x1", "fas_reason", ((asked, True),), ()),
-                Example("x2", "fas_reason", (("<question> Rome?</question>", True),), ("t2",)),
+                Example("x1", "fas_reason", (Part(PartKind.QUESTION, asked),), ()),
+                Example("x2", "fas_reason", (Part(PartKind.QUESTION, "Rome?"),), ("t2",)),
             ]
         )
         before = lake.snapshot()

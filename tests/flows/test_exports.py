@@ -12,10 +12,11 @@ import pytest
 
 from eval.graders.verifiers import GRADERS
 from flows.data.exports import ExportOptions, export_dataset
-from warehouse import Document, Example, Failure, Lake, Outcome, RequestError, StopReason, Task, Trajectory
+from warehouse import Document, Example, Failure, Lake, Outcome, Part, PartKind, RequestError, StopReason, Task, Trajectory
 
 FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
-ASKED = "<question> capital of country of Paris?</question>"
+ASKED = "capital of country of Paris?"
+TOOLS = '[{"type": "function", "function": {"name": "search", "description": "Searches.", "parameters": {}}}]'
 
 
 def task(key: str, split: str = "train", city: str = "Paris") -> Task:
@@ -31,11 +32,14 @@ def trajectory(key: str, outcome: Outcome) -> Trajectory:
 def lake(tmp_path: Path) -> Lake:
     lake = Lake(tmp_path / "home")
     shown = (
-        (ASKED, False),
-        ("<search> Paris</search>", True),
-        ("<information> France</information>", False),
-        ("<answer> Paris</answer>", True),
+        Part(PartKind.TOOLS, TOOLS),
+        Part(PartKind.QUESTION, ASKED),
+        Part(PartKind.CALL, "Paris", True, "search"),
+        Part(PartKind.RESULT, "France"),
+        Part(PartKind.THOUGHT, "country France", True),
+        Part(PartKind.ANSWER, "Paris", True),
     )
+    sampled = (Part(PartKind.TOKENS, "", ids=(7,)), Part(PartKind.TOKENS, "<answer> Paris</answer>", True, ids=(8, 9)))
     lake.add(
         [
             Document("d1", "Paris", "Paris country France.", "kg_countries"),
@@ -45,11 +49,11 @@ def lake(tmp_path: Path) -> Lake:
             trajectory("r1", Outcome.SUCCESS),
             trajectory("r2", Outcome.FAILURE),
             trajectory("r3", Outcome.INVALID),
-            Example("e1", "document", ((" Paris country France.", True),), ("d1",)),
-            Example("e2", "fas_reason", (("Lyon lies in France, whose capital is Paris.", True),), ("t2", "d1")),
-            Example("e3", "fas_reason", (("Lyon lies in France, whose capital is Paris!", True),), ("t2", "d1"), 2),
+            Example("e1", "document", (Part(PartKind.DOCUMENT, "Paris country France.", True),), ("d1",)),
+            Example("e2", "fas_reason", (Part(PartKind.TEXT, "Lyon lies in France, whose capital is Paris.", True),), ("t2", "d1")),
+            Example("e3", "fas_reason", (Part(PartKind.TEXT, "Lyon lies in France, whose capital is Paris!", True),), ("t2", "d1"), 2),
             Example("e4", "trajectory", shown, ("t1",)),
-            Example("e5", "trajectory", (("<answer> Paris</answer>", True), ("", False)), ("r1",), 1, (7, 8, 9), (0, 1, 1)),
+            Example("e5", "trajectory", sampled, ("r1",)),
             Failure("decontamination", "same_formula", "t9 meets t3", {"task": "t9", "suite": "held_out"}),
         ]
     )
@@ -74,8 +78,13 @@ def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
     shown, sampled = (json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines())
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert [message["train"] for message in shown["messages"]] == [False, True, False, True]
-    assert shown["messages"][0]["content"] == ASKED
-    assert [message["content"] for message in sampled["messages"]] == [ASKED, "<answer> Paris</answer>"]
+    assert [message["content"] for message in shown["messages"]] == [ASKED, "", "France", "country France\nParis"]
+    assert [message["tool_calls"] for message in shown["messages"]] == [[], [{"name": "search", "arguments": "Paris"}], [], []]
+    assert (shown["tools"], shown["token_ids"], shown["loss_mask"]) == (TOOLS, [], [])
+    assert [(message["role"], message["content"], message["train"]) for message in sampled["messages"]] == [
+        ("user", ASKED, False),
+        ("assistant", "<answer> Paris</answer>", True),
+    ]
     assert (sampled["token_ids"], sampled["loss_mask"]) == ([7, 8, 9], [0, 1, 1])
 
 
@@ -116,8 +125,14 @@ def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
 def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind: str, form: str) -> None:
     before = lake.snapshot()
     export_dataset(lake, kind, tmp_path / "first", ExportOptions(form))
-    lake.add([task("t0", city="Rome"), trajectory("r9", Outcome.SUCCESS), Example("e0", "document", (("new", True),), ("d1",))])
-    lake.add([Example("e6", "trajectory", ((ASKED, False), ("new", True)), ("t0",))])
+    lake.add(
+        [
+            task("t0", city="Rome"),
+            trajectory("r9", Outcome.SUCCESS),
+            Example("e0", "document", (Part(PartKind.DOCUMENT, "new", True),), ("d1",)),
+        ]
+    )
+    lake.add([Example("e6", "trajectory", (Part(PartKind.QUESTION, ASKED), Part(PartKind.ANSWER, "new", True)), ("t0",))])
     export_dataset(lake, kind, tmp_path / "later", ExportOptions(form))
     export_dataset(lake, kind, tmp_path / "again", ExportOptions(form, at=before))
     assert files(tmp_path / "again") == files(tmp_path / "first")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
-from flows.preflight import preflight
+from flows.preflight import GIB, bytes_of_iteration, preflight
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
 
@@ -44,6 +47,8 @@ WRONG = (
     (["policy.path={policy}", "rollout.limits.max_context_tokens=100000"], "max_context_tokens = 100000 is more than"),
     (["policy.path={policy}", "rollout.limits.max_context_tokens=200", "rollout.dialect=chat"], "has no chat template"),
     (["rollout.dialect=chat"], "a policy from scratch has none"),
+    (["rollout.dialect=mine", "rollout.dialects={mine={}}"], "rollout.dialect = mine needs a chat template"),
+    (["rollout.dialect=mine", 'rollout.dialects={mine={template="training"}}'], "rollout.dialect = mine needs a chat template"),
     (["rollout.dialect=chess"], "there is no dialect 'chess'"),
     (['rl.rewards.parts={"nothing"=1}'], "there is no part of the reward 'nothing'"),
     (['rl.rewards.parts={"{folder}/broken.py:reward"=1}'], "cannot be imported"),
@@ -85,3 +90,108 @@ def filled(text: str, places: dict[str, str]) -> str:
 
 def test_what_is_there_passes() -> None:
     preflight(load_config("quickstart"))
+
+
+def test_a_policy_that_is_not_there_comes_with_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as refused:
+        preflight(load_config(SMALL, [f"policy.path={tmp_path / 'model'}"]))
+    assert str(refused.value).endswith(
+        f"name the folder of a model, or write one there with `flywheel model smollm2 --to {tmp_path / 'model'}`."
+    )
+
+
+def test_of_a_home_that_has_begun_the_model_is_not_needed(tmp_path: Path) -> None:
+    preflight(load_config(SMALL, [f"policy.path={tmp_path / 'model'}"]), begun=True)
+
+
+@pytest.mark.parametrize("dialect", ['{kind="tags"}', '{template="chatml_tools"}'])
+def test_a_policy_from_scratch_may_speak_whatever_needs_no_template_of_its_own(dialect: str) -> None:
+    preflight(load_config(SMALL, ["rollout.dialect=mine", f"rollout.dialects={{mine={dialect}}}"]))
+
+
+@pytest.mark.parametrize("stage", ["cpt", "sft", "rl", "later.sft"])
+def test_a_tracker_whose_package_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    config = load_config(SMALL, [f'{stage}.trackers=["mlflow"]'])
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(RequestError, match="trackers names mlflow, and that package is not installed: `pip install mlflow`"):
+        preflight(config)
+
+
+# Room on the disk
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Path]]:
+    """Gives every disk so many free bytes; what is asked about comes into the list."""
+
+    def with_free(free: int) -> list[Path]:
+        asked: list[Path] = []
+
+        def usage(folder: Path) -> object:
+            asked.append(Path(folder))
+            return type("Usage", (), {"free": free})()
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+        return asked
+
+    return with_free
+
+
+def test_a_disk_with_too_little_room_is_refused_with_what_is_there_and_what_is_needed(
+    tmp_path: Path, disk: Callable[[int], list[Path]]
+) -> None:
+    config = load_config(SMALL, ["policy.width=4096", "policy.layers=32", "policy.intermediate_size=16384", "policy.vocabulary_size=32000"])
+    needed, home = bytes_of_iteration(config), tmp_path / "home"
+    disk(GIB // 2)
+    with pytest.raises(RequestError) as refused:
+        preflight(config, home)
+    assert str(refused.value) == (
+        f"{home} is on a disk with 0.5 GiB free, and an iteration of this policy needs about {needed / GIB:.1f} GiB for policies and "
+        "checkpoints: name another --home, or make room."
+    )
+    assert not home.exists()
+
+
+def test_room_enough_is_enough_to_the_byte(tmp_path: Path, disk: Callable[[int], list[Path]]) -> None:
+    config = load_config(SMALL)
+    disk(bytes_of_iteration(config))
+    preflight(config, tmp_path)
+    disk(bytes_of_iteration(config) - 1)
+    with pytest.raises(RequestError, match="make room"):
+        preflight(config, tmp_path)
+
+
+def test_without_a_home_no_disk_is_asked(disk: Callable[[int], list[Path]]) -> None:
+    asked = disk(0)
+    preflight(load_config(SMALL))
+    assert asked == []
+
+
+def test_the_disk_is_that_of_the_nearest_folder_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[[int], list[Path]]
+) -> None:
+    asked = disk(10 * GIB)
+    preflight(load_config(SMALL), tmp_path / "runs" / "demo")
+    monkeypatch.chdir(tmp_path)
+    preflight(load_config(SMALL), Path("runs/demo"))
+    assert asked == [tmp_path, tmp_path]
+
+
+def test_what_an_iteration_needs_follows_from_the_weights_and_the_stages(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(1_000))
+    (tmp_path / "tokenizer.json").write_bytes(bytes(9_000))
+    weights = 4 * 500  # two bytes a number there, and four in what is written
+    checkpoints, published = 2 * 3 * weights, 3 * weights
+    for stages in ('["cpt", "sft", "rl"]', '["rl"]'):
+        config = load_config(SMALL, [f"policy.path={tmp_path}", f"wheel.stages={stages}"])
+        assert bytes_of_iteration(config) == (len(config.wheel.stages) + 1) * weights + checkpoints + published
+
+
+def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> None:
+    config = load_config(SMALL, ['wheel.stages=["sft"]'])
+    policy = create_tiny_policy(tmp_path, seed=0)
+    sizes = {"layers": 2, "width": 64, "heads": 2, "head_size": 32, "intermediate_size": 128, "vocabulary_size": 400}
+    same = config.model_copy(update={"policy": config.policy.model_copy(update=sizes)})
+    written = (policy / "model.safetensors").stat().st_size
+    assert bytes_of_iteration(same) == pytest.approx((2 + 6 + 3) * written, rel=0.05)

@@ -20,6 +20,8 @@ from warehouse.records import (
     Failure,
     Metric,
     Outcome,
+    Part,
+    PartKind,
     Policy,
     RewardPart,
     Run,
@@ -44,7 +46,13 @@ def wheel_records(tasks_per_hop: int = 20, steps: int = 60) -> list[Any]:
     """Everything that two turns of the wheel leave in the lake, at a small size."""
     chance = random.Random(7)
     tasks = [task(hops, place) for hops in (1, 2, 3, 4) for place in range(tasks_per_hop)]
-    records: list[Any] = [*tasks, *policies(), *_runs(), *_failures(), Example("e1", "fas_plan", (("plan", True),), ("t1",))]
+    records: list[Any] = [
+        *tasks,
+        *policies(),
+        *_runs(),
+        *_failures(),
+        Example("e1", "fas_plan", (Part(PartKind.TEXT, "plan", True),), ("t1",)),
+    ]
     for wheel_turn, shares in SOLVED.items():
         for stage, by_hops in shares.items():
             policy = f"t{wheel_turn}-{stage}"

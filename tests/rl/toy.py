@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
+from rl.renderers.examples import EncodedExample
 from rl.training.filters import Collected
 from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
 
@@ -24,6 +25,12 @@ OBSERVATION = (50, 51, 52)
 def make_policy(folder: Path) -> Path:
     """A policy of 2 layers in `folder`."""
     return create_policy(SIZES, ["Amber Stone"], [], folder, 1)
+
+
+def encode_texts(policy: Path, texts: Sequence[str]) -> list[EncodedExample]:
+    """Texts in the tokens of the policy in that folder, tags among them; every token is trained on."""
+    tokenizer = load_policy(policy)[1]
+    return [EncodedExample(tuple(ids), (True,) * len(ids)) for ids in tokenizer(list(texts))["input_ids"]]
 
 
 def sample_pairs(policy: Path, samples: int = 4) -> list[Trajectory]:

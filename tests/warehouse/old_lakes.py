@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warehouse.connections import attach_statement, connect_to_files, cursor_in_lake
+from warehouse.records import Example, Part, PartKind
 from warehouse.storage import Place
 
 BEFORE_VERSIONS = (
@@ -55,7 +56,61 @@ ROWS = (
     "TIMESTAMP '2026-01-01'), "
     "('a', 1, 'hm', NULL, NULL, '', 'unparsable', NULL, 0.25, 1, [1], [-0.5], [3], TIMESTAMP '2026-01-01'), "
     "('a', 2, '<answer>one</answer>', 'answer', 'one', '', NULL, NULL, 0.25, 1, [6], [-0.5], [], TIMESTAMP '2026-01-01')",
+    "INSERT INTO examples (id, kind, segments, sources, wheel_turn, token_ids, loss_mask) VALUES "
+    "('document', 'document', [{'text': '<information> Amber Stone\nA < /information>.</information>', 'trained': true}], "
+    "['d1'], 1, [], []), "
+    "('has', 'has', [{'text': '<question> Who?</question><think> options: 1. search x I will choose option 1</think><search> x</search>"
+    "<information> found</information><answer> one</answer> My decision is Correct', 'trained': true}], ['a'], 1, NULL, NULL), "
+    "('sampled', 'trajectory', [{'text': '<search>x</search>', 'trained': true}, {'text': 'found', 'trained': false}, "
+    "{'text': '<answer>one</answer>', 'trained': true}, {'text': '', 'trained': false}], ['a'], 2, "
+    "[9, 8, 1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 0, 0, 1]), "
+    "('shown', 'trajectory', [{'text': '<question> Who?</question>', 'trained': false}, {'text': '<search> x</search>', 'trained': true}, "
+    "{'text': '<information> found\nmore</information>', 'trained': false}, "
+    "{'text': '<think> so</think><answer> one</answer>', 'trained': true}], ['t1'], 1, [], []), "
+    "('unmasked', 'trajectory', [], ['a'], 2, [7, 8], [])",
 )
+EXAMPLES = (
+    Example("document", "document", (Part(PartKind.DOCUMENT, "Amber Stone\nA < /information>.", True),), ("d1",)),
+    Example(
+        "has",
+        "has",
+        (
+            Part(PartKind.QUESTION, "Who?", True),
+            Part(PartKind.THOUGHT, "options: 1. search x I will choose option 1", True),
+            Part(PartKind.CALL, "x", True, "search"),
+            Part(PartKind.RESULT, "found", True),
+            Part(PartKind.ANSWER, "one", True),
+            Part(PartKind.TEXT, " My decision is Correct", True),
+        ),
+        ("a",),
+    ),
+    Example(
+        "sampled",
+        "trajectory",
+        (
+            Part(PartKind.TOKENS, "", ids=(9, 8)),
+            Part(PartKind.TOKENS, "<search>x</search>", True, ids=(1, 2)),
+            Part(PartKind.TOKENS, "found", ids=(3, 4, 5)),
+            Part(PartKind.TOKENS, "<answer>one</answer>", True, ids=(6,)),
+        ),
+        ("a",),
+        2,
+    ),
+    Example(
+        "shown",
+        "trajectory",
+        (
+            Part(PartKind.QUESTION, "Who?"),
+            Part(PartKind.CALL, "x", True, "search"),
+            Part(PartKind.RESULT, "found\nmore"),
+            Part(PartKind.THOUGHT, "so", True),
+            Part(PartKind.ANSWER, "one", True),
+        ),
+        ("t1",),
+    ),
+    Example("unmasked", "trajectory", (Part(PartKind.TOKENS, "", True, ids=(7, 8)),), ("a",), 2),
+)
+"""What the examples among `ROWS` are today."""
 
 
 def make_old_lake(home: Path, statements: Sequence[str]) -> int:

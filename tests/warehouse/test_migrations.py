@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.warehouse.old_lakes import BEFORE_VERSIONS, VERSION_1, make_old_lake
-from warehouse import Call, Lake, RequestError, Task
+from tests.warehouse.old_lakes import BEFORE_VERSIONS, EXAMPLES, VERSION_1, make_old_lake
+from warehouse import Call, Example, Lake, RequestError, Task
 from warehouse.migrations import VERSION, definitions_digest
 
 pytestmark = pytest.mark.slow
@@ -49,6 +49,29 @@ def test_a_snapshot_from_before_a_migration_is_read_with_what_it_had(tmp_path: P
         assert [len(turn.action_ids) for turn in trajectory.turns] == [2, 1, 1] and trajectory.turns[0].calls == ()
         assert [(task.key, task.proofs) for task in lake.tasks(at=before)] == [("t1", {})]
         assert lake.read(type(lake.tasks()[0]), at=before) == lake.tasks(at=before)
+
+
+@OLD
+def test_examples_of_text_in_tags_become_parts_and_sampled_ids_stay_as_they_were(tmp_path: Path, statements: Sequence[str]) -> None:
+    before = make_old_lake(tmp_path, statements)
+    with Lake(tmp_path) as lake:
+        examples = lake.examples()
+        assert tuple(examples) == EXAMPLES
+        old = lake.query("SELECT id, token_ids, loss_mask FROM examples WHERE len(token_ids) > 0 ORDER BY id", at=before).to_pylist()
+        now = [example for example in examples if any(part.ids for part in example.parts)]
+        assert [row["id"] for row in old] == [example.id for example in now]
+        for row, example in zip(old, now, strict=True):
+            assert [token for part in example.parts for token in part.ids] == row["token_ids"]
+            assert [int(part.learnt) for part in example.parts for _ in part.ids] == (row["loss_mask"] or [1] * len(row["token_ids"]))
+
+
+def test_examples_from_before_they_had_parts_are_read_in_sql_alone(tmp_path: Path) -> None:
+    before = make_old_lake(tmp_path, VERSION_1)
+    with Lake(tmp_path) as lake:
+        for read in (lambda: lake.examples(at=before), lambda: lake.read(Example, at=before)):
+            with pytest.raises(RequestError, match=r"examples .*without parts.*use SQL"):
+                read()
+        assert lake.query("SELECT count(*) AS n FROM examples WHERE len(segments) > 0", at=before).to_pylist() == [{"n": 4}]
 
 
 def test_migrating_again_changes_nothing(tmp_path: Path) -> None:

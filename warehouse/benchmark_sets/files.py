@@ -80,15 +80,20 @@ def read_tasks(path: Path) -> list[Task]:
     """
     tasks: dict[str, Task] = {}
     for place, row in read_rows(path, "a task set as JSON lines {question, answers}"):
-        task = _task(row, place)
+        task = task_of(row, place)
         if tasks.setdefault(task.key, task) is not task:
             raise RequestError(f"{place} has the key {task.key!r} of an earlier row; give each a key of its own.")
     return list(tasks.values())
 
 
-def _task(row: Mapping[str, Any], place: str) -> Task:
+def task_of(row: Mapping[str, Any], place: str, answered: bool = True) -> Task:
+    """The task of a row `{question, answers}` and whatever more of a task's fields; only one that is not `answered` may accept nothing.
+
+    Raises:
+        RequestError: a field is missing or is not what it should be.
+    """
     answers = (text_in(row, "answers", place),) if isinstance(row.get("answers"), str) else texts_in(row, "answers", place)
-    if not any(answer.strip() for answer in answers):
+    if answered and not any(answer.strip() for answer in answers):
         raise RequestError(f"{place} accepts no answer; correct it.")
     question = text_in(row, "question", place)
     key = row.get("key", row.get("id"))

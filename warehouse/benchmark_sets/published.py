@@ -22,6 +22,8 @@ from warehouse.records import Document, Task
 MARK = "####"
 """Stands before the answer in GSM8K's solutions."""
 ANSWER_WITH = "Answer with the whole program and nothing else."
+HUMANEVAL_COLUMNS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
+MBPP_COLUMNS = ("prompt", "code", "test_list", "test_imports")
 QUESTIONS, CORPUS = "musique_train.json", "musique_train_corpus.json"
 SOURCE = "musique"
 
@@ -32,37 +34,45 @@ def read_gsm8k(path: Path) -> list[Task]:
     Raises:
         RequestError: the file is missing, broken, or a row has no question or no number.
     """
-    tasks = []
-    for number, (place, row) in enumerate(read_rows(path, "GSM8K's test.jsonl")):
-        solution = text_in(row, "answer", place)
-        final = solution.rpartition(MARK)[2].strip()
-        if MARK not in solution or not final:
-            raise RequestError(f"{place} has no number after {MARK} in its answer; correct it.")
-        tasks.append(_solved_task(f"{path.stem}-{number}", text_in(row, "question", place), final, solution, "gsm8k", "gsm8k"))
-    return tasks
+    rows = enumerate(read_rows(path, "GSM8K's test.jsonl"))
+    return [gsm8k_task(f"{path.stem}-{number}", row, place) for number, (place, row) in rows]
+
+
+def gsm8k_task(key: str, row: Mapping[str, Any], place: str) -> Task:
+    """The problem of a row `question, answer`. Raises RequestError where it has no question or no number."""
+    solution = text_in(row, "answer", place)
+    final = solution.rpartition(MARK)[2].strip()
+    if MARK not in solution or not final:
+        raise RequestError(f"{place} has no number after {MARK} in its answer; correct it.")
+    return _solved_task(key, text_in(row, "question", place), final, solution, "gsm8k", "gsm8k")
 
 
 def read_humaneval(path: Path) -> list[Task]:
     """The problems of `HumanEval.jsonl.gz`. Raises RequestError where it is missing or a row cannot be read."""
-    tasks = []
-    for place, row in read_rows(path, "HumanEval.jsonl.gz"):
-        prompt, solution = text_in(row, "prompt", place), text_in(row, "canonical_solution", place)
-        gold = {"prompt": prompt, "test": text_in(row, "test", place), "entry_point": text_in(row, "entry_point", place)}
-        key = text_in(row, "task_id", place).replace("/", "-")
-        question = f"Complete this Python program.\n{prompt}\n{ANSWER_WITH}"
-        tasks.append(_solved_task(key, question, json.dumps(gold), prompt + solution, "humaneval", "code"))
-    return tasks
+    return [humaneval_task(row, place) for place, row in read_rows(path, "HumanEval.jsonl.gz")]
+
+
+def humaneval_task(row: Mapping[str, Any], place: str) -> Task:
+    """The problem of a row with `HUMANEVAL_COLUMNS`. Raises RequestError where one of them has no text."""
+    prompt, solution = text_in(row, "prompt", place), text_in(row, "canonical_solution", place)
+    gold = {"prompt": prompt, "test": text_in(row, "test", place), "entry_point": text_in(row, "entry_point", place)}
+    key = text_in(row, "task_id", place).replace("/", "-")
+    question = f"Complete this Python program.\n{prompt}\n{ANSWER_WITH}"
+    return _solved_task(key, question, json.dumps(gold), prompt + solution, "humaneval", "code")
 
 
 def read_mbpp(path: Path) -> list[Task]:
     """The problems of MBPP's sanitized `test.jsonl`, keyed by their place in it. Raises RequestError as `read_humaneval` does."""
-    tasks = []
-    for number, (place, row) in enumerate(read_rows(path, "MBPP's sanitized test.jsonl")):
-        tests = texts_in(row, "test_list", place)
-        gold = {"test_list": list(tests), "test_imports": list(texts_in(row, "test_imports", place))}
-        question = f"{text_in(row, 'prompt', place)}\nIt must pass, for example: {next(iter(tests), '')}\n{ANSWER_WITH}"
-        tasks.append(_solved_task(f"{path.stem}-{number}", question, json.dumps(gold), text_in(row, "code", place), "mbpp", "code"))
-    return tasks
+    rows = enumerate(read_rows(path, "MBPP's sanitized test.jsonl"))
+    return [mbpp_task(f"{path.stem}-{number}", row, place) for number, (place, row) in rows]
+
+
+def mbpp_task(key: str, row: Mapping[str, Any], place: str) -> Task:
+    """The problem of a row with `MBPP_COLUMNS`. Raises RequestError where one of them is not what it should be."""
+    tests = texts_in(row, "test_list", place)
+    gold = {"test_list": list(tests), "test_imports": list(texts_in(row, "test_imports", place))}
+    question = f"{text_in(row, 'prompt', place)}\nIt must pass, for example: {next(iter(tests), '')}\n{ANSWER_WITH}"
+    return _solved_task(key, question, json.dumps(gold), text_in(row, "code", place), "mbpp", "code")
 
 
 def _solved_task(key: str, question: str, answer: str, solution: str, source: str, verifier: str) -> Task:

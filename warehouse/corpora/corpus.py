@@ -18,18 +18,34 @@ _TAG = re.compile(r"<[^>]+>")
 _SPACE = re.compile(r"\s+")
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a relation is spoken of in plain English: `{s}` stands for its subject, `{o}` for its object.
+
+    `questions` ask for the object («In which year was {s} released?»), `phrases` name it within a longer question («the release year of
+    {s}»), `condition` tells a subject by its object («released in {o}»). The first of several is the plainest. What is empty is made of the
+    relation's name.
+    """
+
+    questions: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+    condition: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
     """Facts and documents of one world.
 
     Entities are named by the text a reader would use for them, and one name means one entity. `types` says what kind of thing
-    an entity is (`film`, `person`, ...), where that is known. `failures` are the rows and strings that were left out.
+    an entity is (`film`, `person`, ...), where that is known. `failures` are the rows and strings that were left out. `wordings` say how
+    relations are spoken of.
     """
 
     facts: tuple[Fact, ...] = ()
     documents: tuple[Document, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
+    wordings: Mapping[str, Wording] = field(default_factory=dict)
 
     def joined(self, other: Corpus) -> Corpus:
         """Both corpora as one; a type that only one of them knows is kept."""
@@ -38,6 +54,7 @@ class Corpus:
             documents=tuple(dict.fromkeys(self.documents + other.documents)),
             types={**other.types, **self.types},
             failures=self.failures + other.failures,
+            wordings={**other.wordings, **self.wordings},
         )
 
 

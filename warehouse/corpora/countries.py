@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warehouse.corpora.corpus import Corpus, folded, plain, states
+from warehouse.corpora.corpus import Corpus, Wording, folded, plain, states
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
 
@@ -28,6 +28,18 @@ _SECTION_OF = {
     "subregion": "Geography",
 }
 """The section that treats of a relation: a name elsewhere on the page says nothing about it."""
+
+
+WORDINGS = {
+    "borders": Wording(("Which country borders {s}?", "What is a neighbour of {s}?"), ("a neighbour of {s}",), "bordering {o}"),
+    "capital": Wording(("What is the capital of {s}?",), ("the capital of {s}",), "with the capital {o}"),
+    "language": Wording(("Which language is spoken in {s}?",), ("a language of {s}",), "where {o} is spoken"),
+    "currency": Wording(
+        ("What is the currency of {s}?", "What does one pay with in {s}?"), ("the currency of {s}",), "where one pays in {o}"
+    ),
+    "region": Wording(("In which region is {s}?",), ("the region of {s}",), "in {o}"),
+    "subregion": Wording(("In which subregion is {s}?",), ("the subregion of {s}",), "in {o}"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ def read_countries(folder: Path, factbook: Path | None = None) -> Corpus:
     facts = tuple(dict.fromkeys(fact for country in countries for fact in _facts(country, by_code, names)))
     documents = tuple(section for country in countries for section in country.sections)
     failures = tuple(Failure("corpus", "no_document", "no page of the Factbook bears this country's name", name) for name in missing)
-    return Corpus(facts=facts, documents=documents, types=names.types, failures=failures)
+    return Corpus(facts=facts, documents=documents, types=names.types, failures=failures, wordings=WORDINGS)
 
 
 class _Names:

@@ -8,16 +8,22 @@ from __future__ import annotations
 import csv
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+from pydantic import ValidationError
 
-from warehouse.corpora.corpus import Corpus
+from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
+from warehouse.settings import Section, first_error
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 FACT_COLUMNS = ("subject", "relation", "object")
 """Columns that a file of facts must have; `documents`, the ids of the documents that state the fact, may be added."""
@@ -232,20 +238,31 @@ def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failur
         raise RequestError(f"There is nothing at {path}: check the path.")
     if path.is_file():
         return read_column(path, column)
-    if (path / SAVED).is_file() or (path / SPLITS).is_file():
+    if is_saved(path):
         return _read_saved(path, column)
     corpus = read_pages(path)
     return [document.text for document in corpus.documents], list(corpus.failures)
 
 
-def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
+def is_saved(path: Path) -> bool:
+    """Whether `path` is a folder that `datasets` has saved."""
+    return (path / SAVED).is_file() or (path / SPLITS).is_file()
+
+
+def open_saved(path: Path) -> Dataset:
+    """The data set that `datasets` has saved in a folder, of several splits `train`. Raises RequestError where it has no such split."""
     from datasets import DatasetDict, load_from_disk  # two seconds to load
 
     found = load_from_disk(str(path))
-    if isinstance(found, DatasetDict):
-        if "train" not in found:
-            raise RequestError(f"{path} has no split train, but {', '.join(found)}: name the folder of one of them.")
-        found = found["train"]
+    if not isinstance(found, DatasetDict):
+        return found
+    if "train" not in found:
+        raise RequestError(f"{path} has no split train, but {', '.join(found)}: name the folder of one of them.")
+    return found["train"]
+
+
+def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
+    found = open_saved(path)
     if column not in found.column_names:
         raise RequestError(f"{path} has no column {column!r}, but {', '.join(found.column_names)}: name one of them.")
     rows = list(found[column])
@@ -256,3 +273,34 @@ def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
         if not isinstance(row, str) or not row.strip()
     ]
     return texts, failures
+
+
+class _WordingTable(Section):
+    """One relation's wording, as a file has it."""
+
+    questions: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+    condition: str = ""
+
+
+def read_wordings(path: Path) -> dict[str, Wording]:
+    """The wordings of relations in a TOML file, a table each: `["release year"]` with `questions`, `phrases` and `condition`.
+
+    Raises:
+        RequestError: the file is missing or no TOML, or a wording lacks the place of what it speaks of.
+    """
+    try:
+        tables = tomllib.loads(path.read_text())
+        read = {relation: _WordingTable.model_validate(table) for relation, table in tables.items()}
+    except OSError as error:
+        raise RequestError(f"there is no file of wordings {path}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is not TOML: {error}.") from error
+    except ValidationError as error:
+        raise RequestError(f"{path}: {first_error(error)}; a wording has questions, phrases and a condition.") from error
+    for relation, table in read.items():
+        lacking = [text for text in (*table.questions, *table.phrases) if "{s}" not in text]
+        lacking += [table.condition] if table.condition and "{o}" not in table.condition else []
+        if lacking:
+            raise RequestError(f"{path}: the wording {lacking[0]!r} of {relation!r} lacks {{s}} for its subject, or {{o}} in a condition.")
+    return {relation: Wording(table.questions, table.phrases, table.condition) for relation, table in read.items()}

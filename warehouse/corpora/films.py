@@ -17,12 +17,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from warehouse.corpora.corpus import Corpus, states, tidy
+from warehouse.corpora.corpus import Corpus, Wording, states, tidy
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
 
 SOURCE = "kg_movies"
 CAST_MEMBER, GENRE, RELEASE_YEAR = "cast member", "genre", "release year"
+
+WORDINGS = {
+    CAST_MEMBER: Wording(("Who is in the cast of {s}?", "Who plays in {s}?"), ("a cast member of {s}", "an actor in {s}"), "with {o}"),
+    GENRE: Wording(("What is the genre of {s}?", "What kind of film is {s}?"), ("the genre of {s}",), "of the genre {o}"),
+    RELEASE_YEAR: Wording(
+        ("In which year was {s} released?", "When did {s} come out?"), ("the release year of {s}", "the year of {s}"), "released in {o}"
+    ),
+}
 
 _GENRE_WORDS = {
     "Animated": ("animated", "animation"),
@@ -61,7 +69,7 @@ def read_films(folder: Path, longest: int | None = None) -> Corpus:
     names = _names(films)
     documents = tuple(_document(film, name) for film, name in zip(films, names, strict=True) if film.summary)
     facts = tuple(fact for film, name in zip(films, names, strict=True) for fact in _facts(film, name))
-    return Corpus(facts=facts, documents=documents, types=_types(films, names), failures=tuple(failures))
+    return Corpus(facts=facts, documents=documents, types=_types(films, names), failures=tuple(failures), wordings=WORDINGS)
 
 
 def first_sentences(text: str, longest: int) -> str:

@@ -11,13 +11,15 @@ halves of surrogate pairs, which JSON text can name and a table cannot hold, are
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -219,14 +221,25 @@ def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) ->
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """Every row of a file; blank lines are none."""
-    with path.open("rb") as file:
+    """Every row of a file, packed by gzip or not; blank lines are none. Raises RequestError where it cannot be unpacked."""
+    try:
+        yield from _rows(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise RequestError(f"{path} cannot be unpacked: {error}.") from error
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    with _opened(path) as file:
         beginning = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
     yield from _listed(path) if beginning.startswith(b"[") else _lines(path)
 
 
+def _opened(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+
+
 def _lines(path: Path) -> Iterator[Row]:
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip(b" \t\r\n\xef\xbb\xbf"):
                 continue
@@ -238,7 +251,8 @@ def _lines(path: Path) -> Iterator[Row]:
 
 
 def _listed(path: Path) -> Iterator[Row]:
-    data = path.read_bytes()
+    with _opened(path) as file:
+        data = file.read()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -267,11 +281,17 @@ def _skip(text: str, place: int) -> int:
 
 
 def _storable(path: Path, line: int, text: str, value: Any) -> Row:
+    fault = why_not_storable(value)
+    return Row(path, line, text, value) if fault is None else Row(path, line, text, fault=fault)
+
+
+def why_not_storable(value: Any) -> str | None:
+    """Why a table cannot hold `value` as JSON; None where it can."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        return Row(path, line, text, fault=f"it holds what no table can: {error}")
-    return Row(path, line, text, value)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"it holds what no table can: {error}"
+    return None
 
 
 def _object(row: Row) -> dict[str, Any]:

@@ -57,8 +57,24 @@ def _read_row(row: Any, path: Path, line: int, collector: RunCollector) -> None:
     task = Task(key, FORMAT, question.strip(), answers, split="import", provenance={"format": FORMAT})
     rest = {name: value for name, value in row.items() if name not in ("messages", "answer")}
     provenance = {"file": path.name, "line": line, "system": system, "instructions": instructions.removeprefix("\n"), **rest}
+    provenance["tools"] = _tools(instructions)
     identifier = f"{FORMAT}-{digest([FORMAT, row])}"
     collector.records += [task, trajectory_of(identifier, task, FORMAT, turns_of(_calls(spoken[1:])), RunEnd(), provenance)]
+
+
+def _tools(instructions: str) -> list[dict[str, Any]]:
+    """The schemas of the tools that the instructions offer, one JSON object behind the other; none where they are not of that form."""
+    text, decoder, found = instructions.partition("<tools>")[2].partition("</tools>")[0], json.JSONDecoder(), []
+    while text := text.lstrip().removeprefix(",").lstrip():
+        try:
+            function, end = decoder.raw_decode(text)
+        except (ValueError, RecursionError):
+            return []
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return []
+        found.append({"type": "function", "function": function})
+        text = text[end:]
+    return found
 
 
 def _messages(row: Any) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from flows.config import CorpusConfig, SynthConfig
 from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS
 from flows.stages.synthesis.batches import Made
+from rl.envs.base import offered_tools
+from rl.renderers.base import Schema
 from rl.retrieval.search import SearchIndex
 from synth.fas.slices import Memory
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.paths import Retrieve, first_hit
 from synth.questions.splits import split_of
@@ -27,7 +30,7 @@ from synth.worlds.world import generate_world, world_words
 from warehouse import Example, Failure, Policy
 from warehouse.corpora.corpus import Corpus, with_documents
 from warehouse.corpora.countries import read_countries
-from warehouse.corpora.files import read_documents, read_facts, read_pages
+from warehouse.corpora.files import read_documents, read_facts, read_pages, read_wordings
 from warehouse.corpora.films import read_films
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
@@ -60,12 +63,14 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
     if config.kind == "films":
         corpus = read_films(config.path, config.longest_document)
     else:
-        corpus = read_countries(config.path) if config.kind == "countries" else read_files(config.path)
+        corpus = read_countries(config.path) if config.kind == "countries" else read_files(config.path, config.wordings)
     return Sources(corpus, corpus, ())
 
 
-def read_files(folder: Path) -> Corpus:
+def read_files(folder: Path, wordings: Path | None = None) -> Corpus:
     """One's own graph and corpus: the one file `facts.*` in `folder`, and the one file `documents.*` or else pages of Markdown and text.
+
+    `wordings` is a file that says how relations are spoken of.
 
     A fact that names no document is stated by the pages about the one end that name the other.
 
@@ -74,7 +79,8 @@ def read_files(folder: Path) -> Corpus:
     """
     facts = read_facts(_only(folder, "facts"))
     documents = read_documents(_only(folder, "documents")) if any(folder.glob("documents.*")) else read_pages(folder)
-    return with_documents(facts.joined(documents))
+    corpus = with_documents(facts.joined(documents))
+    return corpus if wordings is None else replace(corpus, wordings=read_wordings(wordings))
 
 
 def _only(folder: Path, stem: str) -> Path:
@@ -169,7 +175,16 @@ class SynthesisContext:
     def clear(self, examples: Sequence[Example], failures: Sequence[Failure]) -> Made:
         """The examples that meet no suite, and the failures with those of the others."""
         kept, removed = self.evaluation.clear_examples(examples)
-        return kept, [*failures, *removed]
+        return self.offered(kept), [*failures, *removed]
+
+    def offered(self, examples: Sequence[Example]) -> list[Example]:
+        """The examples with the tools that a rollout of their questions is offered."""
+        return [offer(example, self.tools) for example in examples]
+
+    @cached_property
+    def tools(self) -> tuple[Schema, ...]:
+        """The tools of the environment that questions are asked in."""
+        return offered_tools(self.settings.webshaper.environment, self.context.config.rollout.environments, self.train_index)
 
     def in_batches(self, items: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
         """`items` in pieces of a batch, numbered from 0."""

@@ -1,7 +1,8 @@
 """Training examples of an iteration: documents, first-order and higher-order actions, and the cold start.
 
 Each function gives the batches of one kind: the corpora, with a sample of their documents to read; plans and reasoning (FAS); decision
-records from stored trajectories, the wheel's own and imported ones (HAS); the oracle's demonstrations, and the policy's own successes.
+records from stored trajectories, the wheel's own and imported ones (HAS); and the runs that a cold start learns from: the oracle's, the
+policy's own successes, imported or stored ones, a teacher's.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import duckdb
+
 from flows.stages.synthesis.batches import Batch, Made, sizes
 from flows.stages.synthesis.context import EARLIER, HELD_OUT_SHARE, SynthesisContext
 from flows.stages.synthesis.questions import question_batches
+from rl.config import StoredRunsConfig
 from rl.engines.base import Sampling
 from rl.retrieval.search import passage
+from rl.rewards.reward import reward_trajectories
 from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
-from synth.demonstrations.oracle import observation
+from synth.demonstrations.runs import choose_runs
 from synth.fas.memory_plans import build_memory_plans
 from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import build_plans
@@ -28,9 +33,11 @@ from synth.has.proposers import OthersProposer, Proposer
 from synth.has.records import HasConfig, build_has
 from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing
-from warehouse import Document, Example, Task, Trajectory
+from synth.teachers.play import play, requests_for
+from warehouse import Document, Example, Part, PartKind, Task, Trajectory
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
+from warehouse.errors import RequestError
 
 
 def corpora(synthesis: SynthesisContext, everything: bool) -> Iterator[Batch]:
@@ -59,7 +66,8 @@ def _read_as_text(synthesis: SynthesisContext, documents: Sequence[Document]) ->
 
 
 def _example(document: Document, turn: int) -> Example:
-    return Example(digest(["document", document.id, turn]), "document", ((observation(passage(document)), True),), (document.id,), turn)
+    part = Part(PartKind.DOCUMENT, passage(document), True)
+    return Example(digest(["document", document.id, turn]), "document", (part,), (document.id,), turn)
 
 
 def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
@@ -101,6 +109,8 @@ def _seed(synthesis: SynthesisContext, number: int) -> int:
     return seed_from(synthesis.seed("fas"), number) if number else synthesis.seed("fas")
 
 
+TAUGHT_BATCH = 64
+"""Questions that a teacher plays in one commit: what a killed stage may have to ask again, though its cache answers most of it."""
 IMPORTED = "stage = 'import'"
 """Condition on trajectories: brought in from elsewhere."""
 
@@ -138,7 +148,9 @@ def _decide(
     others: dict[str, Proposer],
 ) -> Made:
     graph, retrieve = (synthesis.train.graph, synthesis.train.retrieve) if by_graph else (None, None)
-    return build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, others | _models(synthesis, config))
+    proposers = others | _models(synthesis, config)
+    made, failures = build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, proposers)
+    return synthesis.offered(made), failures
 
 
 def _models(synthesis: SynthesisContext, config: HasConfig) -> dict[str, Proposer]:
@@ -167,6 +179,50 @@ def rejection_sampled(synthesis: SynthesisContext) -> Iterator[Batch]:
     yield Batch("rejection sampling", 0, partial(_choose, synthesis))
 
 
+def stored_runs(synthesis: SynthesisContext, part: str, chosen: str, config: StoredRunsConfig) -> Iterator[Batch]:
+    """Examples of the stored trajectories that meet the condition `chosen` and that of `config`."""
+    yield Batch(part, 0, partial(_of_runs, synthesis, chosen, config, part))
+
+
+def taught(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """Questions that a teacher plays in their environment, and then the successes among its runs; both in one commit a batch."""
+    config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
+    seed, refuse = synthesis.seed("taught"), synthesis.evaluation.objection
+    size = min(synthesis.settings.batch, TAUGHT_BATCH)
+    for batch in question_batches("taught", synthesis.train, config, seed, size, synthesis.keys, refuse):
+        yield Batch(batch.part, batch.number, partial(_teach, synthesis, batch))
+
+
+def _of_runs(synthesis: SynthesisContext, chosen: str, config: StoredRunsConfig, part: str) -> Made:
+    lake = synthesis.context.lake
+    try:
+        found = lake.trajectories(f"({chosen}) AND ({config.where})")
+    except duckdb.Error as error:
+        raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {str(error).splitlines()[0]}") from error
+    tasks = {task.key: task for task in lake.tasks()}
+    own, tried = frozenset(policy.id for policy in lake.policies()), {trajectory.task_key for trajectory in found}
+    suites, index = synthesis.context.config.evaluation.suites, synthesis.evaluation
+    held_out = {key for key in tried & tasks.keys() if tasks[key].split in suites or index.objection(tasks[key]) is not None}
+    examples, failures = choose_runs(found, tasks, config, synthesis.tools, own, synthesis.seed(part), synthesis.turn, held_out)
+    kept, removed = synthesis.evaluation.clear_examples(examples)
+    return kept, [*failures, *removed]
+
+
+def _teach(synthesis: SynthesisContext, questions: Batch) -> Made:
+    tasks, dropped = questions.make()
+    context, config = synthesis.context, synthesis.context.config.for_turn(synthesis.turn).sft.teacher
+    teacher, asked = synthesis.asked("from = teacher"), [task for task in tasks if isinstance(task, Task)]
+    wanted = requests_for(asked, teacher.name, config, synthesis.seed("taught"), synthesis.turn)
+    concurrency = synthesis.settings.teacher.concurrency if synthesis.settings.teacher is not None else 1
+    played = play(wanted, teacher, context.config.rollout.environments, synthesis.train_index, config, concurrency)
+    rewarded = reward_trajectories([request.task for request in wanted], played, context.config.evaluation.verifier)
+    choice, by_key = StoredRunsConfig(per_task=config.per_task), {task.key: task for task in asked}
+    examples, failures = choose_runs(
+        rewarded.trajectories, by_key, choice, synthesis.tools, frozenset(), synthesis.seed("taught"), synthesis.turn
+    )
+    return [*asked, *rewarded.trajectories, *rewarded.scores, *examples], [*dropped, *failures]
+
+
 def _shown(synthesis: SynthesisContext) -> set[str]:
     """The keys of the tasks that this turn's demonstrations show."""
     sql = "SELECT DISTINCT sources[1] AS key FROM examples WHERE kind = 'trajectory' AND wheel_turn = ?"
@@ -180,7 +236,7 @@ def _demonstrate(synthesis: SynthesisContext, questions: Batch) -> Made:
     examples, failures = build_demonstrations(
         synthesis.train.graph, shown, config, seed, synthesis.train.retrieve, wheel_turn=synthesis.turn
     )
-    return examples, [*dropped, *failures]
+    return synthesis.offered(examples), [*dropped, *failures]
 
 
 def _choose(synthesis: SynthesisContext) -> Made:

@@ -20,8 +20,11 @@ from flows.stages.synthesis.examples import (
     foreign_decisions,
     own_decisions,
     rejection_sampled,
+    stored_runs,
+    taught,
 )
 from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
+from flows.task_choice import choose_tasks
 from synth.teachers.model_teacher import open_teacher
 from warehouse.errors import RequestError
 
@@ -47,10 +50,26 @@ def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
     if kind == "has":
         yield from foreign_decisions(synthesis)
     if kind == "all" and "sft" in synthesis.context.config.wheel.stages:
-        yield from demonstrations(synthesis)
-        yield from rejection_sampled(synthesis)
+        yield from cold_start(synthesis)
     if kind == "all" and synthesis.reads_text:
         yield from documents(synthesis)
+
+
+def cold_start(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """The runs that SFT learns from, of each source that `sft.from` names."""
+    sft = synthesis.context.config.for_turn(synthesis.turn).sft
+    for source in sft.sources:
+        match source:
+            case "oracle":
+                yield from demonstrations(synthesis)
+            case "own":
+                yield from rejection_sampled(synthesis)
+            case "imported":
+                yield from stored_runs(synthesis, "imported", IMPORTED, sft.imported)
+            case "rollouts":
+                yield from stored_runs(synthesis, "rollouts", "TRUE", sft.rollouts)
+            case "teacher":
+                yield from taught(synthesis)
 
 
 def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:
@@ -65,13 +84,28 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
         work_off(run, parts(synthesis, kind))
     splits = {"all": ("train", *context.config.evaluation.suites), "webshaper": ("train",)}.get(kind, ())
     figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
-    empty = [name.removeprefix("tasks.") for name, count in figures.items() if not count]
-    if empty and not run.stopped:
+    if not run.stopped:
+        _check_tasks(context, turn, kind, [split for split in splits if not figures[f"tasks.{split}"]])
+    return {**figures, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
+
+
+def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
+    """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
+    wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.suites}
+    failed = [split for split in empty if sum(wanted[split].wanted().values())]
+    if failed:
         raise RequestError(
-            f"the graph gives no task for {', '.join(empty)}; the reasons are in the lake: "
+            f"the graph gives no task for {', '.join(failed)}; the reasons are in the lake: "
             f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {context.home.root}'
         )
-    return {**figures, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
+    left = [split for split in empty if split != "train"]
+    if left:
+        raise RequestError(
+            f"the suite {left[0]} has no task, and evaluation.suites.{left[0]}.counts asks for none: raise it, or import tasks with "
+            f"`flywheel import tasks PATH --split {left[0]}`."
+        )
+    if kind == "all" and "rl" in context.config.wheel.stages:
+        choose_tasks(context.lake, context.config, turn)
 
 
 def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:

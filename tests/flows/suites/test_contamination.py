@@ -14,7 +14,7 @@ from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
 from flows.suites.tasks import SuiteTasks
 from synth.exporters.tasks import PromptOptions, rl_dataset
-from warehouse import Document, Example, Lake, Outcome, Policy, StopReason, Task, Trajectory
+from warehouse import Document, Example, Lake, Outcome, Part, PartKind, Policy, StopReason, Task, Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +57,8 @@ def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
         lake,
         Document("w1", "The Town", "Amber Town lies on the Blue River.", "world"),
         Document("w2", "Blue River", "Blue River is a river.", "world"),
-        Example("x1", "fas_reason", ((f"<question> {LONG.lower()}</question>", True),), ("w2", "q1")),
-        Example("x2", "document", (("Amber Town lies on the Blue River.", True),), ("w1",)),
+        Example("x1", "fas_reason", (Part(PartKind.QUESTION, LONG.lower()),), ("w2", "q1")),
+        Example("x2", "document", (Part(PartKind.DOCUMENT, "Amber Town lies on the Blue River.", True),), ("w1",)),
         same,
     )
     lake.add([sampled(same)])
@@ -74,7 +74,7 @@ def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
 
 def test_only_the_lineage_counts_and_only_as_it_was_trained(lake: Lake) -> None:
     trained(lake)
-    lake.add([Example("late", "fas_reason", ((f"<question> {LONG}</question>", True),), ())])
+    lake.add([Example("late", "fas_reason", (Part(PartKind.QUESTION, LONG),), ())])
     assert contamination(lake, "t1-rl", "s", DRAWN).met == (), "it came after the training"
     lake.add([Policy("other", "t0-init", "cpt", "p", "w", lake.snapshot())])
     assert contamination(lake, "t1-rl", "s", DRAWN).met == ()

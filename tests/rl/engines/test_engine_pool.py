@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
+from transformers import PreTrainedModel
 
 from rl.config import EngineConfig, RayConfig, RolloutConfig
-from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling
+from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
 from rl.engines.pool import EnginePool
 from rl.engines.replica import bundles
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.policies.policy import load_policy
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
+from rl.training.batches import mean_difference
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, wait_until_busy, worst_difference
 from tests.rl.policies.logprob_check import max_logprob_difference
@@ -156,6 +159,40 @@ def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(
     with pytest.raises(RequestError, match="holds no policy"):
         pool_rollouts.load_weights(tmp_path / "nowhere", 7)
     check_valid(pool_rollouts.rollout(requests(2, "unhurt")), 2, tiny_policy)
+
+
+@pytest.mark.engine
+def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, tiny_policy: Path, other_policy: Path) -> None:
+    tiny, other = (load_policy(folder)[0] for folder in (tiny_policy, other_policy))
+    prompt = tuple(20 + number % 30 for number in range(70))  # more than two blocks: what is cached of it must not outlive its weights
+    added = pool_rollouts.add_engine()
+
+    def differences(model: PreTrainedModel) -> dict[str, float]:
+        probes = pool_rollouts.wait(pool_rollouts.pool.probe(prompt, 16))
+        assert all(len(probe.token_ids) == len(probe.logprobs) > 0 for probe in probes)
+        return {probe.engine: mean_difference(probe, learner_logprobs(model, probe)) for probe in probes}
+
+    pool_rollouts.load_weights(tiny_policy, 0)
+    assert differences(tiny).keys() == set(pool_rollouts.pool.engines)
+    assert max(differences(tiny).values()) < TOLERANCE
+    pool_rollouts.load_weights(other_policy, 1)
+    assert max(differences(other).values()) < TOLERANCE
+    pool_rollouts.wait(pool_rollouts.pool._replicas[-1].load_weights((str(tiny_policy), 1)))
+    found = differences(other)
+    assert found.pop(added) > 0.01
+    assert max(found.values()) < TOLERANCE
+    pool_rollouts.remove_engine(added)
+    pool_rollouts.load_weights(tiny_policy, 0)
+    (probe,) = pool_rollouts.probe("Where is Amber Stone?")
+    assert mean_difference(probe, learner_logprobs(tiny, probe)) < TOLERANCE
+
+
+@torch.no_grad()
+def learner_logprobs(model: PreTrainedModel, probe: WeightProbe) -> list[float]:
+    """The log-probability that `model` gives to each token of a probe."""
+    ids = torch.tensor([[*probe.prompt_ids, *probe.token_ids]])
+    logprobs = model(ids).logits[0, len(probe.prompt_ids) - 1 : -1].float().log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(probe.token_ids)[:, None])[:, 0].tolist()
 
 
 @pytest.mark.engine

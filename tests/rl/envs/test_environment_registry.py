@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment
+from rl.config import EnvironmentPoolConfig
+from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment, offered_tools
+from rl.retrieval.search import SearchIndex
+from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
 
 FACTORY = '''"""An environment of one's own."""
@@ -35,6 +38,14 @@ def install(folder: Path, name: str, value: str) -> None:
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_every_built_in_environment_can_be_imported(name: str) -> None:
     assert callable(find_environment(name))
+
+
+def test_the_tools_on_offer_are_those_of_a_trajectory_at_its_beginning() -> None:
+    pool = EnvironmentPoolConfig.model_validate({"kinds": {"mine": {"factory": "python"}}})
+    for name, tools in (("search", ["search"]), ("mine", ["code"])):
+        assert [tool["function"]["name"] for tool in offered_tools(name, pool, SearchIndex(DOCUMENTS))] == tools
+    with pytest.raises(RequestError, match="nowhere"):
+        offered_tools("nowhere", pool, None)
 
 
 def test_an_entry_point_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

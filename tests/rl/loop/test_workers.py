@@ -16,14 +16,15 @@ from rl.env_pool.ray_runtime import RayRuntime
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
+from rl.renderers.examples import EncodedExample
 from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.training.filters import Collected, Drop
 from rl.training.workers import learn_on_workers
-from tests.rl.toy import make_policy, sample_pairs
+from tests.rl.toy import encode_texts, make_policy, sample_pairs
 from warehouse.errors import RequestError
-from warehouse.records import Example, Outcome, Trajectory
+from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
 
@@ -31,7 +32,6 @@ TWO = LearnerConfig(workers=2, cpus=0.5)
 REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1)
 PRE_TRAINING = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
-EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(TEXTS)]
 CLOCKS = ("seconds", "step_time")
 OF_PASSES = ("entropy", "clip_ratio", "kl", "mean_token_accuracy")
 
@@ -50,6 +50,11 @@ def ray_is_up() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def examples(policy: Path) -> list[EncodedExample]:
+    return encode_texts(policy, TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +160,11 @@ def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * moved  # AdamW makes much of rounding where a gradient is near 0
 
 
-def test_two_workers_pre_train_as_one_does(policy: Path, tmp_path: Path) -> None:
+def test_two_workers_pre_train_as_one_does(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
     for name, learner in (("one", LearnerConfig()), ("two", TWO)):
         settings = PRE_TRAINING.model_copy(update={"learner": learner})
-        result = train_cpt(policy, EXAMPLES, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
+        result = train_cpt(policy, examples, tmp_path / name, settings, 1, lambda step, new, name=name: figures[name].append(new))  # type: ignore[misc]
         assert result.figures["steps"] == len(figures[name]) == 5
     assert_close(figures["one"], figures["two"])
     assert weights_differ(tmp_path / "one", policy) > 1e-3
@@ -167,13 +172,15 @@ def test_two_workers_pre_train_as_one_does(policy: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(policy: Path, tmp_path: Path) -> None:
-    train_cpt(policy, EXAMPLES, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
-    assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, tmp_path / "two"), {})
+def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path
+) -> None:
+    train_cpt(policy, examples, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
+    assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
-def pre_train_in_shards(policy: Path, output: Path) -> bool:
+def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> bool:
     """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether the weights were in shards."""
     from accelerate.state import DistributedType, PartialState
     from torch.distributed.tensor import DTensor
@@ -193,14 +200,14 @@ def pre_train_in_shards(policy: Path, output: Path) -> bool:
 
     supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
     config = PRE_TRAINING.model_copy(update={"learner": LearnerConfig(workers=2, gpus=1, sharded=True)})
-    supervised._train(policy, EXAMPLES, output, config, 1, lambda step, figures: None, masked=False)
+    supervised._train(policy, examples, output, config, 1, lambda step, figures: None, masked=False)
     return bool(sharded) and all(sharded)
 
 
-def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     for changes in ({"rows_per_pass": 4}, {"contexts": (64, 256)}):
         with pytest.raises(RequestError, match=r"learner\.workers = 2 does not divide"):
-            train_cpt(policy, EXAMPLES, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
+            train_cpt(policy, examples, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
     with pytest.raises(ValidationError, match="no FSDP on CPUs"):
         LearnerConfig(workers=2, sharded=True)
     with pytest.raises(ValidationError, match="has a critic"):

@@ -15,13 +15,14 @@ from rl.config import PolicyConfig, RolloutConfig, SftConfig
 from rl.content import ImageFault, decode_image
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, has_vision, load_vision
+from rl.renderers.examples import EncodedExample
 from rl.rollouts.rollout import Rollouts
 from rl.training.supervised import train_sft
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
 from warehouse.digests import digest_bytes
 from warehouse.errors import RequestError
-from warehouse.records import Example, Image
+from warehouse.records import Image
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,9 @@ def test_what_a_policy_sees_with_goes_with_its_weights(policy: Path, tmp_path: P
 
 @pytest.mark.engine
 def test_a_cold_start_of_text_alone_leaves_a_policy_that_sees(policy: Path, tmp_path: Path) -> None:
-    examples = [Example(f"e{n}", "trajectory", (("Look at", False), (f" the cover {n}", True)), ()) for n in range(20)]
+    tokenizer = load_policy(policy)[1]
+    asked, *shown = tokenizer(["Look at", *(f" the cover {n}" for n in range(20))], add_special_tokens=False)["input_ids"]
+    examples = [EncodedExample((*asked, *ids), (False,) * len(asked) + (True,) * len(ids)) for ids in shown]
     config = SftConfig(learning_rate=3e-3, row_tokens=64, rows_per_step=4, rows_per_pass=4, epochs=2, warmup_steps=1)
     result = train_sft(policy, examples, tmp_path, config, 1, lambda step, figures: None)
     shown = decode_image(noise(1), "image/png")

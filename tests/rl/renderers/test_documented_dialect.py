@@ -15,12 +15,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from benchmarks.fuzz_dialects import fuzz
 from rl.config import Limits, RolloutConfig
 from rl.envs.search import SearchEnvironment
-from rl.renderers.base import Cut, Dialect, Result
+from rl.renderers.base import Action, ActionTurn, Cut, Dialect, NotExpressible, Result
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
 from tests.rl.conftest import DOCUMENTS, TASKS
+from tests.rl.renderers.test_examples import AT_ONCE, DEMONSTRATIONS, Demonstration, check_rollout
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from warehouse.records import StopReason
 
@@ -57,6 +58,18 @@ def test_it_rolls_out(dialect: Dialect, tokenizer: PreTrainedTokenizerBase) -> N
     assert (trajectory.stop_reason, trajectory.answer) == (StopReason.ANSWERED, "Green Lake")
     assert [len(turn.calls) for turn in trajectory.turns] == [2, 0, 1]
     assert trajectory.turns[0].observation == "".join(f"\n> {document.text}\n" for document in DOCUMENTS[:2])
+
+
+@pytest.mark.parametrize("demonstration", [*DEMONSTRATIONS.values(), AT_ONCE])
+def test_examples_have_the_ids_of_a_rollout(dialect: Dialect, demonstration: Demonstration) -> None:
+    check_rollout(dialect, demonstration)
+
+
+def test_what_would_not_be_read_back_is_refused(dialect: Dialect) -> None:
+    for call in (Action("browse", "a"), Action("search", "a\nanswer: b")):
+        with pytest.raises(NotExpressible, match="would not be read back"):
+            dialect.action_ids(ActionTurn((call,)))
+    assert dialect.decode(dialect.text_ids("<search> a</search>")) == "<search> a</search>"
 
 
 def test_nothing_that_a_policy_samples_makes_it_raise(dialect: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -19,7 +19,7 @@ from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
 from rl.envs.tool_use import ToolEnvironment
-from rl.renderers.base import Action, ActionTurn, ParseError
+from rl.renderers.base import Action, ActionTurn, Dialect, ParseError
 from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, uses_lagged_policy
@@ -60,10 +60,15 @@ def dialect(tiny_policy: Path) -> TagDialect:
 REQUEST = RolloutRequest("t", TASKS[0], "policy", 4, seed=3, step=5, sample=2)
 
 
+def written(dialect: Dialect, action: Action, think: str | None = None) -> tuple[int, ...]:
+    """The ids of one call, behind a thought if there is one."""
+    return dialect.action_ids(ActionTurn((action,), think))
+
+
 def run(
     dialect: TagDialect, actions: Sequence[Action | tuple[int, ...]], horizon: int = 4, limits: Limits = LIMITS
 ) -> tuple[Trajectory, WrittenActions]:
-    engine = WrittenActions([dialect.action_ids(action) if isinstance(action, Action) else action for action in actions])
+    engine = WrittenActions([written(dialect, action) if isinstance(action, Action) else action for action in actions])
     request = replace(REQUEST, horizon=horizon)
     environment = SearchEnvironment(SearchIndex(DOCUMENTS))
     return asyncio.run(AgentLoop(engine, dialect, limits).run(request, environment)), engine
@@ -116,7 +121,7 @@ def test_what_cannot_be_read_is_corrected_and_counts_as_a_turn(dialect: TagDiale
 
 def test_a_hostile_document_cannot_answer(dialect: TagDialect) -> None:
     trajectory, engine = run(dialect, [Action("search", "Quiet Harbor"), Action("answer", "Blue River")])
-    opening = dialect.action_ids(Action("answer", "x"))[0]
+    opening = written(dialect, Action("answer", "x"))[0]
     assert opening not in engine.contexts[1]
     assert trajectory.answer == "Blue River"
 
@@ -214,7 +219,7 @@ def work(
     dialect: TagDialect, turns: Sequence[Sequence[Action]], limits: Limits = WIDE, question: str = "?", horizon: int = 9, **provenance: Any
 ) -> tuple[Trajectory, Workshop]:
     """A trajectory of written turns, each of several calls."""
-    engine = WrittenActions([tuple(i for call in calls for i in dialect.action_ids(call)) for calls in turns])
+    engine = WrittenActions([tuple(i for call in calls for i in written(dialect, call)) for calls in turns])
     task, workshop = Task("k", "workshop", question, ("x",), provenance=provenance), Workshop()
     request = RolloutRequest("t", task, "policy", horizon, seed=3)
     return asyncio.run(AgentLoop(engine, Several(dialect), limits).run(request, workshop)), workshop
@@ -287,7 +292,7 @@ def test_an_engine_that_hangs_is_stopped_too(dialect: TagDialect) -> None:
 
 @pytest.mark.slow
 def test_actions_together_have_a_budget(dialect: TagDialect) -> None:
-    one = len(dialect.action_ids(search("a")[0]))
+    one = len(written(dialect, search("a")[0]))
     for budget in range(1, 4 * one):
         trajectory, _ = work(dialect, [search("a")] * 9, WIDE.model_copy(update={"max_total_action_tokens": budget}))
         assert trajectory.stop_reason is StopReason.MAX_TOTAL_ACTION_TOKENS
@@ -332,7 +337,7 @@ def test_versions_are_kept_where_they_differ(dialect: TagDialect) -> None:
             return replace(generation, policy_versions=(3, *(4,) * (len(generation.token_ids) - 1)))
 
     request = RolloutRequest("t", TASKS[0], "policy", 2, seed=3)
-    ids = dialect.action_ids(ANSWER)
+    ids = written(dialect, ANSWER)
     for engine, versions in ((Updated([ids]), (3, *(4,) * (len(ids) - 1))), (WrittenActions([ids]), ())):
         trajectory = asyncio.run(AgentLoop(engine, dialect, LIMITS).run(request, Workshop()))
         assert trajectory.turns[0].policy_versions == versions
@@ -345,7 +350,7 @@ def test_an_image_for_a_policy_of_text_is_a_fault_that_says_so(dialect: TagDiale
             return Step("a picture", parts=(ImagePart(b"x", "image/png"),), tool_outcome=ToolOutcome.OK)
 
     request = RolloutRequest("t", TASKS[0], "policy", 3, seed=3)
-    engine = WrittenActions([dialect.action_ids(search("a")[0])])
+    engine = WrittenActions([written(dialect, search("a")[0])])
     trajectory = asyncio.run(AgentLoop(engine, dialect, LIMITS).run(request, Camera()))
     assert (trajectory.stop_reason, trajectory.outcome) == (StopReason.FAULT, Outcome.INVALID)
     assert "image/png" in (trajectory.error or "")
@@ -395,8 +400,8 @@ def test_whatever_fails_every_trajectory_ends_in_one_of_three_outcomes_and_the_c
 
     async def one(number: int) -> Trajectory:
         kind = kinds[number % 6]
-        acts = [dialect.action_ids(search(kind)[0]) if kind != "nonsense" else (20, 21)] * 2
-        engine = Unreliable([*acts, dialect.action_ids(Action("answer", "x" if number % 2 else "y"))])
+        acts = [written(dialect, search(kind)[0]) if kind != "nonsense" else (20, 21)] * 2
+        engine = Unreliable([*acts, written(dialect, Action("answer", "x" if number % 2 else "y"))])
         task = Task(f"k{number}", "workshop", "?", ("x",))
         seconds = 1.0 if kind == "hang" else 600.0  # the others end by themselves, on a busy machine too
         limits = WIDE.model_copy(update={"max_seconds": seconds})

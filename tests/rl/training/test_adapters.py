@@ -14,8 +14,7 @@ from rl.policies.policy import load_policy
 from rl.training.base import merge_adapters
 from rl.training.config import ReinforceConfig
 from rl.training.cpt import train_cpt
-from tests.rl.toy import Sampler, make_policy
-from warehouse.records import Example
+from tests.rl.toy import Sampler, encode_texts, make_policy
 
 pytestmark = pytest.mark.engine
 
@@ -70,7 +69,7 @@ def test_engines_say_of_the_merged_weights_what_the_learner_says_of_its_adapters
 
 def test_pre_training_with_adapters_changes_the_layers_that_are_named(policy: Path, tmp_path: Path) -> None:
     texts = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(20)]
-    examples = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(texts)]
+    examples = encode_texts(policy, texts)
     lora = LoraConfig(rank=4, layers=("q_proj", "v_proj"))
     config = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=2, warmup_steps=0, log_every=1, lora=lora)
     train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)

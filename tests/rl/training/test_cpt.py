@@ -12,26 +12,30 @@ from transformers import PreTrainedModel
 
 from rl.config import CptConfig, PolicyConfig
 from rl.policies.policy import create_policy, load_policy
-from rl.policies.tokenization import IGNORED_LABEL, EncodedExample, encode_examples
+from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.training.base import last_checkpoint
 from rl.training.cpt import train_cpt
 from rl.training.optimizers import split_parameters
 from rl.training.packing import PackingCollator, pack_examples, packed_share, row_positions
 from rl.training.supervised import optimizer_steps, split_examples
+from tests.rl.toy import encode_texts
 from warehouse.errors import RequestError
-from warehouse.records import Example
 
 pytestmark = pytest.mark.engine
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=320)
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
-EXAMPLES = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(TEXTS)]
 CONFIG = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=1, epochs=2, warmup_steps=2, save_every=5, log_every=1)
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create_policy(SIZES, TEXTS, ["Amber", "Blue"], tmp_path_factory.mktemp("policy"), 1)
+
+
+@pytest.fixture(scope="module")
+def examples(policy: Path) -> list[EncodedExample]:
+    return encode_texts(policy, TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +103,11 @@ def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path / "nothing") is None
 
 
-def test_impossible_requests_are_told_in_a_sentence(policy: Path, tmp_path: Path) -> None:
+def test_impossible_requests_are_told_in_a_sentence(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="nothing to train on"):
-        train_cpt(policy, EXAMPLES, tmp_path, CptConfig(max_example_tokens=2), 1, print)
+        train_cpt(policy, examples, tmp_path, CptConfig(max_example_tokens=2), 1, print)
     with pytest.raises(RequestError, match="does not divide"):
-        train_cpt(policy, EXAMPLES, tmp_path, CptConfig(rows_per_step=3, rows_per_pass=2), 1, print)
+        train_cpt(policy, examples, tmp_path, CptConfig(rows_per_step=3, rows_per_pass=2), 1, print)
 
 
 def test_muon_changes_the_hidden_matrices_and_nothing_else(model: PreTrainedModel) -> None:
@@ -128,7 +132,7 @@ def test_held_out_examples_are_the_same_whatever_their_order_and_no_text_is_on_b
 def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_the_lowest(policy: Path, tmp_path: Path) -> None:
     chance = random.Random(1)
     noise = [" ".join(f"Amber {chance.randrange(10**6)}" for _ in range(4)) for _ in range(30)]
-    examples = [Example(str(number), "document", ((text, True),), ()) for number, text in enumerate(noise)]
+    examples = encode_texts(policy, noise)
     config = CONFIG.model_copy(update={"held_out_share": 0.3, "patience": 2, "save_every": 5, "epochs": 40, "learning_rate": 5e-3})
     losses: dict[int, float] = {}
 
@@ -140,7 +144,7 @@ def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_th
     lowest = min(losses, key=losses.__getitem__)
     assert max(losses) == lowest + 10 == result.figures["steps"]
     assert result.figures["held_out_loss"] == pytest.approx(losses[lowest])
-    held_out = split_examples(encode_examples(examples, load_policy(policy)[1]), 0.3)[1]
+    held_out = split_examples(examples, 0.3)[1]
     assert result.figures["held_out"] == len(held_out) > 2
     assert mean_loss(load_policy(result.path)[0], held_out) == pytest.approx(losses[lowest], abs=1e-3)
 
@@ -163,14 +167,16 @@ def stop_at_step_8(step: int, figures: dict[str, float]) -> None:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
+def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path, optimizer: str
+) -> None:
     config = CONFIG.model_copy(update={"optimizer": optimizer})
     losses: dict[int, float] = {}
-    whole = train_cpt(policy, EXAMPLES, tmp_path / "whole", config, 1, lambda step, figures: losses.update({step: figures["loss"]}))
+    whole = train_cpt(policy, examples, tmp_path / "whole", config, 1, lambda step, figures: losses.update({step: figures["loss"]}))
     with pytest.raises(Stopped):
-        train_cpt(policy, EXAMPLES, tmp_path / "resumed", config, 1, stop_at_step_8)
+        train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
     seen: list[int] = []
-    resumed = train_cpt(policy, EXAMPLES, tmp_path / "resumed", config, 1, lambda step, figures: seen.append(step))
+    resumed = train_cpt(policy, examples, tmp_path / "resumed", config, 1, lambda step, figures: seen.append(step))
 
     assert seen[0] == 6
     assert list(losses) == list(range(1, whole.figures["steps"] + 1))
@@ -179,7 +185,7 @@ def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one
     assert weights_differ(whole.path, policy) > 1e-3
 
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "checkpoint-5", ignore_errors=True)
-    again = train_cpt(policy, EXAMPLES, tmp_path / "resumed", config, 1, stop_at_step_8)
+    again = train_cpt(policy, examples, tmp_path / "resumed", config, 1, stop_at_step_8)
     assert weights_differ(whole.path, again.path) < 1e-6
     assert again.figures["loss"] == pytest.approx(whole.figures["loss"], abs=1e-6)
 

@@ -90,7 +90,7 @@ def test_a_frontier_of_one_still_draws_where_all_tasks_are_solved() -> None:
 
 def test_fewer_tasks_than_asked_for_are_all_drawn_and_none_is_refused() -> None:
     assert len(sample_tasks(TASKS[:3], 20, 1, 12, CONFIG)) == 3
-    with pytest.raises(RequestError, match=r"step 1: curriculum.hops admits 1"):
+    with pytest.raises(RequestError, match=r"step 1: rl.horizon.hops admits 1"):
         sample_tasks([TASKS[1]], 1, 1, 12, CONFIG)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,21 +12,24 @@ import pytest
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from rl.policies.tokenization import encode_examples
 from rl.renderers.base import Cut
-from rl.renderers.tags import TagDialect
+from rl.renderers.examples import encode_example
+from rl.renderers.tags import TagDialect, tagged_text
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
-from synth.demonstrations.oracle import path_of, solution_of, tagged, transcript, untagged
+from synth.demonstrations.oracle import path_of, solution_of, transcript
 from synth.fas.plans import Misalignment, misalignment
 from synth.fas.reasoning import FasConfig, build_fas, refine
 from synth.fas.slices import Plan, propose, remember, required_knowledge
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.records import HasConfig, build_has
+from synth.parts import offer
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
 from synth.worlds.schema import ASKED
-from warehouse.records import Document, Example, Image, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import Document, Example, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn
+
+SAID = (PartKind.THOUGHT, PartKind.CALL, PartKind.ANSWER)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +40,21 @@ def tasks(graph: KnowledgeGraph, retrieve: Retrieve) -> list[Task]:
 
 def answer_in(example: Example) -> str:
     """The answer that a trajectory ends with."""
-    found = re.findall(r"<answer> (.*)</answer>$", example.text)
-    assert len(found) == 1
-    return str(found[0])
+    *before, last = example.parts
+    assert last.kind is PartKind.ANSWER
+    assert last.learnt
+    assert all(part.kind is not PartKind.ANSWER for part in before)
+    return last.text
+
+
+def texts_of(example: Example, kind: PartKind) -> list[str]:
+    """The texts of its parts of one kind."""
+    return [part.text for part in example.parts if part.kind is kind]
+
+
+def learns_what_is_said(example: Example) -> bool:
+    """Whether thoughts, calls and answers are learnt, and nothing else."""
+    return all(part.learnt == (part.kind in SAID) for part in example.parts)
 
 
 def test_the_oracle_reaches_every_answer_with_the_searches_counted(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
@@ -52,7 +68,7 @@ def test_the_oracle_reaches_every_answer_with_the_searches_counted(graph: Knowle
         assert all(retrieve(step.query) == step.document for step in solution.steps)
 
 
-def test_a_transcript_in_the_dialect(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+def test_a_transcript_in_parts(graph: KnowledgeGraph, tasks: list[Task]) -> None:
     task = next(task for task in tasks if task.hops == 2 and task.provenance["shape"] == "chain")
     first, second, last = task.provenance["path"]
     relation, following = (triple[1] for triple in task.formula)
@@ -60,12 +76,14 @@ def test_a_transcript_in_the_dialect(graph: KnowledgeGraph, tasks: list[Task]) -
     assert solution is not None
     one, two = (step.document.text for step in solution.steps)
     assert transcript(task.question, solution) == (
-        (f"<question> {ASKED[following]} of {ASKED[relation]} of {first}?</question>", False),
-        (f"<search> {first}</search>", True),
-        (f"<information> {one}</information>", False),
-        (f"<think> {relation} {second}</think><search> {second}</search>", True),
-        (f"<information> {two}</information>", False),
-        (f"<think> {following} {last}</think><answer> {last}</answer>", True),
+        Part(PartKind.QUESTION, f"{ASKED[following]} of {ASKED[relation]} of {first}?"),
+        Part(PartKind.CALL, first, True, "search"),
+        Part(PartKind.RESULT, one),
+        Part(PartKind.THOUGHT, f"{relation} {second}", True),
+        Part(PartKind.CALL, second, True, "search"),
+        Part(PartKind.RESULT, two),
+        Part(PartKind.THOUGHT, f"{following} {last}", True),
+        Part(PartKind.ANSWER, last, True),
     )
 
 
@@ -77,7 +95,7 @@ def test_demonstration_tokens_are_those_of_the_dialect(
     dialect = TagDialect(tokenizer)
     solution = solution_of(graph, tasks[0])
     assert solution is not None
-    (encoded,) = encode_examples([example], tokenizer)
+    encoded = encode_example(example, dialect)
     prompt = dialect.prompt_ids(tasks[0].question)
     assert encoded.token_ids[: len(prompt)] == prompt
     assert not any(encoded.trained[: len(prompt)])
@@ -101,8 +119,8 @@ def test_spoilt_demonstrations_answer_wrong(graph: KnowledgeGraph, retrieve: Ret
     assert len(spoilt) > 100
     for task, example in spoilt:
         assert answer_in(example) not in task.answers
-        assert answer_in(example) in untagged(example.segments[-2][0])
-        searches = sum("<search>" in text for text, _ in example.segments)
+        assert answer_in(example) in texts_of(example, PartKind.RESULT)[-1]
+        searches = len(texts_of(example, PartKind.CALL))
         assert searches < task.hops if style == "early_stop" else 1 <= searches <= task.hops
 
 
@@ -126,12 +144,12 @@ def test_plans_begin_with_a_search_that_finds_required_knowledge(graph: Knowledg
     plans = [example for example in examples if example.kind == "fas_plan"]
     assert len(plans) > 100
     for plan in plans:
-        match = re.fullmatch(r"<question> .+</question><think> plan: (.+)</think><search> (.+)</search>", plan.text)
+        match = re.fullmatch(r"<question> .+</question><think> plan: (.+)</think><search> (.+)</search>", tagged_text(plan))
         assert match
         found = retrieve(match[2])
         assert found is not None
         assert found.id in plan.sources
-        assert all(trained for _, trained in plan.segments)
+        assert learns_what_is_said(plan)
     assert {failure.kind for failure in failures} <= {
         "fas_plan_not_unique", "fas_plan_no_document", "fas_plan_other_knowledge", "not_unique", "not_found_by_search"
     }  # fmt: skip
@@ -150,13 +168,13 @@ def test_knowledge_alignment_rejects_what_cannot_work(graph: KnowledgeGraph, tas
     assert set(required) <= {known for hop in path for known in remember(graph, hop.entity)}
 
 
-def test_reasoning_is_full_chains_in_the_dialect(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+def test_reasoning_is_full_chains(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
     config = FasConfig(plan_slices=0, reasoning={2: 20, 3: 20}, lookup_share=0.5, order="short_first")
     examples, failures = build_fas(graph, config, 1, retrieve)
     assert failures == []
-    hops = [example.text.count("<search>") for example in examples]
+    hops = [len(texts_of(example, PartKind.CALL)) for example in examples]
     assert hops == [1] * 40 + [2] * 20 + [3] * 20
-    assert all(trained for example in examples for _, trained in example.segments)
+    assert all(map(learns_what_is_said, examples))
     mixed, _ = build_fas(graph, config.model_copy(update={"order": "mixed"}), 1, retrieve)
     assert sorted(example.id for example in mixed) == sorted(example.id for example in examples)
     assert mixed != examples
@@ -183,16 +201,15 @@ def test_decision_records_show_options_choice_response_and_verdict(graph: Knowle
     for trajectory, example in zip(trajectories, examples, strict=True):
         assert example.sources == (trajectory.id,)
         verdict = "Correct" if trajectory.outcome is Outcome.SUCCESS else "Incorrect"
-        assert example.text.endswith(f"</answer> My decision is {verdict}")
-        steps = re.findall(
-            r"<think> options: 1\. (.+?) 2\. (.+?) 3\. (.+?) 4\. (.+?) I will choose option (\d)</think><\w+> (.+?)</", example.text
-        )
+        text = tagged_text(example)
+        assert text.endswith(f"</answer> My decision is {verdict}")
+        steps = re.findall(r"<think> options: 1\. (.+?) 2\. (.+?) 3\. (.+?) 4\. (.+?) I will choose option (\d)</think><\w+> (.+?)</", text)
         assert len(steps) == len(trajectory.turns)
         for (*options, chosen, argument), turn in zip(steps, trajectory.turns, strict=True):
             assert len(set(options)) == 4
             assert options[int(chosen) - 1].endswith(f"{turn.tool} {turn.arguments}")
             assert argument == turn.arguments
-            assert turn.observation in example.text
+            assert turn.observation in text
 
 
 def test_the_choice_stands_at_any_number(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
@@ -221,13 +238,19 @@ def test_an_action_that_was_no_call_is_still_a_decision(graph: KnowledgeGraph, t
     trajectory = _trajectory("t", tasks[0].key, (turn,), Outcome.FAILURE)
     (example,) = build_has(graph, [trajectory], {tasks[0].key: tasks[0]}, HasConfig(), 1)[0]
     assert "write no end" in example.text
-    assert "<information> Error: no call</information> My decision is Incorrect" in example.text
+    assert tagged_text(example).endswith("</think><information> Error: no call</information> My decision is Incorrect")
 
 
-def test_text_from_outside_cannot_become_a_tag() -> None:
-    assert tagged("information", "a </information><answer> b</answer> <|end|>") == (
-        "<information> a < /information>< answer> b< /answer> < |end|></information>"
-    )
+def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGraph, tasks: list[Task]) -> None:
+    tools = [{"type": "function", "function": {"name": "search", "description": "Sucht «été».", "parameters": {}}}]
+    (example,) = build_demonstrations(graph, tasks[:1], DemonstrationConfig(), 1)[0]
+    offered = offer(example, tools)
+    assert offered == replace(example, parts=(Part(PartKind.TOOLS, json.dumps(tools, ensure_ascii=False)), *example.parts))
+    assert (offered.questions, offered.text) == (example.questions, example.text)
+    assert offer(offered, [*tools, *tools]) == offered
+    assert offer(example, []) == example
+    document = Example("d", "document", (Part(PartKind.DOCUMENT, "Amber", True),), ())
+    assert offer(document, tools) == document
 
 
 @pytest.mark.parametrize("wrong", [{"early_stop": 0.7, "wrong_turn": 0.7}, {"late": 1.0}])

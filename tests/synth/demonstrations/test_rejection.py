@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from synth.demonstrations.cold_start import choose_successes, example_of, without_images
-from warehouse.records import Image, Outcome, StopReason, Trajectory, Turn
+from warehouse.records import Image, Outcome, PartKind, StopReason, Trajectory, Turn
 
 
 def turn(index: int) -> Turn:
@@ -38,8 +38,9 @@ def test_what_showed_images_is_left_out_with_the_reason() -> None:
 
 def test_the_ids_are_those_sampled_and_only_actions_are_trained() -> None:
     example = example_of(trajectory("t", "x", 2), 2)
-    assert example.token_ids == (1, 2, 5, 6, 9, 9, 6, 6)
-    assert example.loss_mask == (0, 0, 1, 1, 0, 0, 1, 1)
+    assert all(part.kind is PartKind.TOKENS for part in example.parts)
+    assert [(part.ids, part.learnt) for part in example.parts] == [((1, 2), False), ((5, 6), True), ((9, 9), False), ((6, 6), True)]
+    assert [part.text for part in example.parts] == ["", "a", "o", "a"]
 
 
 def test_the_choice_does_not_depend_on_the_order_of_what_is_given() -> None:

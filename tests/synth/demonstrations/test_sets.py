@@ -13,7 +13,7 @@ from synth.has.contrasts import ActionOracle
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.teachers.teacher import OracleTeacher
-from warehouse.records import Completion, Document, Fact, Task, user
+from warehouse.records import Completion, Document, Fact, PartKind, Task, user
 
 ROWS = [
     ("Ann", "film", "Dawn"),
@@ -71,8 +71,8 @@ def test_every_clean_demonstration_answers_as_the_verifier_asks(films: Knowledge
     assert failures == []
     assert sum(task.provenance.get("set", False) for task in asked) >= 3
     for task, example in zip(asked, examples, strict=True):
-        answer = example.text.rpartition("<answer> ")[2].removesuffix("</answer>")
-        assert judged(task, answer)
+        assert example.parts[-1].kind is PartKind.ANSWER
+        assert judged(task, example.parts[-1].text)
         assert len(task.answers) == 1 or not judged(task, task.answers[0])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rl.renderers.tags import tagged_text
 from synth.fas.memory_plans import build_memory_plans, read_questions
 from synth.fas.plan_judge import PlanJudge, PlanVerdict, read_verdict
 from synth.fas.plans import PlanSpec, build_plans
@@ -18,7 +19,7 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.wording import Phrasing
 from tests.synth.scripted import ScriptedTeacher
-from warehouse import Check, Document, Example, Fact, Failure, Lake, Task
+from warehouse import Check, Document, Example, Fact, Failure, Lake, Part, PartKind, Task
 from warehouse.errors import RequestError
 
 STYLES = tuple(QuestionStyle)
@@ -52,7 +53,7 @@ def test_the_memory_is_living_and_knows_source_and_time(films: KnowledgeGraph) -
 def test_one_slice_carries_questions_of_every_style(films: KnowledgeGraph) -> None:
     wishes = PlanSpec(60, 4, 1, styles=STYLES)
     examples, failures = build_plans(films, wishes, 1, None, Phrasing.of(films))
-    questions = " ".join(re.findall(r"<question> (.*?)</question>", " ".join(example.text for example in examples)))
+    questions = " ".join(question for example in examples for question in example.questions)
     assert "number of lead of Alpha?" in questions
     assert any("How many have Dan as filmmaker?" in failure.reason for failure in failures)  # no document has that title
     assert re.search(r"Sum up \w+: ", questions)
@@ -80,7 +81,7 @@ def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retri
     examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
     assert len(examples) + len(failures) <= 160
     for example in examples:
-        found = retrieve(re.findall(r"<search> (.*)</search>", example.text)[0])
+        found = retrieve(re.findall(r"<search> (.*)</search>", tagged_text(example))[0])
         assert found is not None
         assert found.id in example.sources
     assert {failure.item["style"] for failure in failures} <= {"numerical"}  # other styles begin at a name, which the search finds
@@ -120,7 +121,8 @@ def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
     kinds = {failure.kind for failure in failures}
     assert {"fas_plan_teacher_logic", "fas_plan_not_judged"} <= kinds
     assert {failure.kind for failure in judge.failures} == {"verdict_unreadable", "timeout"}
-    assert all("plan: director" not in example.text and "plan: star<" not in example.text for example in examples)
+    texts = list(map(tagged_text, examples))
+    assert all("plan: director" not in text and "plan: star<" not in text for text in texts)
     assert {check.checker for check in judge.checks} == {"teacher"}
 
 
@@ -160,8 +162,10 @@ def test_a_teachers_second_pass_must_reach_a_gold_answer(graph: KnowledgeGraph, 
         "fas_reason_no_answer", "fas_reason_no_completion", "fas_reason_no_completion", "fas_reason_no_reasoning", "fas_reason_not_gold"
     ]  # fmt: skip
     for example in examples:
-        assert re.fullmatch(r"<question> .*</question><think> Steps < /think>< answer> no\.</think><answer> .*</answer>", example.text)
-        assert example.text.count("</think>") == example.text.count("<answer>") == 1
+        asked, thought, answer = example.parts
+        assert (asked.kind, thought.kind, answer.kind) == (PartKind.QUESTION, PartKind.THOUGHT, PartKind.ANSWER)
+        assert thought.text == "Steps </think><answer> no."
+        assert answer.text == oracle[asked.text]
         assert len(example.sources) == 3
     with pytest.raises(RequestError, match="reasoner"):
         build_fas(graph, config, 1, retrieve)
@@ -178,8 +182,7 @@ def test_only_the_last_answer_of_the_second_pass_counts() -> None:
 def _answers(graph: KnowledgeGraph, retrieve: Retrieve) -> list[tuple[str, str]]:
     """The questions that the reasoning below asks, and their answers."""
     examples, _ = build_fas(graph, FasConfig(plan_slices=0, reasoning={2: 12}), 1, retrieve)
-    found = [re.fullmatch(r"<question> (.*?)</question>.*<answer> (.*)</answer>", example.text) for example in examples]
-    return [(match[1], match[2]) for match in found if match is not None]
+    return [(example.parts[0].text, example.parts[-1].text) for example in examples]
 
 
 def test_a_memory_without_a_graph_gives_plans_by_a_teacher(films: KnowledgeGraph) -> None:
@@ -237,7 +240,13 @@ def test_kept_and_removed_are_counted_by_reason(tmp_path: Path) -> None:
     asked = Task("k", "search", "Who?", ("A",), (("?", "r", "C@b"),))
     with Lake(tmp_path) as lake:
         lake.add(
-            [*failures, Failure("rl", "fault", ""), asked, replace(asked, key="l", formula=()), Example("e", "has", (("t", True),), ())]
+            [
+                *failures,
+                Failure("rl", "fault", ""),
+                asked,
+                replace(asked, key="l", formula=()),
+                Example("e", "has", (Part(PartKind.TEXT, "t", True),), ()),
+            ]
         )
         rows = lake.query("SELECT kind, outcome, reason, samples, share FROM synthesis_outcomes ORDER BY kind, outcome").to_pylist()
     assert [tuple(row.values()) for row in rows] == [

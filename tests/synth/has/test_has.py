@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from rl.renderers.tags import tagged_text
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle
-from synth.has.decisions import CUT, describe, option, steps_of, thought_of
+from synth.has.decisions import CUT, describe, option, steps_of
 from synth.has.model_proposers import TeacherProposer, read_actions
 from synth.has.proposers import OracleProposer, OthersProposer
 from synth.has.records import HasConfig, build_has
+from synth.parts import thought_of, untagged
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
@@ -27,7 +29,7 @@ from tests.synth.scripted import ScriptedTeacher
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer
-from warehouse.records import NOT_RUN, Call, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse.records import NOT_RUN, Call, Outcome, PartKind, StopReason, Task, Trajectory, Turn
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 real = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
@@ -237,7 +239,7 @@ def test_several_calls_of_a_turn_are_one_action(
     assert after.read == 1
     examples, failures = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
     assert failures == []
-    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in examples[0].text
+    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in tagged_text(examples[0])
 
 
 @pytest.mark.slow
@@ -255,19 +257,35 @@ def test_contrasts_name_the_one_action_that_leads_on(
     by_id = {run.id: run for run in [*runs, *astray]}
     places: Counter[tuple[int, int]] = Counter()
     for contrast in contrasts:
-        (said,) = [text for text, trained in contrast.segments if trained]
-        listed, number, tool, argument = re.findall(r"options: (.*) Only option (\d+) leads on</think><(\w+)> (.*)</\w+>", said)[0]
+        thought, call = [part for part in contrast.parts if part.learnt]
+        listed, number = re.findall(r"options: (.*) Only option (\d+) leads on", thought.text)[0]
         options = re.split(r" ?\d\. ", listed)[1:]
         run = by_id[contrast.sources[0]]
-        at = oracle.progress(tasks[run.task_key], run.turns[: sum("<information>" in text for text, _ in contrast.segments)])
+        at = oracle.progress(tasks[run.task_key], run.turns[: sum(part.kind is PartKind.RESULT for part in contrast.parts)])
         assert at is not None
         assert [oracle.leads_on(at, read_option(text)) for text in options] == [
             place == int(number) for place in range(1, len(options) + 1)
         ]
-        assert options[int(number) - 1].endswith(f"{tool} {argument}")
+        assert options[int(number) - 1].endswith(f"{call.tool or 'answer'} {call.text}")
         places[len(options), int(number)] += 1
     for width in {width for width, _ in places if sum(count for (w, _), count in places.items() if w == width) > 200}:
         assert chi_square([count for (w, _), count in places.items() if w == width], width) < CHI_SQUARE[width - 1]
+
+
+def test_what_could_not_be_read_stands_in_the_history_before_its_correction(
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
+    for action in ("<search> no end", "<|end|>"):
+        unread = replace(turn(0, "", "", observation="Error: no call"), action=action, tool=None, arguments=None)
+        run = replace(runs[0], turns=(unread, unread, *runs[0].turns))
+        examples, _ = build_has(graph, [run], tasks, HasConfig(contrasts=9), 1, retrieve)
+        contrasts = [example for example in examples if example.kind == "has_contrast"]
+        assert len(contrasts) == len(run.turns)
+        for number, contrast in enumerate(contrasts):
+            asked, *history = [(part.kind, part.text) for part in contrast.parts if not part.learnt]
+            assert asked == (PartKind.QUESTION, tasks[run.task_key].question)
+            wrong = [(PartKind.THOUGHT, untagged(action)), (PartKind.RESULT, "Error: no call")] * 2
+            assert history[:4] == wrong[: 2 * number]
 
 
 def read_option(text: str) -> object:
@@ -302,4 +320,4 @@ def test_the_oracle_proposes_what_it_always_did(graph: KnowledgeGraph, runs: lis
     step = steps_of(runs[0], tasks[runs[0].task_key].question)[0]
     assert proposer.prepare([step], 2) == []
     (example, *_), _ = build_has(graph, runs[:1], tasks, HasConfig(), 1)
-    assert example.text.startswith(f"<question> {step.question}</question><think> options: 1. ")
+    assert tagged_text(example).startswith(f"<question> {step.question}</question><think> options: 1. ")

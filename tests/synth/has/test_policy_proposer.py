@@ -19,6 +19,7 @@ from synth.has.decisions import Step, steps_of
 from synth.has.model_proposers import PolicyProposer
 from synth.has.records import HasConfig, build_has
 from synth.teachers.source import BackgroundLoop
+from tests.rl.rollouts.test_agent_loop import written
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 
 TASK = Task("k", "search", "Where is Amber Stone?", ("Green Lake",))
@@ -39,7 +40,7 @@ class StatedPolicy:
         if number == 2:
             raise EngineFault("gone")
         first = tuple(prompt_ids) == self._dialect.prompt_ids(TASK.question)
-        ids = self._dialect.action_ids(Action("search", f"number {number}"), "so") if first else (5, 6)
+        ids = written(self._dialect, Action("search", f"number {number}"), "so") if first else (5, 6)
         return Generation(ids, (0.0,) * len(ids), GenerationStop.STOP, (0,) * len(ids))
 
     def release(self, request_id: str) -> None:
@@ -49,10 +50,10 @@ class StatedPolicy:
 
 def trajectory(dialect: TagDialect) -> Trajectory:
     first, last = Action("search", "Amber Stone"), Action("answer", "Green Lake")
-    ids, seen = dialect.action_ids(first), dialect.observation_ids("text")
+    ids, seen = written(dialect, first), dialect.observation_ids("text")
     turns = (
         Turn(0, ids, (0.0,) * len(ids), dialect.decode(ids), "search", first.arguments, seen, "text", None, "ok", 0.0, 0),
-        Turn(1, dialect.action_ids(last), (), "<answer> Green Lake</answer>", "answer", last.arguments, (), "", None, "ok", 0.0, 0),
+        Turn(1, written(dialect, last), (), "<answer> Green Lake</answer>", "answer", last.arguments, (), "", None, "ok", 0.0, 0),
     )
     prompt = dialect.prompt_ids(TASK.question)
     now = datetime(2026, 1, 1, tzinfo=UTC)

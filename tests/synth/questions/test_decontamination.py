@@ -11,7 +11,7 @@ import pytest
 
 from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex, read_evaluation_set
 from warehouse.errors import RequestError
-from warehouse.records import Example, Task
+from warehouse.records import Example, Part, PartKind, Task
 
 QUESTION = "metropolis of nation of hometown of employer of friend of rival of mentor of neighbour of cousin of sibling of Amber Stone?"
 FORMULA = (
@@ -56,9 +56,9 @@ def test_wording_alone_decides_where_there_is_no_formula() -> None:
 
 
 def test_examples_are_held_by_their_question_and_by_what_they_contain() -> None:
-    asked = Example("x1", "fas_reason", ((f"<question> {QUESTION}</question><answer> no</answer>", True),), ())
-    holding = Example("x2", "document", ((f"It was asked: {PLAIN.question} Nobody knew.", True),), ())
-    clear = Example("x3", "document", (("Amber Stone lives in Blue River.", True),), ())
+    asked = Example("x1", "fas_reason", (Part(PartKind.QUESTION, QUESTION), Part(PartKind.ANSWER, "no", True)), ())
+    holding = Example("x2", "document", (Part(PartKind.DOCUMENT, f"It was asked: {PLAIN.question} Nobody knew.", True),), ())
+    clear = Example("x3", "document", (Part(PartKind.DOCUMENT, "Amber Stone lives in Blue River.", True),), ())
     kept, removed = INDEX.clear_examples([asked, holding, clear])
     assert kept == [clear]
     assert [failure.kind for failure in removed] == ["same_question", "contained_question"]

@@ -95,6 +95,48 @@ def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
     assert all(failure.kind == "webdancer_row" and f"line {failure.item['line']}" in failure.reason for failure in read.failures)
 
 
+SEARCH = {"name": "search", "description": "Looks.", "parameters": {"type": "object", "properties": {"query": {"type": "array"}}}}
+VISIT = {"name": "visit", "parameters": {}}
+
+
+def offered(tmp_path: Path, instructions: str) -> Any:
+    """What a run is recorded to have been offered whose first message holds these instructions."""
+    told = row(f"<think>a</think>{CALL}", "<tool_response>seen</tool_response>", "<answer>A</answer>")
+    told["messages"][1]["content"] = f"{instructions}\n\nUser: Who?"
+    run = only(written(tmp_path, told))
+    assert run.provenance["instructions"] == f"{instructions}\n"
+    return run.provenance["tools"]
+
+
+def test_the_tools_on_offer_are_those_that_the_instructions_list(tmp_path: Path) -> None:
+    listed = f"Call them.\n<tools>\n{json.dumps(SEARCH)}\n{json.dumps(VISIT)}\n</tools>\nThen answer."
+    assert offered(tmp_path, listed) == [{"type": "function", "function": SEARCH}, {"type": "function", "function": VISIT}]
+
+
+def test_commas_and_blanks_may_stand_between_the_tools(tmp_path: Path) -> None:
+    listed = f"<tools>\n {json.dumps(SEARCH, indent=1)} ,\n\n{json.dumps(VISIT)},\n</tools>"
+    assert [tool["function"]["name"] for tool in offered(tmp_path, listed)] == ["search", "visit"]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        "Use tools.",
+        "<tools></tools>",
+        "<tools>\n search and visit\n</tools>",
+        '<tools>{"name": "search", "parameters": {</tools>',
+        f"<tools>{json.dumps(SEARCH)} and more</tools>",
+        f"<tools>[{json.dumps(SEARCH)}]</tools>",
+        '<tools>{"name": 3}</tools>',
+        '<tools>"search"</tools>',
+        f"<tools>{'[' * 100_000}</tools>",
+    ],
+    ids=["none", "empty", "prose", "broken", "half", "a list", "no name", "text", "too deep"],
+)
+def test_instructions_that_list_no_tools_offer_none_and_the_run_is_kept(tmp_path: Path, instructions: str) -> None:
+    assert offered(tmp_path, instructions) == []
+
+
 @pytest.mark.slow
 @real
 def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
@@ -108,6 +150,7 @@ def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
         assert [f"<tool_response>\n{turn.observation}\n</tool_response>" for turn in run.turns[:-1]] == answered
         assert len(re.findall("</tool_call>|</answer>", "".join(written))) == len(run.turns)
         assert all(turn.tool for turn in run.turns)
+        assert [tool["function"]["name"] for tool in run.provenance["tools"]] == ["search", "visit"]
     with Lake(tmp_path) as lake:
         lake.add([*read.records, *read.failures])
         before = lake.query("SELECT * FROM trajectories ORDER BY id").to_pylist()

@@ -1,0 +1,176 @@
+"""`flywheel import tasks` and `flywheel import documents`: somebody's own questions to train or be evaluated on, and what searches read.
+
+Who judges a task, where it is played and which split it belongs to is said by whoever imports it and never by its row. Training tasks are
+held against every suite that the home has; a task that meets one is quarantined, as is a row that cannot be read or judged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from eval.graders.code import read_tests
+from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
+from eval.suites.tasks import enter_suite
+from eval.suites.validation import right_answers, subject_of
+from flows.config import FlywheelConfig
+from flows.data.decontamination import by_suite, settings_of
+from flows.data.imports import PLACE, check_home, config_of, lake_of, store
+from rl.envs.base import ENVIRONMENTS
+from synth.questions.decontamination import EvaluationIndex
+from warehouse import Failure, Task
+from warehouse.corpora.files import read_documents, read_pages
+from warehouse.errors import RequestError
+from warehouse.importers.tables import name_of
+from warehouse.importers.tasks import TaskFormat, broken_row, read_tasks
+
+TRAINED = ("train", "demonstration")
+"""The splits that are trained on; every other is a suite."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskImport:
+    """What the command line says of a task set: split, environment, verifier and its options, name, and columns by field."""
+
+    environment: str
+    verifier: str
+    split: str = "train"
+    source: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
+    """Read the task set `path` into the lake of `home`.
+
+    Returns:
+        The figures of `import_file`; for a suite also `training_tasks_met`, how many training tasks of the lake meet one of its tasks.
+
+    Raises:
+        RequestError: something that is asked for does not exist or cannot be read; nothing is written then.
+    """
+    check_home(home)
+    config = config_of(home)
+    _check(wanted, config)
+    form = TaskFormat(
+        wanted.source or name_of(path), wanted.environment, wanted.verifier, wanted.options, wanted.verifier in GRADERS, wanted.columns
+    )
+    read = read_tasks(path, form)
+    tasks, broken = _judgeable([task for task in read.records if isinstance(task, Task)], GRADERS.get(wanted.verifier))
+    failures = [*read.failures, *broken]
+    with lake_of(home) as lake:
+        suites, trained = by_suite(lake.tasks(), config)
+        if wanted.split in TRAINED:
+            clear, met = _clear(tasks, EvaluationIndex.of(suites, settings_of(config)))
+            return store(lake, read.rows, [replace(task, split=wanted.split) for task in clear], [*failures, *met])
+        entered = [enter_suite(task, wanted.split) for task in tasks]
+        _, met = EvaluationIndex.of({wanted.split: entered}, settings_of(config)).clear_tasks(trained)
+        return {**store(lake, read.rows, entered, failures), "training_tasks_met": len(met)}
+
+
+def import_documents(path: Path, home: Path, source: str | None = None) -> dict[str, Any]:
+    """Read documents, rows of a file or the pages of a folder, into the lake of `home`, where the searches of its wheel find them.
+
+    Raises:
+        RequestError: there is nothing at `path`, it cannot be read, or `home` is a folder of something else.
+    """
+    check_home(home)
+    name = source or name_of(path)
+    if not path.exists():
+        raise RequestError(f"there is nothing at {path}; name a folder of pages, or a file of rows id, title, text.")
+    read = read_pages(path, name) if path.is_dir() else read_documents(path, name)
+    documents = [replace(document, id=f"{name}:{document.id}") for document in read.documents]
+    with lake_of(home) as lake:
+        return store(lake, len(read.documents) + len(read.failures), documents, read.failures)
+
+
+def parse_columns(texts: Iterable[str]) -> dict[str, str]:
+    """`question=problem` as a column by its field. Raises RequestError where one is not of that form."""
+    columns: dict[str, str] = {}
+    for text in texts:
+        name, separator, column = text.partition("=")
+        if not (name and separator and column):
+            raise RequestError(f"--column {text!r} is not of the form FIELD=COLUMN; write for example --column question=problem.")
+        columns[name] = column
+    return columns
+
+
+def parse_options(text: str | None) -> dict[str, Any]:
+    """The options of a verifier. Raises RequestError where they are no JSON object."""
+    if text is None:
+        return {}
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"--options {text!r:.80} is not JSON: {error}.") from error
+    if not isinstance(options, dict):
+        raise RequestError(f"--options {text!r:.80} is no JSON object; write for example --options '{{\"absolute\": 0.01}}'.")
+    return options
+
+
+def _check(wanted: TaskImport, config: FlywheelConfig | None) -> None:
+    """That all that is asked for exists."""
+    if wanted.verifier not in VERIFIERS:
+        raise RequestError(f"there is no verifier {wanted.verifier!r}; choose one of {', '.join(VERIFIERS)} with --verifier.")
+    grader = GRADERS.get(wanted.verifier)
+    known = grader.options if grader is not None else frozenset()
+    if unknown := sorted(set(wanted.options) - known):
+        has = ", ".join(sorted(known)) or "none"
+        raise RequestError(f"--options: the verifier {wanted.verifier} has no option {unknown[0]!r}; it has {has}.")
+    if wanted.split not in TRAINED and (not _NAME.fullmatch(wanted.split) or wanted.split == "import"):
+        raise RequestError(
+            f"--split {wanted.split!r} is neither train nor a name for a suite: take up to 40 small letters, digits, '.', '_' and '-'."
+        )
+    try:
+        ENVIRONMENTS.resolve_recorded(wanted.environment, {} if config is None else config.rollout.environments.listed)
+    except RequestError as error:
+        raise RequestError(f"--environment: {error}") from error
+
+
+def _judgeable(tasks: Iterable[Task], grader: Grader | None) -> tuple[list[Task], list[Failure]]:
+    """The tasks that their verifier can judge, and a failure for each of the others.
+
+    A task that cannot be judged would have none but invalid trajectories. Tests of code are read and not run: that takes a sandbox each.
+    """
+    kept: list[Task] = []
+    failures: list[Failure] = []
+    for task in tasks:
+        fault = None if grader is None else _why_not_judged(task, grader)
+        if fault is None:
+            kept.append(task)
+        else:
+            place = task.provenance[PLACE]
+            failures.append(replace(broken_row(**place, reason=fault, text=task.question), kind="not_judgeable"))
+    return kept, failures
+
+
+def _why_not_judged(task: Task, grader: Grader) -> str | None:
+    try:
+        if grader.name == "code":
+            for tests in task.answers:
+                read_tests(json.loads(tests))
+        else:
+            subject = subject_of(task, grader)
+            for answer in right_answers(grader, subject):
+                grader.judge(answer, subject.golds, subject.options)
+    except ValueError as error:
+        return f"the verifier {grader.name} cannot judge it: {error}"
+    return None
+
+
+def _clear(tasks: Iterable[Task], index: EvaluationIndex) -> tuple[list[Task], list[Failure]]:
+    """The tasks that meet no suite, and why the others may not be trained on, each with its file and line."""
+    kept: list[Task] = []
+    failures: list[Failure] = []
+    for task in tasks:
+        met = index.objection(task)
+        if met is None:
+            kept.append(task)
+        else:
+            failures.append(replace(met, item={**met.item, **task.provenance[PLACE]}))
+    return kept, failures

@@ -1,0 +1,113 @@
+"""Which tasks RL draws from: those that meet the condition `rl.tasks`, and that no suite asks in some form.
+
+All that can be wrong with the choice is said before a policy is trained: by `check_choice` before a run starts, where the lake can tell by
+then, and by `choose_tasks` when synthesis ends and when the stage begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+
+from eval.suites.tasks import suite_of
+from flows.config import FlywheelConfig
+from flows.data.decontamination import by_suite, settings_of
+from flows.home import Home
+from flows.plan import completed, next_turn, synthesis_id
+from rl.envs.base import ENVIRONMENTS
+from rl.training.curriculum import check_tasks
+from synth.questions.decontamination import EvaluationIndex
+from warehouse import Failure, Lake, Task
+from warehouse.errors import RequestError
+
+
+def check_choice(config: FlywheelConfig, home: Path | None = None) -> None:
+    """Check `rl.tasks` as far as it can be known: its form always, what it meets where `home` has a lake, that it meets enough where
+    synthesis of the iteration at hand is done or has no questions to make.
+
+    Raises:
+        RequestError: the condition is no SQL, meets what is evaluated on, or cannot give what the curriculum wants.
+    """
+    for iteration in (1, 2) if config.later else (1,):
+        _check_form(config.for_turn(iteration).rl.tasks)
+    if home is None or "rl" not in config.wheel.stages:
+        return
+    done = completed(Home(home))
+    iteration = next_turn(done)
+    complete = synthesis_id(iteration) in done or not sum(config.for_turn(iteration).synth.webshaper.wanted().values())
+    if (home / "lake").is_dir():
+        with Lake(home, read_only=True) as lake:
+            found = _meeting(lake, config, iteration)
+            if complete:
+                _check_tasks(found, config, iteration, home)
+    elif complete:
+        raise RequestError(_none(config, iteration, home))
+
+
+def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None = None) -> tuple[list[Task], list[Failure]]:
+    """The tasks that RL of an iteration may draw, by key, as snapshot `at` has them; and which are left out because they meet a suite's.
+
+    Synthesis and imports keep clear of the suites that are there by then; this is for suites that came later.
+
+    Raises:
+        RequestError: as `check_choice`.
+    """
+    found = _meeting(lake, config, iteration, at)
+    suites, _ = by_suite(lake.tasks(at=at), config)
+    tasks, met = EvaluationIndex.of(suites, settings_of(config)).clear_tasks(found)
+    if met and not tasks:
+        raise RequestError(f"all {len(met)} tasks that meet rl.tasks are asked by suites, such as {met[0].reason}: import others.")
+    _check_tasks(tasks, config, iteration, lake.place.home)
+    return tasks, met
+
+
+def _check_form(condition: str) -> None:
+    try:
+        statements = duckdb.extract_statements(_query(condition))
+    except duckdb.Error as error:
+        raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {str(error).splitlines()[0]}") from error
+    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+        raise RequestError(f"rl.tasks = {condition!r} is more than a condition on the table tasks: write what follows WHERE alone.")
+
+
+def _query(condition: str) -> str:
+    return f"SELECT key FROM tasks WHERE ({condition}\n)"  # the line ends a comment, if the condition does
+
+
+def _meeting(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None = None) -> list[Task]:
+    """The tasks that meet the condition, none of them a suite's."""
+    condition = config.for_turn(iteration).rl.tasks
+    try:
+        keys = lake.query(_query(condition), at=at).column("key").to_pylist()
+    except RequestError as error:
+        raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {error}") from error
+    tasks = lake.read(Task, "key IN (SELECT unnest(?))", [keys], at)
+    held_out = [task for task in tasks if suite_of(task) is not None or task.split in config.evaluation.suites]
+    if held_out:
+        suites = ", ".join(sorted({suite_of(task) or task.split for task in held_out}))
+        raise RequestError(
+            f"rl.tasks = {condition!r} meets {len(held_out)} tasks of {suites}, which is for evaluation: leave them out, for example by "
+            "AND split = 'train'."
+        )
+    return tasks
+
+
+def _check_tasks(tasks: Sequence[Task], config: FlywheelConfig, iteration: int, home: Path) -> None:
+    """That there are tasks, in environments that data may name, and all that the curriculum wants."""
+    if not tasks:
+        raise RequestError(_none(config, iteration, home))
+    for name in sorted({task.environment for task in tasks}):
+        try:
+            ENVIRONMENTS.resolve_recorded(name, config.rollout.environments.listed)
+        except RequestError as error:
+            raise RequestError(f"rl.tasks meets tasks whose environment cannot be had: {error}") from error
+    check_tasks(tasks, config.for_turn(iteration).rl.horizon)
+
+
+def _none(config: FlywheelConfig, iteration: int, home: Path) -> str:
+    return (
+        f"{home} has no task that meets rl.tasks = {config.for_turn(iteration).rl.tasks!r}: import some with `flywheel import tasks`, have "
+        "synthesis make some (synth.webshaper.counts), or give another condition."
+    )

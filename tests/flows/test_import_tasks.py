@@ -1,0 +1,237 @@
+"""One's own tasks and documents in a home: judged as asked, held against the suites, twice is once; wrong requests write nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.config import load_config
+from flows.data.decontamination import decontaminate_home
+from flows.data.imports import import_file
+from flows.data.task_imports import TaskImport, import_documents, import_tasks
+from flows.home import Home
+from flows.task_choice import check_choice, choose_tasks
+from rl.retrieval.search import SearchIndex
+from warehouse import Lake, Task
+from warehouse.errors import RequestError
+
+SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
+PAGE = Path(__file__).parents[2] / "docs" / "foreign.md"
+DATA = Path(__file__).parents[3] / "shared" / "data"
+TOWNS = ("Lunden", "Norby", "Vesten")
+ROWS = [{"id": n, "question": f"Who is the mayor of {town}, the town by the sea?", "answers": [town[::-1]]} for n, town in enumerate(TOWNS)]
+QA = TaskImport("search", "qa_em")
+SUITE = TaskImport("search", "qa_em", split="mayors")
+
+
+def written(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return written(tmp_path / "mayors.jsonl", *ROWS, "{")
+
+
+def counts(rows: int, read: int, new: int, **reasons: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {"rows": rows, "quarantined": sum(reasons.values()), "reasons": reasons}
+    return {**figures, "tasks": {"read": read, "new": new}} if read else figures
+
+
+@pytest.mark.slow
+def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert import_tasks(rows, QA, home) == counts(4, 3, 3, broken_row=1)
+    with Lake(home) as lake:
+        before = (lake.tasks(), lake.failures())
+    assert import_tasks(rows, QA, home) == counts(4, 3, 0, broken_row=1)
+    with Lake(home) as lake:
+        assert (lake.tasks(), lake.failures()) == before
+        (failure,) = lake.failures()
+        assert (failure.stage, failure.kind, failure.item["file"], failure.item["line"]) == ("import", "broken_row", "mayors.jsonl", 4)
+
+
+@pytest.mark.slow
+def test_training_tasks_that_a_suite_asks_are_set_aside(rows: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    held_out = written(tmp_path / "test.jsonl", ROWS[0], {**ROWS[1], "question": f"Say it: {ROWS[1]['question']}"})
+    assert import_tasks(held_out, SUITE, home) == {**counts(2, 2, 2), "training_tasks_met": 0}
+    assert import_tasks(rows, QA, home) == counts(4, 1, 1, broken_row=1, near_duplicate=1, same_question=1)
+    with Lake(home) as lake:
+        assert [task.key for task in lake.tasks(split="train")] == ["mayors-2"]
+        met = lake.failures("decontamination")
+        assert {(failure.item["file"], failure.item["line"]) for failure in met} == {("mayors.jsonl", 1), ("mayors.jsonl", 2)}
+        assert all("of mayors" in failure.reason for failure in met)
+
+
+@pytest.mark.slow
+def test_the_suites_of_the_homes_configuration_count_too(rows: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config(SMALL))
+    with Lake(home.root) as lake:
+        splits = {"held_out": ROWS[0]["question"], "webshaper": ROWS[1]["question"]}
+        lake.add([Task(split, "search", str(question), ("x",), split=split) for split, question in splits.items()])
+    assert import_tasks(rows, QA, home.root) == counts(4, 2, 2, broken_row=1, same_question=1)
+
+
+@pytest.mark.slow
+def test_a_suite_that_comes_later_is_told_and_taken_out_by_command_with_a_configuration_or_without(rows: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    import_tasks(rows, QA, home)
+    held_out = written(tmp_path / "test.jsonl", ROWS[0])
+    arguments = ["import", "tasks", held_out, "--split", "mayors", "--environment", "search", "--verifier", "qa_em", "--home", home]
+    told = CliRunner().invoke(app, [str(argument) for argument in arguments]).output
+    assert "1 training tasks that are there meet this suite" in told and f"flywheel decontaminate --home {home}" in told
+    assert decontaminate_home(home, {})[0]["removed"] == 1
+    with Lake(home) as lake:
+        assert sorted(task.key for task in lake.tasks()) == ["mayors-1", "mayors-2", "mayors-test-0"]
+    Home(home).claim(load_config(SMALL))
+    assert {row["suite"]: row["removed"] for row in decontaminate_home(home, {})} == {"mayors": 1}
+
+
+@pytest.mark.slow
+def test_two_sources_do_not_clash_and_one_with_other_content_is_told(rows: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    import_tasks(rows, QA, home)
+    (tmp_path / "other").mkdir()
+    other = written(tmp_path / "other" / "mayors.jsonl", {**ROWS[0], "answers": ["x"]})
+    assert import_tasks(other, QA, home)["reasons"] == {"conflict": 1}
+    assert import_tasks(other, TaskImport("search", "qa_em", source="others"), home)["tasks"] == {"read": 1, "new": 1}
+    with Lake(home) as lake:
+        (conflict,) = (failure for failure in lake.failures() if failure.kind == "conflict")
+        assert "with --source NAME" in conflict.reason and conflict.item["line"] == 1
+        assert {task.key for task in lake.tasks()} == {"mayors-0", "mayors-1", "mayors-2", "others-0"}
+
+
+UNFIT = (
+    ("gsm8k", "many", "cannot judge it"),
+    ("date", "soon", "cannot judge it"),
+    ("code", "print(1)", "cannot judge it"),
+    ("code", '{"test": "x"}', "gold has no entry_point"),
+    ("math", "\\frac{", "cannot judge it"),
+)
+
+
+@pytest.mark.slow
+def test_a_task_that_its_verifier_cannot_judge_is_set_aside(tmp_path: Path) -> None:
+    for verifier, answer, reason in UNFIT:
+        path = written(tmp_path / "rows.jsonl", {"question": "What?", "answer": answer})
+        assert import_tasks(path, TaskImport("python", verifier), tmp_path / "home")["reasons"] == {"not_judgeable": 1}
+        with Lake(tmp_path / "home") as lake:
+            assert any(failure.reason.startswith("rows.jsonl, line 1: ") and reason in failure.reason for failure in lake.failures())
+
+
+WRONG = (
+    (["tasks", "{rows}", "--verifier", "qa_em"], "tasks need --environment"),
+    (["tasks", "{rows}", "--environment", "search"], "tasks need --verifier"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "judge"], "there is no verifier 'judge'; choose one of qa_em"),
+    (["tasks", "{rows}", "--environment", "os:system", "--verifier", "qa_em"], "--environment: there is no environment 'os:system'"),
+    (["tasks", "{rows}", "--environment", "mine", "--verifier", "qa_em"], "there is no environment 'mine'"),
+    (["tasks", "{rows}.x", "--environment", "search", "--verifier", "qa_em"], "there is no file"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--split", "Mine!"], "neither train nor a name for a suite"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--split", "import"], "neither train nor a name for a suite"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", "{{"], "is not JSON"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", "[1]"], "is no JSON object"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--options", '{{"x": 1}}'], "has no option 'x'; it has set"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "state", "--options", '{{"x": 1}}'], "it has none"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "question"], "is not of the form FIELD=COLUMN"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "id=q"], "has no column 'q'; it has id, question"),
+    (["documents", "{rows}", "--verifier", "qa_em"], "--verifier goes with `flywheel import tasks`, and not with documents"),
+    (["webshaper", "{rows}", "--split", "train"], "--split goes with `flywheel import tasks`, and not with webshaper"),
+    (["openai", "{rows}", "--source", "x"], "--source goes with `flywheel import tasks and documents`"),
+    (["documents", "{rows}.x"], "there is nothing at"),
+    (["parchment", "{rows}"], "choose one of documents, fireact"),
+)  # fmt: skip
+
+
+def test_a_wrong_request_is_one_sentence_and_nothing_is_written(rows: Path, tmp_path: Path) -> None:
+    for arguments, reason in WRONG:
+        filled = [argument.format(rows=rows) for argument in arguments]
+        result = CliRunner().invoke(app, ["import", *filled, "--home", str(tmp_path / "home")])
+        assert isinstance(result.exception, RequestError), (arguments, result.output)
+        assert reason in str(result.exception), (arguments, str(result.exception))
+        assert len(str(result.exception).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["mayors.jsonl"]
+
+
+@pytest.mark.slow
+def test_an_environment_of_the_homes_configuration_may_be_named(rows: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config(SMALL, ['rollout.environments.kinds={"mine"={factory="game"}}']))
+    assert import_tasks(rows, TaskImport("mine", "environment"), home.root)["tasks"] == {"read": 3, "new": 3}
+
+
+@pytest.mark.slow
+def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Path) -> None:
+    home, pages = tmp_path / "home", tmp_path / "pages"
+    pages.mkdir()
+    (pages / "norby.md").write_text("# Norby\n\nNorby is a town whose mayor is Ole Dahl.")
+    (pages / "empty.md").write_text("")
+    towns = written(tmp_path / "towns.jsonl", {"id": "1", "title": "Lunden", "text": "A town by the sea."}, {"id": "2", "title": "x"})
+    assert import_documents(towns, home)["documents"] == {"read": 1, "new": 1}
+    for new in (1, 0):
+        figures = import_documents(pages, home)
+        assert (figures["documents"], figures["reasons"]) == ({"read": 1, "new": new}, {"empty_page": 1})
+    written(towns, {"id": "1", "title": "Lunden", "text": "Another town."})
+    assert import_documents(towns, home)["reasons"] == {"conflict": 1}
+    assert import_documents(towns, home, "others")["documents"] == {"read": 1, "new": 1}
+    with Lake(home) as lake:
+        documents = lake.documents()
+    assert {(document.id, document.source) for document in documents} == {
+        ("towns:1", "towns"), ("pages:norby.md", "pages"), ("others:1", "others")
+    }  # fmt: skip
+    assert SearchIndex(documents).find("mayor of Norby", 1).documents[0].title == "Norby"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+def test_gsm8k_is_trained_on_without_what_is_evaluated_on(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for name, count in (("test", 200), ("train", 400)):
+        with (DATA / "math_gsm8k" / f"{name}.jsonl").open() as file:
+            (tmp_path / f"{name}.jsonl").write_text("".join(islice(file, count)))
+    suite = import_tasks(tmp_path / "test.jsonl", TaskImport("python", "gsm8k", split="gsm8k"), home)
+    assert suite == {**counts(200, 200, 200), "training_tasks_met": 0}
+    assert import_tasks(tmp_path / "train.jsonl", TaskImport("python", "gsm8k"), home) == counts(400, 400, 400)
+    assert import_tasks(tmp_path / "test.jsonl", TaskImport("python", "gsm8k"), home) == counts(200, 0, 0, same_question=200)
+    export = tmp_path / "tasks.jsonl"
+    CliRunner().invoke(app, ["export", "tasks", "--home", str(home), "--to", str(export)], catch_exceptions=False)
+    assert import_tasks(export, TaskImport("python", "gsm8k"), tmp_path / "other") == counts(600, 600, 600)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+def test_the_example_of_the_page_brings_in_what_its_run_draws_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands, profile = re.findall(r"```(?:toml)?\n(.*?)```", PAGE.read_text(), re.DOTALL)[:2]
+    monkeypatch.chdir(tmp_path)
+    for name, part in (("train", "train"), ("held_out", "test")):
+        with (DATA / "math_gsm8k" / f"{part}.jsonl").open() as file:
+            Path(f"{name}.jsonl").write_text("".join(islice(file, 100)))
+    for line in commands.splitlines():
+        if line.startswith(("mkdir", "printf")):
+            subprocess.run(["bash", "-c", line], check=True)
+        elif line.startswith("flywheel import"):
+            CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False)
+    Path("own.toml").write_text(profile)
+    config = load_config("own.toml")
+    check_choice(config, Path("runs/own"))
+    with Lake(Path("runs/own")) as lake:
+        tasks, _ = choose_tasks(lake, config, 1)
+        assert Counter(task.environment for task in tasks) == {"python": 100, "search": 2}
+        assert len(lake.documents()) == 2 and len(lake.tasks(split="gsm8k")) == 100
+
+
+def test_a_format_of_others_takes_no_task_set(rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="choose one of documents"):
+        import_file("tasks", rows, tmp_path / "home")

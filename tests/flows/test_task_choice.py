@@ -1,0 +1,164 @@
+"""What RL draws from is chosen by a condition, and all that is wrong with the choice is told before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from flows.config import load_config
+from flows.context import RunContext
+from flows.home import Home
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
+from flows.task_choice import check_choice, choose_tasks
+from rl.training.curriculum import CurriculumConfig, Pool, admitted, check_tasks, sample_tasks
+from warehouse import Lake, Run, Task
+from warehouse.errors import RequestError
+
+SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
+ALONE = ('wheel.stages=["rl"]', "synth.webshaper.counts={}", "rl.rewards.parts={}")
+OWN = {"source": "gsm8k", "verifier": "gsm8k"}
+TASKS = (
+    Task("own-1", "python", "How many apples are left over in the basket after the market?", ("3",), provenance=OWN),
+    Task("made-1", "search", "Where does Amber Stone live?", ("Oslo",), hops=2),
+    Task("far-1", "tool_world", "Book a flight.", (), hops=5),
+    Task("suite-1", "python", "How old is the captain of the ship?", ("41",), split="held_out"),
+    Task("gsm8k-1", "python", "How much is the fish?", ("2",), split="gsm8k", provenance={"suite": "gsm8k"}),
+)
+
+
+def home_of(root: Path, *tasks: Task) -> Path:
+    with Lake(root) as lake:
+        lake.add(tasks)
+    return root
+
+
+def chosen(root: Path, *settings: str) -> list[str]:
+    with Lake(root) as lake:
+        return [task.key for task in choose_tasks(lake, load_config(SMALL, settings), 1)[0]]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with tasks of its own, imported ones, and two suites."""
+    return home_of(tmp_path_factory.mktemp("home"), *TASKS)
+
+
+@pytest.mark.slow
+def test_training_tasks_are_drawn_unless_a_condition_says_which(home: Path) -> None:
+    assert chosen(home) == ["far-1", "made-1", "own-1"]
+    assert chosen(home, "rl.tasks=split = 'train' AND (provenance->>'source') = 'gsm8k'  -- the imported ones") == ["own-1"]
+
+
+@pytest.mark.slow
+def test_a_run_draws_from_what_was_there_when_it_began(tmp_path: Path) -> None:
+    with Lake(home_of(tmp_path, TASKS[0])) as lake:
+        began = lake.snapshot()
+        lake.add([TASKS[1]])
+        found = [choose_tasks(lake, load_config(SMALL), 1, at)[0] for at in (began, None)]
+    assert [[task.key for task in tasks] for tasks in found] == [["own-1"], ["made-1", "own-1"]]
+
+
+WRONG = (
+    ("rl.tasks=splitt = 'train'", "rl.tasks = .* is no condition on the table tasks: .*splitt"),
+    ("rl.tasks=split = ", "rl.tasks = .* is no condition on the table tasks"),
+    ("rl.tasks=TRUE); DELETE FROM tasks; SELECT (1", "more than a condition"),
+    ("rl.tasks=split = 'nothing'", "has no task that meets rl.tasks = \"split = 'nothing'\": import some"),
+    ("rl.tasks=TRUE", "meets 2 tasks of gsm8k, held_out, which is for evaluation"),
+    ("rl.tasks=split = 'held_out'", "meets 1 tasks of held_out"),
+    ("rl.horizon.mixture={python=1, game=1}", "names the environment 'game', and no task .* python, search, tool_world"),
+    ("rl.horizon.mixture={python=1, tool_world=1}", "whose tasks have 5 hops or more, and rl.horizon.hops admits 4 at most"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "reason"), WRONG)
+def test_a_wrong_choice_is_told_by_the_stage_and_before_anything_starts(setting: str, reason: str, home: Path) -> None:
+    with pytest.raises(RequestError, match=reason):
+        check_choice(load_config(SMALL, (*ALONE, setting)), home)
+    with pytest.raises(RequestError, match=reason if "DELETE" not in setting else "no condition|Only one"):
+        chosen(home, setting)
+
+
+@pytest.mark.slow
+def test_what_synthesis_may_still_make_is_not_missed_before_it(tmp_path: Path) -> None:
+    home = home_of(tmp_path / "home")
+    for config in (load_config(SMALL), load_config(SMALL, ['wheel.stages=["cpt"]', "synth.webshaper.counts={}"])):
+        check_choice(config, home)
+        check_choice(config, tmp_path / "none")
+        check_choice(config)
+    for place in (home, tmp_path / "none"):
+        with pytest.raises(RequestError, match="has no task that meets"):
+            check_choice(load_config(SMALL, ALONE), place)
+    with Lake(home) as lake:
+        lake.add([Run("t1-synth", "synth", 1, {}, "d", 0, 1, "completed", datetime(2026, 1, 1, tzinfo=UTC))])
+    with pytest.raises(RequestError, match="has no task that meets"):
+        check_choice(load_config(SMALL), home)
+
+
+def test_the_form_of_a_condition_is_told_where_there_is_no_lake() -> None:
+    for setting in ("rl.tasks=split = ", "later.rl.tasks=)"):
+        with pytest.raises(RequestError, match=r"rl.tasks = .* is no condition"):
+            check_choice(load_config(SMALL, [setting]))
+
+
+@pytest.mark.slow
+def test_a_task_whose_environment_data_may_not_name_is_told(tmp_path: Path) -> None:
+    home = home_of(tmp_path, Task("a", "os:system", "?", ("x",)))
+    with pytest.raises(RequestError, match="environment cannot be had: there is no environment 'os:system'"):
+        chosen(home)
+    assert chosen(home, 'rollout.environments.kinds={"os:system"={factory="search"}}') == ["a"]
+
+
+@pytest.mark.slow
+def test_a_suite_that_came_after_the_tasks_is_kept_clear_of(tmp_path: Path) -> None:
+    same = Task("late-1", "python", TASKS[0].question, ("3",), split="late", provenance={"suite": "late"})
+    home = home_of(tmp_path, *TASKS, same)
+    with Lake(home) as lake:
+        tasks, met = choose_tasks(lake, load_config(SMALL), 1)
+    assert "own-1" not in {task.key for task in tasks}
+    assert [(failure.stage, failure.item["task"], failure.item["suite"]) for failure in met] == [("decontamination", "own-1", "late")]
+    with pytest.raises(RequestError, match=r"all 1 tasks that meet rl.tasks are asked by suites"):
+        chosen(home, "rl.tasks=key = 'own-1'")
+
+
+def wheel_of(root: Path, tasks: Sequence[Task], *settings: str) -> dict[str, int]:
+    config = load_config(SMALL, (*ALONE, "synth.fas.plan_slices=2", "synth.fas.reasoning={1=5}", "corpus.held_out.entities=120", *settings))
+    with Lake(root) as lake:
+        lake.add(tasks)
+        context = RunContext(Home(root), config, lake)
+        return run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))[1]
+
+
+@pytest.mark.slow
+def test_synthesis_that_is_asked_for_nothing_is_content_with_tasks_that_were_imported(tmp_path: Path) -> None:
+    suite = ("evaluation.suites={gsm8k={counts={}}}",)
+    made = wheel_of(tmp_path / "whole", [TASKS[0], TASKS[4]], *suite)
+    assert (made["tasks.train"], made["tasks.gsm8k"]) == (1, 1)
+    with pytest.raises(RequestError, match=r"has no task that meets rl.tasks"):
+        wheel_of(tmp_path / "none", [TASKS[4]], *suite)
+    with pytest.raises(RequestError, match=r"the suite gsm8k has no task, and evaluation\.suites\.gsm8k\.counts asks for none"):
+        wheel_of(tmp_path / "mute", [TASKS[0]], *suite)
+
+
+# The curriculum over tasks without hops
+
+
+def test_tasks_of_one_hop_are_admitted_whatever_depth_is_asked_for() -> None:
+    tasks = [Task(f"own-{number}", "python", "?", ("x",)) for number in range(20)]
+    for hops in ((1,), (2, 3, 4), (6,)):
+        for step in (1, 200):
+            assert admitted(tasks, step, CurriculumConfig(hops=hops), {}) == sorted(tasks, key=lambda task: task.key)
+
+
+def test_mixture_pools_and_frontier_work_on_imported_tasks_alone() -> None:
+    tasks = [Task(f"{name}-{number}", name, "?", ("x",)) for name in ("python", "search") for number in range(20)]
+    rates = {task.key: number % 3 / 2 for number, task in enumerate(tasks)}
+    config = CurriculumConfig(mixture={"python": 3, "search": 1}, pools={Pool.FRONTIER: 1})
+    check_tasks(tasks, config)
+    drawn = [task for step in range(1, 201) for task in sample_tasks(tasks, step, 0, 2, config, rates)]
+    assert {rates[task.key] for task in drawn} == {0.5}
+    assert 0.6 < sum(task.environment == "python" for task in drawn) / len(drawn) < 0.85

@@ -1,0 +1,170 @@
+"""After each update every engine shows which weights it has: with others than the learner's the training ends before it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel
+
+from rl.engines.base import WeightProbe
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
+from rl.policies.policy import create_policy, load_policy
+from rl.training.batches import mean_difference, row_of
+from rl.training.config import MonitorConfig, ReinforceConfig
+from rl.training.filters import Collected
+from rl.training.monitor import Alert, TrainingHalted
+from tests.rl.toy import SIZES, Sampler
+
+pytestmark = pytest.mark.engine
+
+CONFIG = ReinforceConfig(
+    steps=3,
+    tasks_per_step=2,
+    samples_per_task=4,
+    trajectories_per_pass=8,
+    learning_rate=1e-2,
+    health=MonitorConfig(limits=(), weight_difference=1e-3),
+)
+PROBE = WeightProbe("engine-0", (2, 30, 3), (7, 8), (-1.0, -2.0))
+Probes = Callable[[Sampler], Sequence[WeightProbe]]
+
+
+def probed(model: PreTrainedModel, engine: str = "engine-0") -> WeightProbe:
+    """What an engine with the weights of `model` samples behind a prompt."""
+    sampler = Sampler()
+    sampler.model = model
+    ((ids, logprobs),) = sampler.generate([[2, 30, 3]], 8)
+    return WeightProbe(engine, (2, 30, 3), tuple(ids), tuple(logprobs))
+
+
+def own(sampler: Sampler) -> list[WeightProbe]:
+    """Of two engines that have what was published last."""
+    return [probed(sampler.model, "engine-0"), probed(sampler.model, "engine-1")]
+
+
+class Trained:
+    """A training and what it called: figures by step, alerts, the steps that were collected, and what ended it."""
+
+    def __init__(self, policy: Path, output: Path, probes: Probes | None, config: ReinforceConfig = CONFIG) -> None:
+        self.sampler, self.figures = Sampler(4), dict[int, dict[str, float]]()
+        self.alerts, self.collected = list[Alert](), list[int]()
+        hooks = TrainingHooks(self._collect, self.sampler.publish, self._take, record_alert=self.alerts.append)
+        if probes is not None:
+            hooks = replace(hooks, probe=lambda: probes(self.sampler))
+        self.ended: TrainingHalted | None = None
+        try:
+            train_reinforce(policy, output, config, hooks, 1)
+        except TrainingHalted as halted:
+            self.ended = halted
+
+    def _collect(self, step: int) -> Collected:
+        self.collected.append(step)
+        return self.sampler.collect(step)
+
+    def _take(self, step: int, figures: dict[str, float]) -> None:
+        self.figures[step] = figures
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
+    """Another policy of the same shape."""
+    return load_policy(create_policy(SIZES, ["Amber Stone"], [], tmp_path_factory.mktemp("other"), 2))[0].eval()
+
+
+def test_engines_with_the_learners_weights_are_let_through_and_the_difference_is_a_figure(policy: Path, tmp_path: Path) -> None:
+    trained = Trained(policy, tmp_path, own)
+    assert trained.ended is None
+    assert trained.alerts == []
+    assert list(trained.figures) == [1, 2, 3]
+    assert all(0 <= figures["weight_difference"] < 1e-5 for figures in trained.figures.values())
+
+
+def test_an_engine_with_other_weights_ends_the_training_before_anything_is_learnt(
+    policy: Path, other: PreTrainedModel, tmp_path: Path
+) -> None:
+    trained = Trained(policy, tmp_path, lambda sampler: [probed(other)])
+    assert trained.ended is not None
+    assert str(trained.ended).startswith("training came to a stop: weight_difference is ")
+    assert str(trained.ended).endswith(" at step 0 and may not be above 0.001; it began at step 0")
+    assert (trained.collected, trained.figures) == ([], {})
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_the_alert_is_recorded(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
+    trained = Trained(policy, tmp_path, lambda sampler: [probed(other)])
+    (alert,) = trained.alerts
+    assert trained.ended is not None and trained.ended.alert == alert
+    assert (alert.limit.sign, alert.limit.above, alert.limit.then) == ("weight_difference", 1e-3, "stop")
+    assert alert.value > 1e-2
+
+
+def test_an_engine_that_did_not_take_an_update_is_found_out_at_the_next(policy: Path, tmp_path: Path) -> None:
+    first = load_policy(policy)[0].eval()
+    trained = Trained(policy, tmp_path, lambda sampler: [probed(first)])
+    assert trained.ended is not None
+    assert (trained.ended.alert.step, trained.collected, list(trained.figures)) == (1, [1], [1])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_engine_among_several_is_enough(policy: Path, other: PreTrainedModel, tmp_path: Path, place: int) -> None:
+    def probes(sampler: Sampler) -> list[WeightProbe]:
+        found = own(sampler)
+        found[place] = probed(other, found[place].engine)
+        return found
+
+    assert Trained(policy, tmp_path, probes).ended is not None
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_engine_whose_weights_give_no_numbers_ends_the_training(policy: Path, tmp_path: Path, place: int) -> None:
+    def probes(sampler: Sampler) -> list[WeightProbe]:
+        found = own(sampler)
+        found[place] = replace(found[place], logprobs=(math.nan,) * len(found[place].logprobs))
+        return found
+
+    trained = Trained(policy, tmp_path, probes)
+    assert trained.ended is not None
+    assert math.isnan(trained.ended.alert.value)
+
+
+def test_without_a_bound_the_difference_is_a_figure_alone(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
+    unbounded = CONFIG.model_copy(update={"health": MonitorConfig(limits=())})
+    trained = Trained(policy, tmp_path, lambda sampler: [probed(other)], unbounded)
+    assert trained.ended is None
+    assert all(figures["weight_difference"] > 1e-2 for figures in trained.figures.values())
+
+
+@pytest.mark.parametrize(
+    "probes", [None, lambda sampler: [WeightProbe("engine-0", (2, 30, 3), (), ())]], ids=["nobody asks", "says nothing"]
+)
+def test_where_no_engine_says_anything_nothing_is_checked(policy: Path, tmp_path: Path, probes: Probes | None) -> None:
+    trained = Trained(policy, tmp_path, probes)
+    assert trained.ended is None
+    assert not any("weight_difference" in figures for figures in trained.figures.values())
+
+
+def test_the_last_weights_are_checked_too(policy: Path, other: PreTrainedModel, tmp_path: Path) -> None:
+    def probes(sampler: Sampler) -> list[WeightProbe]:
+        return [probed(other)] if sampler.versions[-1] == CONFIG.steps else own(sampler)
+
+    trained = Trained(policy, tmp_path, probes)
+    assert trained.ended is not None
+    assert (trained.ended.alert.step, list(trained.figures)) == (3, [1, 2, 3])
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_probe_is_scored_as_an_action_that_nothing_is_learnt_from() -> None:
+    row = row_of(PROBE)
+    assert (row.prompt_ids, row.completion_ids, row.action_mask) == ((2, 30, 3), (7, 8), (1, 1))
+    assert (row.logprobs, row.sampled_logprobs, row.advantages) == ((-1.0, -2.0), (-1.0, -2.0), (0.0, 0.0))
+    assert not row.teaches
+
+
+def test_the_difference_is_the_mean_of_the_absolute_ones() -> None:
+    assert mean_difference(PROBE, (-1.0, -2.0)) == 0
+    assert mean_difference(PROBE, (-0.5, -2.25)) == pytest.approx(0.375)

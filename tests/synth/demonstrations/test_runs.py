@@ -1,0 +1,322 @@
+"""Stored runs as examples: which are taken, in whose words and with whose tools, and why the others are not."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.config import StoredRunsConfig
+from rl.renderers.base import Schema
+from rl.renderers.examples import encode_examples
+from rl.renderers.registry import open_dialect
+from synth.demonstrations.runs import Rejection, choose_runs, tools_of
+from tests.rl.renderers.templates_of_trl import tokenizer_for
+from warehouse.importers.fireact import read_fireact
+from warehouse.importers.webdancer import read_webdancer
+from warehouse.records import ANSWER, Call, Example, Failure, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn
+
+RUNS = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
+WEBDANCER, FIREACT = RUNS / "webdancer", RUNS / "fireact" / "hotpotqa_dev500_llama2_7b.json"
+TASKS = {key: Task(key, "search", f"Where is {key}?", ("Green Lake",)) for key in ("x", "y", "z")}
+
+
+def schema(name: str, *arguments: str) -> Schema:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"} for argument in arguments}}
+    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+
+
+OURS = (schema("search", "query"),)
+
+
+def turn(index: int, tool: str, arguments: str, observation: str = "") -> Turn:
+    text, call = f"<think> because</think><{tool}> {arguments}</{tool}>", Call(tool, arguments, "ok", observation)
+    return Turn(index, (5, 6), (-0.1, -0.2), text, tool, arguments, (9,), observation, None, "ok", 0.1, 0, calls=(call,))
+
+
+def run(name: str, task: str = "x", searches: int = 1, **changed: Any) -> Trajectory:
+    """A success of another's policy, of the stage rollout: so many searches, and an answer."""
+    turns = [turn(index, "search", "Amber Stone", "Amber Stone is in Green Lake.") for index in range(searches)]
+    turns.append(turn(searches, ANSWER, "Green Lake"))
+    made = Trajectory(
+        name, task, "theirs", "rollout", 5, (1, 2), tuple(turns), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, None, None
+    )  # fmt: skip
+    return replace(made, **changed)
+
+
+def imported(name: str, *calls: tuple[str, str], **changed: Any) -> Trajectory:
+    """A run from elsewhere: those calls, each with a result, and an answer; no token ids."""
+    turns = [turn(index, tool, arguments, "seen") for index, (tool, arguments) in enumerate(calls)]
+    bare = [
+        replace(each, action_ids=(), action_logprobs=(), observation_ids=()) for each in (*turns, turn(len(turns), ANSWER, "Green Lake"))
+    ]
+    return run(name, turns=tuple(bare), stage="import", prompt_ids=(), **changed)
+
+
+def chosen(
+    runs: Sequence[Trajectory],
+    ours: Sequence[Schema] = OURS,
+    own: Sequence[str] = (),
+    seed: int = 0,
+    wheel_turn: int = 1,
+    tasks: dict[str, Task] | None = None,
+    held_out: Sequence[str] = (),
+    **options: Any,
+) -> tuple[list[Example], list[Failure]]:
+    config = StoredRunsConfig.model_validate(options)
+    return choose_runs(runs, TASKS if tasks is None else tasks, config, ours, frozenset(own), seed, wheel_turn, held_out)
+
+
+def calls_of(example: Example) -> list[tuple[str, str]]:
+    return [(part.tool, part.text) for part in example.parts if part.kind is PartKind.CALL]
+
+
+def offered_by(example: Example) -> list[str]:
+    """The names of the tools that the example offers."""
+    assert example.parts[0].kind is PartKind.TOOLS
+    return [tool["function"]["name"] for tool in json.loads(example.parts[0].text)]
+
+
+# What is taken
+
+
+def test_a_run_is_its_question_its_thoughts_its_calls_and_what_came_of_them() -> None:
+    (example,), failures = chosen([run("a")])
+    assert failures == []
+    assert example.parts == (
+        Part(PartKind.TOOLS, json.dumps(list(OURS))),
+        Part(PartKind.QUESTION, "Where is x?"),
+        Part(PartKind.THOUGHT, "because", True),
+        Part(PartKind.CALL, "Amber Stone", True, "search"),
+        Part(PartKind.RESULT, "Amber Stone is in Green Lake."),
+        Part(PartKind.THOUGHT, "because", True),
+        Part(PartKind.ANSWER, "Green Lake", True),
+    )
+    assert (example.kind, example.sources, example.wheel_turn) == ("trajectory", ("a", "x"), 1)
+
+
+SHOWN = replace(turn(0, "search", "q", "seen"), images=(Image("d", "image/png", 1, 1, b""),))
+VOID = replace(turn(0, "search", "q", "no call"), tool=None, arguments=None, calls=())
+END = turn(1, ANSWER, "Green Lake")
+REFUSED = {
+    Rejection.INVALID: run("a", outcome=Outcome.INVALID, error="timeout: too slow"),
+    Rejection.FAILURE: run("a", outcome=Outcome.FAILURE),
+    Rejection.NOT_JUDGED: run("a", outcome=None),
+    Rejection.IMAGES: run("a", turns=(SHOWN, END)),
+    Rejection.UNKNOWN_TASK: run("a", task="gone"),
+    Rejection.HELD_OUT: run("a", suite="held_out"),
+    Rejection.NO_ANSWER: run("a", turns=(turn(0, "search", "q", "seen"),)),
+    Rejection.UNREADABLE: run("a", turns=(VOID, END)),
+    Rejection.UNKNOWN_TOOL: run("a", turns=(turn(0, "browse", "q", "seen"), END)),
+}
+
+
+@pytest.mark.parametrize("rejection", REFUSED)
+def test_what_is_not_taken_is_one_failure_of_its_kind(rejection: Rejection) -> None:
+    examples, (failure,) = chosen([REFUSED[rejection]])
+    assert examples == []
+    assert (failure.stage, failure.kind) == ("synth", f"cold_start_{rejection}")
+    assert failure.item == {"trajectory": "a", "task": REFUSED[rejection].task_key}
+    assert failure.reason
+
+
+def test_every_other_rejection_is_of_a_run_too_many() -> None:
+    assert set(Rejection) - REFUSED.keys() == {Rejection.ENOUGH}
+
+
+def test_the_reason_names_what_is_wrong() -> None:
+    reasons = {rejection: chosen([refused])[1][0].reason for rejection, refused in REFUSED.items()}
+    assert reasons[Rejection.INVALID] == "timeout: too slow"
+    assert reasons[Rejection.UNREADABLE] == "turn 0 holds no call and no answer"
+    assert reasons[Rejection.UNKNOWN_TOOL] == "it calls browse, and on offer are search"
+
+
+def test_runs_that_nobody_judged_are_taken_where_that_is_asked_for() -> None:
+    (example,), failures = chosen([run("a", outcome=None)], unjudged="keep")
+    assert (example.sources, failures) == (("a", "x"), [])
+
+
+def test_failures_and_invalid_runs_are_never_taken() -> None:
+    runs = [run("a", outcome=Outcome.FAILURE), run("b", outcome=Outcome.INVALID)]
+    examples, failures = chosen(runs, unjudged="keep")
+    assert examples == []
+    assert {failure.kind for failure in failures} == {"cold_start_invalid", "cold_start_not_a_success"}
+
+
+@pytest.mark.parametrize("own", [(), ("theirs",)], ids=["written anew", "as sampled"])
+def test_runs_of_questions_that_evaluation_asks_are_not_taken_whoever_made_them(own: tuple[str, ...]) -> None:
+    examples, failures = chosen([run("a"), run("b", "y"), run("c", "z", suite="held_out")], own=own, held_out=["y"])
+    assert [example.sources[0] for example in examples] == ["a"]
+    assert [(failure.kind, failure.item["trajectory"]) for failure in failures] == [
+        ("cold_start_held_out", "b"),
+        ("cold_start_held_out", "c"),
+    ]
+
+
+# How many
+
+
+def test_the_shortest_run_of_each_task_is_taken() -> None:
+    runs = [run("long", "x", 3), run("short", "x", 1), run("middle", "x", 2), run("other", "y", 2)]
+    examples, failures = chosen(runs)
+    assert [example.sources for example in examples] == [("short", "x"), ("other", "y")]
+    assert [(failure.kind, failure.item["trajectory"]) for failure in failures] == [
+        ("cold_start_enough_of_its_task", "middle"),
+        ("cold_start_enough_of_its_task", "long"),
+    ]
+
+
+def test_what_cannot_be_taken_leaves_its_place_to_the_next() -> None:
+    examples, failures = chosen([run("short", turns=(VOID, END)), run("long", searches=3)])
+    assert [example.sources[0] for example in examples] == ["long"]
+    assert [failure.kind for failure in failures] == ["cold_start_unreadable_action"]
+
+
+def test_as_many_of_a_task_as_are_asked_for() -> None:
+    examples, failures = chosen([run(f"r{searches}", "x", searches) for searches in (4, 1, 3, 2)], per_task=3)
+    assert [example.sources[0] for example in examples] == ["r1", "r2", "r3"]
+    assert [failure.item["trajectory"] for failure in failures] == ["r4"]
+
+
+def test_of_more_than_the_count_a_seeded_draw_is_taken_and_the_others_are_failures() -> None:
+    runs = [run(f"r{number}", key) for key in TASKS for number in range(3)]
+    unique = [replace(each, id=f"{each.task_key}-{each.id}") for each in runs]
+    examples, failures = chosen(unique, per_task=3, count=4)
+    assert (len(examples), Counter(failure.kind for failure in failures)) == (4, {"cold_start_enough_of_its_task": 5})
+    taken = {example.sources[0] for example in examples}
+    assert taken | {failure.item["trajectory"] for failure in failures} == {each.id for each in unique}
+    draws = [{example.sources[0] for example in chosen(unique, seed=seed, per_task=3, count=4)[0]} for seed in range(4)]
+    assert draws[0] == taken
+    assert any(other != taken for other in draws)
+
+
+def test_the_choice_does_not_depend_on_the_order_of_what_is_given() -> None:
+    runs = [run(f"r{number}", "xyz"[number % 3], number % 2 + 1) for number in range(9)]
+    assert chosen(runs, per_task=2, count=3) == chosen(runs[::-1], per_task=2, count=3)
+
+
+# In whose words
+
+
+def test_runs_of_an_own_policy_keep_the_ids_that_were_sampled() -> None:
+    (example,), _ = chosen([run("a", policy="t1-rl")], own=["t1-rl"])
+    assert [(part.kind, part.ids, part.learnt) for part in example.parts] == [
+        (PartKind.TOKENS, (1, 2), False),
+        (PartKind.TOKENS, (5, 6), True),
+        (PartKind.TOKENS, (9,), False),
+        (PartKind.TOKENS, (5, 6), True),
+        (PartKind.TOKENS, (9,), False),
+    ]
+
+
+def test_ids_of_a_policy_that_is_not_ours_are_written_anew() -> None:
+    (example,), _ = chosen([run("a")], own=["t1-rl"])
+    assert not any(part.ids for part in example.parts)
+
+
+@pytest.mark.parametrize("own", [(), ("theirs",)], ids=["written anew", "as sampled"])
+def test_another_wheel_turn_has_examples_of_its_own(own: tuple[str, ...]) -> None:
+    first, again, second = (chosen([run("a")], own=own, wheel_turn=number)[0][0] for number in (1, 1, 2))
+    assert first == again
+    assert (second.wheel_turn, second.sources[0]) == (2, first.sources[0])
+    assert first.id != second.id
+
+
+# With whose tools
+
+
+def test_tools_are_called_by_our_names_and_their_arguments_too() -> None:
+    mapping = {"lookup": {"name": "search", "arguments": {"q": "query"}}}
+    (example,), failures = chosen([imported("a", ("lookup", '{"q": "été", "top": 3}'))], tools=mapping)
+    assert failures == []
+    assert calls_of(example) == [("search", '{"query": "été", "top": 3}')]
+    assert offered_by(example) == ["search"]
+
+
+def test_arguments_that_are_plain_text_stay_as_they_are() -> None:
+    (example,), _ = chosen([imported("a", ("lookup", "Amber Stone"))], tools={"lookup": {"name": "search", "arguments": {"q": "query"}}})
+    assert calls_of(example) == [("search", "Amber Stone")]
+
+
+def test_an_answer_is_mapped_to_nothing() -> None:
+    (example,), _ = chosen([imported("a", ("lookup", "q"))], tools={"lookup": {"name": "search"}, ANSWER: {"name": "search"}})
+    assert example.parts[-1] == Part(PartKind.ANSWER, "Green Lake", True)
+
+
+def test_a_tool_without_a_name_of_ours_takes_its_runs_out() -> None:
+    mapping = {"lookup": {"name": "search"}, "visit": {"name": ""}}
+    (example,), (failure,) = chosen([imported("a", ("lookup", "q")), imported("b", ("visit", "u"), task_key="y")], tools=mapping)
+    assert example.sources[0] == "a"
+    assert (failure.kind, failure.item["trajectory"]) == ("cold_start_unknown_tool", "b")
+    assert failure.reason == "it calls what the mapping takes out, and on offer are search"
+
+
+def test_with_a_mapping_a_tool_that_is_not_ours_takes_its_run_out() -> None:
+    _, (failure,) = chosen([imported("a", ("visit", "u"))], tools={"lookup": {"name": "search"}})
+    assert (failure.kind, failure.reason) == ("cold_start_unknown_tool", "it calls visit, and on offer are search")
+
+
+def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered() -> None:
+    theirs = [schema("lookup", "q"), schema("visit", "url")]
+    (example,), _ = chosen([imported("a", ("lookup", '{"q": "x"}'), provenance={"tools": theirs})])
+    assert json.loads(example.parts[0].text) == theirs
+    assert calls_of(example) == [("lookup", '{"q": "x"}')]
+
+
+def test_an_imported_run_that_calls_what_it_was_not_offered_is_not_taken() -> None:
+    _, (failure,) = chosen([imported("a", ("lookup", "q"), provenance={"tools": [schema("visit", "url")]})])
+    assert (failure.kind, failure.reason) == ("cold_start_unknown_tool", "it calls lookup, and on offer are visit")
+
+
+def test_a_run_of_ours_is_offered_our_tools() -> None:
+    (example,), _ = chosen([run("a", provenance={"tools": [schema("lookup", "q")]})])
+    assert offered_by(example) == ["search"]
+
+
+@pytest.mark.parametrize("recorded", [None, [], "search", [{"name": "lookup"}], [{"function": {"name": 3}}], [schema("a", "b"), 1]])
+def test_where_no_schemas_were_recorded_the_tools_are_those_that_were_called(recorded: Any) -> None:
+    calls = [("lookup", '{"q": "x"}'), ("visit", '{"url": "u"}'), ("lookup", '{"q": "y", "top": 3}'), ("think", "plain"), ("list", "[1]")]
+    found = tools_of(imported("a", *calls, provenance={} if recorded is None else {"tools": recorded}))
+    properties = {tool["function"]["name"]: list(tool["function"]["parameters"]["properties"]) for tool in found}
+    assert properties == {"lookup": ["q", "top"], "visit": ["url"], "think": [], "list": []}
+
+
+def test_a_run_without_calls_offers_no_tools() -> None:
+    (example,), _ = chosen([imported("a")])
+    assert [part.kind for part in example.parts] == [PartKind.QUESTION, PartKind.THOUGHT, PartKind.ANSWER]
+
+
+# Released runs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WEBDANCER.is_dir(), reason=f"{WEBDANCER} is not there")
+def test_the_released_runs_of_webdancer_become_examples_that_a_chat_dialect_can_write() -> None:
+    read = read_webdancer(WEBDANCER)
+    tasks = {record.key: record for record in read.records if isinstance(record, Task)}
+    examples, failures = chosen(read.trajectories, ours=(), tasks=tasks, unjudged="keep")
+    assert len(read.trajectories) == 120
+    assert (len(examples), Counter(failure.kind for failure in failures)) == (107, {"cold_start_enough_of_its_task": 13})
+    assert all(offered_by(example) == ["search", "visit"] for example in examples)
+    encoded, not_written = encode_examples(examples, open_dialect("chat", {}, tokenizer_for("qwen2_5")))
+    assert (len(encoded), not_written) == (107, [])
+    assert all(any(each.trained) and not all(each.trained) for each in encoded)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FIREACT.is_file(), reason=f"{FIREACT} is not there")
+def test_released_runs_of_fireact_become_examples_of_our_search() -> None:
+    read = read_fireact(FIREACT)
+    tasks = {record.key: record for record in read.records if isinstance(record, Task)}
+    mapping = {"search": {"name": "search"}, "reflect": {"name": ""}}
+    examples, failures = chosen(read.trajectories, tasks=tasks, tools=mapping)
+    assert (len(examples), Counter(failure.kind for failure in failures)) == (
+        128, {"cold_start_not_a_success": 369, "cold_start_unknown_tool": 3},
+    )  # fmt: skip
+    assert {tool for example in examples for tool, _ in calls_of(example)} == {"search"}
+    assert all(offered_by(example) == ["search"] for example in examples)

@@ -1,0 +1,70 @@
+"""A file of wordings: a table for each relation, and one sentence where it cannot be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warehouse.corpora.corpus import Wording
+from warehouse.corpora.files import read_wordings
+from warehouse.errors import RequestError
+
+GOOD = """
+["release year"]
+questions = ["In which year was {s} released?", "When did {s} come out?"]
+phrases = ["the release year of {s}"]
+condition = "released in {o}"
+
+[capital]
+questions = ["Was ist die Hauptstadt von {s}, «été»?"]
+"""
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "wordings.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_a_table_is_the_wording_of_a_relation(tmp_path: Path) -> None:
+    assert read_wordings(written(tmp_path, GOOD)) == {
+        "release year": Wording(
+            ("In which year was {s} released?", "When did {s} come out?"), ("the release year of {s}",), "released in {o}"
+        ),
+        "capital": Wording(("Was ist die Hauptstadt von {s}, «été»?",)),
+    }
+
+
+def test_a_file_of_nothing_says_nothing(tmp_path: Path) -> None:
+    assert read_wordings(written(tmp_path, "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('[a]\nquestions = ["In which year?"]', "the wording 'In which year?' of 'a' lacks {s} for its subject, or {o} in a condition"),
+        ('[a]\nphrases = ["the year of {o}"]', "the wording 'the year of {o}' of 'a' lacks {s}"),
+        ('[a]\nquestions = ["{s}?", "{s.__class__}?"]', "the wording '{s.__class__}?' of 'a' lacks {s}"),
+        ('[a]\ncondition = "of {s}"', "the wording 'of {s}' of 'a' lacks {s} for its subject, or {o} in a condition"),
+        ("[a\n", "is not TOML"),
+        (b"[a]\ncondition = '\xff {o}'", "is not TOML"),
+        ('[a]\nquestion = ["{s}?"]', "a wording has questions, phrases and a condition"),
+        ('[a]\nquestions = "{s}?"', "a wording has questions, phrases and a condition"),
+        ("[a]\ncondition = 3", "a wording has questions, phrases and a condition"),
+        ("a = 3", "a wording has questions, phrases and a condition"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_one_sentence_that_names_it(tmp_path: Path, text: str | bytes, reason: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(RequestError) as refused:
+        read_wordings(path)
+    assert reason in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "."])
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match=r"there is no file of wordings .*"):
+        read_wordings(tmp_path / name)

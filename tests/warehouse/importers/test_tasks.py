@@ -1,0 +1,151 @@
+"""The task that a row makes, whoever wrote it, and what no row may say of its task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warehouse.benchmark_sets.published import read_gsm8k, read_humaneval, read_mbpp
+from warehouse.errors import RequestError
+from warehouse.importers.tasks import TaskFormat, read_tasks
+from warehouse.records import Task
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+FORM = TaskFormat("mine", "search", "qa_em")
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
+
+
+def read(tmp_path: Path, *rows: Any, form: TaskFormat = FORM) -> tuple[list[Task], list[str]]:
+    """The tasks of rows, and the reasons of those that make none."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    found = read_tasks(path, form)
+    assert found.rows == len(rows) == len(found.records) + len(found.failures)
+    assert {(failure.stage, failure.kind) for failure in found.failures} <= {("import", "broken_row")}
+    return [task for task in found.records if isinstance(task, Task)], [failure.reason for failure in found.failures]
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        ({"id": 7, "question": "Who?", "answers": ["Ann", "A."]}, ("Ann", "A.")),
+        ({"id": 7, "question": "Who?", "answer": "Ann"}, ("Ann",)),
+        ({"id": 7, "question": "Who?", "answer": 7}, ("7",)),
+        ({"example_id": 7, "prompt": ASKED, "answer": "Ann", "info": {"item": 3}}, ("Ann",)),
+        ({"example_id": 7, "prompt": "Who?", "answer": "Ann", "info": '{"item": 3}'}, ("Ann",)),
+        ({"id": 7, "input": "Who?", "target": ["Ann", "A."], "metadata": {"item": 3}}, ("Ann", "A.")),
+    ],
+)
+def test_rows_of_verifiers_of_inspect_and_of_ones_own(row: dict[str, Any], answers: tuple[str, ...], tmp_path: Path) -> None:
+    (task,), _ = read(tmp_path, row)
+    item = {"item": 3} if {"info", "metadata"} & set(row) else {}
+    provenance = {**item, "source": "mine", "verifier": "qa_em", "place": {"file": "rows.jsonl", "line": 1}}
+    assert task == Task("mine-7", "search", "Who?", answers, provenance=provenance)
+    assert (task.split, task.hops, task.constraints, task.layers) == ("train", 1, 1, 1)
+
+
+def test_columns_are_mapped_and_the_rest_is_left_alone(tmp_path: Path) -> None:
+    form = replace(FORM, columns={"question": "problem", "answers": "solution", "hops": "level", "provenance": "about"})
+    (task,), _ = read(tmp_path, {"problem": "Who?", "solution": "Ann", "level": "3", "about": "old", "answer": "Bob"}, form=form)
+    assert (task.question, task.answers, task.hops, task.provenance["info"], task.proofs) == ("Who?", ("Ann",), 3, "old", {})
+
+
+def test_a_row_without_an_id_has_its_key_from_its_content(tmp_path: Path) -> None:
+    rows = [{"question": "Who?", "answer": "Ann"}, {"question": "Who?", "answer": "Bob"}, {"question": "Who?", "answer": "Ann", "n": 1}]
+    first, second, again = read(tmp_path, *rows)[0]
+    assert first.key == again.key != second.key and first.key.startswith("mine-")
+
+
+def test_a_row_cannot_say_who_judges_it_or_what_runs_it(tmp_path: Path) -> None:
+    told = dict.fromkeys(("verifier", "options", "rollout", "source", "place", "suite", "origin"), "os:system")
+    rows = [{"question": "Who?", "answer": "Ann", name: {**told, "item": 1}, "environment": "game", "split": "held_out", "verifier": "set"}
+            for name in ("provenance", "info", "metadata")]  # fmt: skip
+    for row in rows:
+        (task,), _ = read(tmp_path, row, form=replace(FORM, options={"set": True}))
+        place = {"file": "rows.jsonl", "line": 1}
+        assert task.provenance == {"item": 1, "source": "mine", "verifier": "qa_em", "options": {"set": True}, "place": place}
+        assert (task.environment, task.split) == ("search", "train")
+
+
+GOOD = {"question": "Who?", "answer": "Ann"}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("{", "not JSON"),
+        ([1], "the row is no object"),
+        ({"answer": "Ann"}, "has no text under question"),
+        ({"question": "Who?"}, "accepts no answer"),
+        ({**GOOD, "answer": True}, "an accepted answer is neither text nor number"),
+        ({**GOOD, "answer": {"a": 1}}, "an accepted answer is neither text nor number"),
+        ({**GOOD, "id": ["a"]}, "the id is ['a'], neither text nor number"),
+        ({**GOOD, "question": "\ud800"}, "it holds what no table can"),
+        ('{"question": "Who?", "answer": NaN}', "it holds what no table can"),
+        ({**GOOD, "hops": -1}, "hops is -1"),
+        ({**GOOD, "question": [{"role": "assistant", "content": "I."}]}, "no user asks anything"),
+        ({**GOOD, "formula": [["a"]]}, "no triple"),
+    ],
+)
+def test_a_row_that_makes_no_task_is_set_aside_with_file_and_line(row: Any, reason: str, tmp_path: Path) -> None:
+    tasks, reasons = read(tmp_path, GOOD, row)
+    assert len(tasks) == 1
+    assert reasons[0].startswith("rows.jsonl, line 2: ") and reason in reasons[0]
+
+
+def test_a_verifier_that_looks_at_no_answer_needs_none(tmp_path: Path) -> None:
+    (task,), _ = read(tmp_path, {"question": "Count.", "info": {"item": 5}}, form=replace(FORM, verifier="environment", answered=False))
+    assert task.answers == () and task.provenance["item"] == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({}, r"has no column for question \(it has problem, answer\): say which it is with --column question=COLUMN"),
+        ({"question": "task"}, "has no column 'task'; it has problem, answer"),
+        ({"questions": "problem"}, "there is no field 'questions'; map one of id, question, answers"),
+        ({"question": "problem", "answers": "problem"}, None),
+    ],
+)
+def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str], reason: str | None, tmp_path: Path) -> None:
+    form = replace(FORM, columns=columns)
+    if reason is None:
+        assert read(tmp_path, {"problem": "Who?", "answer": "Ann"}, form=form)[0]
+        return
+    with pytest.raises(RequestError, match=reason):
+        read(tmp_path, {"problem": "Who?", "answer": "Ann"}, form=form)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="holds no row"):
+        read(tmp_path)
+
+
+def test_the_tests_of_code_may_stand_there_as_an_object(tmp_path: Path) -> None:
+    (task,), _ = read(tmp_path, {"question": "Write f.", "answer": {"test_list": ["assert f()"]}}, form=replace(FORM, verifier="code"))
+    assert json.loads(task.answers[0]) == {"test_list": ["assert f()"]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+@pytest.mark.parametrize(
+    ("path", "verifier", "reader"),
+    [
+        ("math_gsm8k/test.jsonl", "gsm8k", read_gsm8k),
+        ("code_humaneval/HumanEval.jsonl.gz", "code", read_humaneval),
+        ("code_mbpp_sanitized/test.jsonl", "code", read_mbpp),
+    ],
+)
+def test_published_sets_are_what_their_own_readers_make_of_them(path: str, verifier: str, reader: Any) -> None:
+    found = read_tasks(DATA / path, TaskFormat("set", "python", verifier))
+    expected = reader(DATA / path)
+    assert not found.failures and found.rows == len(expected)
+    tasks = [task for task in found.records if isinstance(task, Task)]
+    assert [(t.question, t.answers, t.proofs, t.environment) for t in tasks] == [
+        (t.question, t.answers, t.proofs, t.environment) for t in expected
+    ]
+    assert len({task.key for task in tasks}) == len(tasks)

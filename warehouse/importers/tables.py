@@ -1,0 +1,116 @@
+"""Rows of a table, whatever it lies in: JSON, CSV, TSV, Parquet, a folder that `datasets` has saved, or a data set of the Hugging Face hub.
+
+A row that cannot be read is one fault with its line, and the next row is not touched by it. Cells of CSV may hold line breaks, within
+quotes. The hub is asked for `hf:NAME[:CONFIG][@SPLIT]` alone, and data sets there run no code of theirs here (`datasets` 4 and later).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from warehouse.corpora.files import is_saved, open_saved
+from warehouse.errors import RequestError
+from warehouse.importers.runs import Row, rows_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+HUB = "hf:"
+"""Before the name of a data set of the hub."""
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_JSON = (".json", ".jsonl", ".gz")
+KINDS = "a .json, .jsonl (also .gz), .csv, .tsv or .parquet file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
+
+
+def table_rows(path: Path) -> Iterator[Row]:
+    """Every row of what `path` names, in its order; `line` counts lines of text from 1, elsewhere rows.
+
+    Raises:
+        RequestError: there is nothing of that name, or it is of no format that can be read.
+    """
+    if str(path).startswith(HUB):
+        return _numbered(path, _open_hub(str(path)))
+    if not path.exists():
+        raise RequestError(f"there is no file {path}; name {KINDS}.")
+    if path.is_dir():
+        if not is_saved(path):
+            raise RequestError(f"the folder {path} is none that `datasets` has saved; name {KINDS}.")
+        return _numbered(path, open_saved(path))
+    if path.suffix in _DELIMITERS:
+        return _delimited(path, _DELIMITERS[path.suffix])
+    if path.suffix == ".parquet":
+        return _numbered(path, _parquet(path))
+    if path.suffix in _JSON:
+        return rows_of(path)
+    raise RequestError(f"{path} is of no format that is known; name {KINDS}.")
+
+
+def name_of(path: Path) -> str:
+    """What a table is called: its file's or folder's name without endings, or the last part of its name on the hub."""
+    if str(path).startswith(HUB):
+        return str(path).removeprefix(HUB).partition("@")[0].partition(":")[0].rpartition("/")[2]
+    name = path.resolve().name
+    return name if path.is_dir() else Path(name.removesuffix(".gz")).stem
+
+
+def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    for number, row in enumerate(rows, start=1):
+        yield Row(path, number, str(row)[:500], dict(row))
+
+
+def _delimited(path: Path, delimiter: str) -> Iterator[Row]:
+    """Rows under a header; one with another number of cells is a fault."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        cells = csv.reader(file, delimiter=delimiter, strict=True)
+        header: list[str] | None = None
+        while True:
+            line = cells.line_num + 1
+            try:
+                row = next(cells, None)
+            except csv.Error as error:
+                yield Row(path, line, "", fault=str(error))
+                continue
+            if row is None:
+                return
+            if header is None:
+                header = [name.strip() for name in row]
+            elif row:
+                yield _under(header, row, path, line)
+
+
+def _under(header: list[str], cells: list[str], path: Path, line: int) -> Row:
+    text = ", ".join(cells)[:500]
+    if len(cells) != len(header):
+        return Row(path, line, text, fault=f"{len(cells)} cells where the header has {len(header)}")
+    return Row(path, line, text, dict(zip(header, cells, strict=True)))
+
+
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RequestError(f"{path} is not a Parquet file ({error}): write it again.") from error
+
+
+def _open_hub(name: str) -> Dataset:
+    """The data set `hf:NAME[:CONFIG][@SPLIT]`; the split is `train` where none is named."""
+    named, _, split = name.removeprefix(HUB).partition("@")
+    dataset, _, config = named.partition(":")
+    from datasets import load_dataset  # two seconds to load
+
+    try:
+        return load_dataset(dataset, config or None, split=split or "train")
+    except Exception as error:  # of the network, of the hub, or of the data set: each library has its own, and none a common base
+        why = " ".join(str(error).split())[:300]
+        raise RequestError(
+            f"{name} cannot be had from the Hugging Face hub ({type(error).__name__}: {why}); it needs the network and a right name: "
+            "else download the data set and name its file."
+        ) from error

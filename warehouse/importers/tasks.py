@@ -1,0 +1,207 @@
+"""Anybody's tasks as rows: which column holds what, and the task that a row makes.
+
+A row asks something (`question`) and mostly says what is accepted (`answers`: a text, a number, or a list of them). Columns are found by
+the names in `FIELDS`, those of exports of `verifiers` (`prompt`, `answer`, `info`) and of Inspect (`input`, `target`, `metadata`) among
+them, or as the caller maps them. GSM8K's, HumanEval's and MBPP's own files are known by their columns and the verifier that is asked for.
+
+What a row says of itself goes into the provenance of its task, but never who judges it or what runs it: `RESERVED` is the caller's alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from warehouse.benchmark_sets.files import task_of
+from warehouse.benchmark_sets.published import HUMANEVAL_COLUMNS, MARK, MBPP_COLUMNS, gsm8k_task, humaneval_task, mbpp_task
+from warehouse.digests import digest
+from warehouse.errors import RequestError
+from warehouse.importers.openai import question_of, read_messages
+from warehouse.importers.runs import ImportedRuns, MalformedRow, Row, texts_of, why_not_storable
+from warehouse.importers.tables import table_rows
+from warehouse.records import Failure, Task
+
+COUNTS = ("hops", "constraints", "layers")
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "key", "task_id", "example_id"),
+    "question": ("question", "prompt", "input"),
+    "answers": ("answers", "answer", "target"),
+    "solution": ("solution",),
+    "formula": ("formula",),
+    **{name: (name,) for name in COUNTS},
+    "provenance": ("provenance", "info", "metadata"),
+    "proofs": ("proofs",),
+}
+"""What of a task a row may hold, and the names of columns that are taken for it where the caller names none."""
+RESERVED = frozenset({"verifier", "options", "rollout", "source", "place", "suite", "origin"})
+"""What no row may say of its task."""
+OF_NUMBERS = ("gsm8k", "number", "math")
+"""The verifiers for which an answer with GSM8K's mark is a solution, and the number behind the mark what is accepted."""
+
+Published = Callable[[Mapping[str, Any], str], Task]
+"""The reader of a published set: a row and its place give a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFormat:
+    """What is taken for a row's task: where it comes from, who judges it, where it is played, and which column is what.
+
+    Attributes:
+        source: stands before every key, so that two sources do not clash.
+        answered: whether the verifier looks at an answer, and rows must say which are accepted.
+        columns: the column of a field of `FIELDS`, where it is not called as that says.
+    """
+
+    source: str
+    environment: str
+    verifier: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    answered: bool = True
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
+    """The training task of each row, and a failure for each row that makes none.
+
+    Raises:
+        RequestError: there is no such table, it is empty, or it lacks a column that is needed or named.
+    """
+    rows = list(table_rows(path))
+    found = list(dict.fromkeys(name for row in rows if isinstance(row.value, Mapping) for name in row.value))
+    if not rows:
+        raise RequestError(f"{path} holds no row.")
+    read = _reader(path, found, form) if found else None
+    tasks: list[Task] = []
+    failures: list[Failure] = []
+    for row in rows:
+        try:
+            tasks.append(_task(row, read, form))
+        except (MalformedRow, RequestError, RecursionError) as error:
+            failures.append(broken_row(row.path.name, row.line, str(error), row.text))
+    return ImportedRuns(len(rows), tuple(tasks), tuple(failures))
+
+
+def broken_row(file: str, line: int, reason: str, text: str = "") -> Failure:
+    """The failure of a row that makes no task."""
+    item = {"file": file, "line": line, "text": text[:500]}
+    return Failure("import", "broken_row", f"{file}, line {line}: {reason}", item)
+
+
+def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
+    if row.fault is not None or read is None:
+        raise MalformedRow(row.fault or "the row is no object")
+    if not isinstance(row.value, Mapping):
+        raise MalformedRow("the row is no object")
+    task = read(row.value, f"the row in line {row.line}")
+    if fault := why_not_storable([task.key, task.question, task.answers, task.provenance, task.proofs]):
+        raise MalformedRow(fault)
+    if "\ufffd" in task.question or "\x00" in task.question:
+        raise MalformedRow("the question holds bytes that are no UTF-8 text")
+    told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
+    own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
+    own |= {"options": dict(form.options)} if form.options else {}
+    identity = task.key or digest([task.question, task.answers])
+    return replace(task, key=f"{form.source}-{identity}", environment=form.environment, split="train", provenance={**told, **own})
+
+
+def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:
+    """What makes a task of a row of this table; the key of the task is the row's id, or empty where it has none."""
+    published = None if form.columns else _published(found, form.verifier)
+    if published is not None:
+        return published
+    columns = _columns(path, found, form)
+
+    def read(row: Mapping[str, Any], place: str) -> Task:
+        return _plain_task({name: row[column] for name, column in columns.items() if row.get(column) not in (None, "")}, place, form)
+
+    return read
+
+
+def _published(found: Iterable[str], verifier: str) -> Published | None:
+    """The reader of HumanEval's or MBPP's own columns."""
+    if verifier != "code":
+        return None
+    if set(HUMANEVAL_COLUMNS) <= set(found):
+        return humaneval_task
+    return _mbpp_task if set(MBPP_COLUMNS) <= set(found) else None
+
+
+def _mbpp_task(row: Mapping[str, Any], place: str) -> Task:
+    return mbpp_task(str(row.get("task_id", "")), row, place)
+
+
+def _columns(path: Path, found: list[str], form: TaskFormat) -> dict[str, str]:
+    """The column of each field that the table has."""
+    unknown = sorted(set(form.columns) - set(FIELDS))
+    if unknown:
+        raise RequestError(f"--column {unknown[0]}=…: there is no field {unknown[0]!r}; map one of {', '.join(FIELDS)}.")
+    there = ", ".join(found)
+    absent = next((column for column in form.columns.values() if column not in found), None)
+    if absent is not None:
+        raise RequestError(f"{path} has no column {absent!r}; it has {there}.")
+    taken = set(form.columns.values())
+    columns = {name: next((each for each in names if each in found and each not in taken), None) for name, names in FIELDS.items()}
+    chosen = {name: column for name, column in {**columns, **form.columns}.items() if column is not None}
+    for name in ("question", *(("answers",) if form.answered else ())):
+        if name not in chosen:
+            raise RequestError(
+                f"{path} has no column for {name} (it has {there}): say which it is with --column {name}=COLUMN, where none is "
+                f"called {' or '.join(FIELDS[name])}."
+            )
+    return chosen
+
+
+def _plain_task(fields: dict[str, Any], place: str, form: TaskFormat) -> Task:
+    """The task of a row's fields."""
+    question = _question(fields.get("question"))
+    answers = _answers(fields.get("answers"), form.verifier)
+    if form.verifier in OF_NUMBERS and len(answers) == 1 and MARK in answers[0]:
+        task = gsm8k_task("", {"question": question, "answer": answers[0]}, place)
+    else:
+        known = {name: _number(fields[name]) for name in COUNTS if name in fields}
+        known |= {name: fields[name] for name in ("formula", "proofs") if name in fields}
+        known |= {"key": "", "question": question, "answers": list(answers), "provenance": _about(fields.get("provenance"))}
+        task = task_of(known, place, form.answered)
+    solution = fields.get("solution")
+    proofs = {**task.proofs, "solution": solution} if isinstance(solution, str) and "solution" not in task.proofs else task.proofs
+    return replace(task, key=_identity(fields.get("id")), proofs=proofs)
+
+
+def _question(value: Any) -> str:
+    """A text, or what the user of a list of chat messages asks."""
+    return question_of(read_messages(value)) if isinstance(value, list) else value
+
+
+def _answers(value: Any, verifier: str) -> tuple[str, ...]:
+    """Accepted answers as texts; the tests that code must pass may stand there as an object."""
+    if verifier == "code":
+        values = value if isinstance(value, list) else [value]
+        value = [json.dumps(each, ensure_ascii=False) if isinstance(each, dict) else each for each in values if each is not None]
+    return texts_of(value)
+
+
+def _number(value: Any) -> Any:
+    """A count that a cell of text holds, as a number."""
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+def _about(value: Any) -> dict[str, Any]:
+    """What a row says beside question and answers: an object, as it is or as JSON text; anything else stands under `info`."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {"info": value}
+    return value if isinstance(value, dict) else {} if value is None else {"info": value}
+
+
+def _identity(value: Any) -> str:
+    """A row's id as its task's key has it: a slash would lead out of a folder."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        raise MalformedRow(f"the id is {value!r:.60}, neither text nor number")
+    return str(value).strip().replace("/", "-")
