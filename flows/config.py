@@ -228,6 +228,14 @@ class FlywheelConfig(TurnConfig):
         return TurnConfig.model_validate(first if turn == 1 else lay_over(first, self.later))
 
 
+def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
+    """The teacher that plays environments. Raises RequestError where there is none that could."""
+    teacher = config.synth.teacher
+    if teacher is None or teacher.kind == "oracle":
+        raise RequestError("--policy teacher needs a teacher that plays: set synth.teacher.kind to openai or engine.")
+    return teacher
+
+
 def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """`above` over `below`: tables are merged, values and the counts by hops replaced."""
     merged = dict(below)

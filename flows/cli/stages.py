@@ -135,6 +135,11 @@ def rollout(
 
     if (suite is None) == (tasks is None):
         raise RequestError("give either --suite NAME or --tasks SQL.")
+    if policy == "teacher":  # said before a server for the flow is started
+        from flows.config import playing_teacher
+        from flows.home import Home
+
+        playing_teacher(Home(home).load())
     condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
     from flows.stage_flows import run_flow, sampling_flow
 

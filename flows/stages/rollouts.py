@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 
+from flows.config import playing_teacher
 from flows.context import RunContext
 from flows.plan import suite_label
 from flows.results import paired, read_verdicts
@@ -158,9 +159,7 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
     from synth.teachers.model_teacher import open_teacher
     from synth.teachers.play import play, requests_for
 
-    settings, own = context.config.synth.teacher, context.config.sft.teacher
-    if settings is None or settings.kind == "oracle":
-        raise RequestError("--policy teacher needs a teacher that plays: set synth.teacher.kind to openai or engine.")
+    settings, own = playing_teacher(context.config), context.config.sft.teacher
     changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
     requests = requests_for(_tasks(context, wanted), settings.name, own.model_copy(update=changes), context.config.seed, 1)
     stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])

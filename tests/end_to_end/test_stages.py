@@ -35,6 +35,7 @@ def test_stages_that_make_no_wheel_are_refused(stages: str) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.long
 def test_zero_rl_starts_from_the_first_policy_and_its_gate_promotes_what_rl_made(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--set", ZERO_RL]
     dry = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, timeout=60, check=True)
