@@ -79,7 +79,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     hooks = TrainingHooks(
         collect=source.collect,
         publish=publish,
-        probe=lambda: context.running.probe(tasks[0].question),
+        probe=lambda: context.running.probe(tasks[0].question, config.temperature),
         record_metrics=store.metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,

@@ -158,9 +158,9 @@ class EnginePool:
             behind = [replica for replica in self._serving if replica not in sent and (not replica.older or self._is_due(replica, version))]
             await asyncio.gather(*(self._command(replica, self._load(replica, replica in broken)) for replica in behind))
 
-    async def probe(self, prompt_ids: Sequence[int], tokens: int) -> list[WeightProbe]:
+    async def probe(self, prompt_ids: Sequence[int], tokens: int, temperature: float = 1.0) -> list[WeightProbe]:
         """What each engine that serves the newest policy continues a prompt with; one that dies of it is replaced, and says nothing."""
-        sampling = Sampling(max_tokens=tokens, seed=0)
+        sampling = Sampling(temperature=temperature, max_tokens=tokens, seed=0)
         serving = [replica for replica in self._serving if not replica.older]
         found: list[WeightProbe] = []
 

@@ -85,7 +85,7 @@ class ReinforceRun:
                 policy=self.policy,
                 horizon=horizon,
                 seed=seed_from(self.seed, self.id, step, task.key, sample),
-                temperature=1.0,
+                temperature=self.config.temperature,
                 older_share=self.config.older_share,
                 stage=STAGE,
                 wheel_turn=self.iteration,

@@ -131,9 +131,9 @@ class Rollouts:
         """Load the weights in folder `path` into all engines; what they sample from now on bears `version`."""
         self.wait(self.pool.load_weights(str(Path(path).resolve()), version))
 
-    def probe(self, question: str) -> list[WeightProbe]:
+    def probe(self, question: str, temperature: float) -> list[WeightProbe]:
         """What each engine continues the prompt of a question with, after the last update of its weights."""
-        return self.wait(self.pool.probe(self.dialect.prompt_ids(question), PROBE_TOKENS))
+        return self.wait(self.pool.probe(self.dialect.prompt_ids(question), PROBE_TOKENS, temperature))
 
     @property
     def weight_sync(self) -> WeightSyncHandle:

@@ -44,7 +44,7 @@ class ToyRollouts:
     def load_weights(self, path: Path, version: int) -> None:
         self.weights = load_policy(path)[0].eval(), version
 
-    def probe(self, question: str) -> list[WeightProbe]:
+    def probe(self, question: str, temperature: float) -> list[WeightProbe]:
         """Nor weights of an engine to check."""
         return []
 

@@ -183,7 +183,7 @@ def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, tiny_p
     assert max(found.values()) < TOLERANCE
     pool_rollouts.remove_engine(added)
     pool_rollouts.load_weights(tiny_policy, 0)
-    (probe,) = pool_rollouts.probe("Where is Amber Stone?")
+    (probe,) = pool_rollouts.probe("Where is Amber Stone?", 1.0)
     assert mean_difference(probe, learner_logprobs(tiny, probe)) < TOLERANCE
 
 
