@@ -10,8 +10,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from rl.renderers.base import Schema
+from rl.renderers.tags import tagged_text
+from warehouse.digests import digest
 from warehouse.records import ANSWER, NOT_RUN, Example, Part, PartKind, Turn
 
 Parts = tuple[Part, ...]
@@ -40,6 +43,12 @@ def considered(think: str, learnt: bool = True) -> Parts:
 def came(text: str) -> Parts:
     """What a call gave."""
     return (Part(PartKind.RESULT, text),)
+
+
+def identity(*about: str, parts: Parts, by_mask: bool = False) -> str:
+    """The digest of what an example says, and of what it is `about`; with `by_mask` also of which of it is learnt."""
+    said = [(tagged_text(own), learnt) for learnt, own in groupby(parts, key=lambda part: part.learnt)] if by_mask else tagged_text(parts)
+    return digest([*about, said] if about else said)
 
 
 def offer(example: Example, tools: Sequence[Schema]) -> Example:

@@ -41,7 +41,7 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
     policy = policy_id(0, "init")
     folder = context.home.policies / policy
     examples = context.lake.examples()
-    texts = [tagged_text(example) for example in examples[:: max(1, len(examples) // 20_000)]]
+    texts = [tagged_text(example.parts) for example in examples[:: max(1, len(examples) // 20_000)]]
     create_policy(
         context.config.policy,
         texts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from tokenizers import Tokenizer
@@ -13,7 +13,7 @@ from rl.renderers.arguments import as_text
 from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema, text_of
 from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
-from warehouse.records import ANSWER, Example, Part, PartKind
+from warehouse.records import ANSWER, Part, PartKind
 
 CALL_TAGS = ("search", "answer", "code")
 """The tags that end an action; the tag is the tool's name."""
@@ -114,9 +114,10 @@ class TagDialect:
         return int(token_id)
 
 
-def tagged_text(example: Example) -> str:
-    """An example in tags as text: what tokenizers of policies from scratch are trained on, and what exports of CPT's texts show."""
-    return "".join(map(_tagged, example.parts))
+def tagged_text(parts: Iterable[Part]) -> str:
+    """An example in tags as text: what tokenizers of policies from scratch are trained on, what exports of CPT's texts show, and what the
+    ids of examples follow from."""
+    return "".join(map(_tagged, parts))
 
 
 _TAG_OF = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple
 from enum import StrEnum
 
 from pydantic import Field, model_validator
@@ -17,6 +16,7 @@ from pydantic import Field, model_validator
 from rl.retrieval.search import passage
 from synth.demonstrations.oracle import Show, paths_of, transcript, walk
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.parts import identity
 from synth.questions.paths import Hop, Retrieve, Route
 from warehouse.digests import digest, seed_from
 from warehouse.records import Example, Failure, Part, PartKind, Task, Trajectory
@@ -84,7 +84,7 @@ def _demonstrate(
     if solution is None:
         return None
     parts = transcript(task.question, solution, show)
-    return Example(f"demonstration-{style}-{digest([task.key, *map(astuple, parts)])}", "trajectory", parts, (task.key,), wheel_turn)
+    return Example(f"demonstration-{style}-{identity(task.key, parts=parts, by_mask=True)}", "trajectory", parts, (task.key,), wheel_turn)
 
 
 def corrupt(graph: KnowledgeGraph, path: Route, config: DemonstrationConfig, rng: random.Random) -> tuple[Style, Route]:

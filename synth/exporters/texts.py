@@ -89,7 +89,9 @@ class TextOptions:
 def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
     """The texts of continual pre-training; every token of them is trained on."""
     examples, filters, failures = _chosen(lake, at, CPT_KINDS, options)
-    rows = [{"id": e.id, "kind": e.kind, "text": tagged_text(e), "sources": list(e.sources), "wheel_turn": e.wheel_turn} for e in examples]
+    rows = [
+        {"id": e.id, "kind": e.kind, "text": tagged_text(e.parts), "sources": list(e.sources), "wheel_turn": e.wheel_turn} for e in examples
+    ]
     return Dataset(
         kind="cpt",
         about="Texts for agentic continual pre-training: documents, plans (FAS), reasoning (FAS) and decisions (HAS).",

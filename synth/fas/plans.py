@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from synth.fas.plan_judge import INDEX, JudgeRequest, PlanJudge, PlanVerdict
 from synth.fas.slices import Plan, QuestionStyle, Slice, SliceQuestion, Statement, ask, ask_along
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import acted, asked
+from synth.parts import acted, asked, identity
 from synth.questions.paths import Retrieve, Route
 from synth.questions.walks import Shape, Walker
 from synth.questions.wording import Phrasing
 from synth.teachers.teacher import parted
-from warehouse.digests import digest, seed_from
+from warehouse.digests import seed_from
 from warehouse.records import Document, Example, Failure
 
 
@@ -189,4 +189,4 @@ def _unlinked(path: Route) -> Route:
 def _example(question: SliceQuestion, wheel_turn: int = 1) -> Example:
     parts = asked(question.question) + acted("search", question.plan.query, question.plan.thought)
     sources = tuple(dict.fromkeys(known.source for known in question.required))
-    return Example(f"plan-{digest([*map(astuple, parts)])}", "fas_plan", parts, sources, wheel_turn)
+    return Example(f"plan-{identity(parts=parts)}", "fas_plan", parts, sources, wheel_turn)

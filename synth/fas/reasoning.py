@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -23,14 +23,14 @@ from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import PlanSpec, build_plans
 from synth.fas.slices import QuestionStyle
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import Parts, acted, asked
+from synth.parts import Parts, acted, asked, identity
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Hop, Retrieve, Route
 from synth.questions.walks import Shape
 from synth.questions.wording import Phrasing, spoken
 from synth.teachers.teacher import Teacher, parted
-from warehouse.digests import digest, seed_from
+from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, Task, user
 from warehouse.settings import Section
@@ -157,7 +157,7 @@ def _reasoned(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None, show
 
 def _example(task: Task, parts: Parts, documents: Iterable[Document], wheel_turn: int) -> Example:
     sources = (task.key, *(document.id for document in documents))
-    return Example(f"reason-{digest([task.key, *map(astuple, parts)])}", "fas_reason", parts, sources, wheel_turn)
+    return Example(f"reason-{identity(task.key, parts=parts)}", "fas_reason", parts, sources, wheel_turn)
 
 
 def _taught(

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from eval.graders.answers import exact_match
 from synth.demonstrations.oracle import paths_of, thought
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import Decision, DecisionRecord, Option, calls_in, option
-from synth.parts import Parts, asked, calls_of, considered, of_turn
+from synth.parts import Parts, asked, calls_of, considered, identity, of_turn
 from synth.questions.paths import Retrieve, Route, stating_documents
-from warehouse.digests import digest
 from warehouse.records import ANSWER, Document, Example, Task, Turn
 
 
@@ -113,7 +112,7 @@ def _example(record: DecisionRecord, decision: Decision, drawn: tuple[tuple[Opti
     best = options[number]
     decided = considered(f"options: {listed} Only option {number + 1} leads on") + calls_in(best)
     parts = asked(record.question) + _history(decision.step.before) + decided
-    identifier = f"contrast-{digest([record.trajectory_id, *map(astuple, parts)])}"
+    identifier = f"contrast-{identity(record.trajectory_id, parts=parts, by_mask=True)}"
     return Example(identifier, "has_contrast", parts, (record.trajectory_id,), wheel_turn)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -18,8 +17,9 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle, contrasts
 from synth.has.decisions import RENDERINGS, Decision, DecisionRecord, Option, Rendering, Step, describe, steps_of
 from synth.has.proposers import OracleProposer, Proposer
+from synth.parts import identity
 from synth.questions.paths import Retrieve
-from warehouse.digests import digest, seed_from
+from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Example, Failure, Outcome, Task, Trajectory
 from warehouse.settings import Section
@@ -164,5 +164,5 @@ def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: ran
 
 def _example(record: DecisionRecord, config: HasConfig, wheel_turn: int) -> Example:
     parts = RENDERINGS[config.rendering](record, config.max_response_characters)
-    identifier = f"has-{digest([record.trajectory_id, *map(astuple, parts)])}"
+    identifier = f"has-{identity(record.trajectory_id, parts=parts)}"
     return Example(identifier, "has", parts, (record.trajectory_id,), wheel_turn)

@@ -323,7 +323,7 @@ def test_labels_follow_what_is_learnt() -> None:
     parts = (ASKED, Part(PartKind.THOUGHT, "so", True), CALL, RESULT, Part(PartKind.ANSWER, "Blue", True))
     example = Example("e", "trajectory", parts, ())
     encoded = encode_example(example, dialect)
-    assert list(encoded.token_ids) == tokenizer.encode(tagged_text(example))
+    assert list(encoded.token_ids) == tokenizer.encode(tagged_text(example.parts))
     said = "<think> so</think><search> a</search>", "<answer> Blue</answer>"
     assert [label for label in encoded.labels() if label != IGNORED_LABEL] == tokenizer.encode("".join(said))
     assert len(encoded.labels()) == len(encoded.token_ids)

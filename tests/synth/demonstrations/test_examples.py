@@ -144,7 +144,7 @@ def test_plans_begin_with_a_search_that_finds_required_knowledge(graph: Knowledg
     plans = [example for example in examples if example.kind == "fas_plan"]
     assert len(plans) > 100
     for plan in plans:
-        match = re.fullmatch(r"<question> .+</question><think> plan: (.+)</think><search> (.+)</search>", tagged_text(plan))
+        match = re.fullmatch(r"<question> .+</question><think> plan: (.+)</think><search> (.+)</search>", tagged_text(plan.parts))
         assert match
         found = retrieve(match[2])
         assert found is not None
@@ -201,7 +201,7 @@ def test_decision_records_show_options_choice_response_and_verdict(graph: Knowle
     for trajectory, example in zip(trajectories, examples, strict=True):
         assert example.sources == (trajectory.id,)
         verdict = "Correct" if trajectory.outcome is Outcome.SUCCESS else "Incorrect"
-        text = tagged_text(example)
+        text = tagged_text(example.parts)
         assert text.endswith(f"</answer> My decision is {verdict}")
         steps = re.findall(r"<think> options: 1\. (.+?) 2\. (.+?) 3\. (.+?) 4\. (.+?) I will choose option (\d)</think><\w+> (.+?)</", text)
         assert len(steps) == len(trajectory.turns)
@@ -238,7 +238,7 @@ def test_an_action_that_was_no_call_is_still_a_decision(graph: KnowledgeGraph, t
     trajectory = _trajectory("t", tasks[0].key, (turn,), Outcome.FAILURE)
     (example,) = build_has(graph, [trajectory], {tasks[0].key: tasks[0]}, HasConfig(), 1)[0]
     assert "write no end" in example.text
-    assert tagged_text(example).endswith("</think><information> Error: no call</information> My decision is Incorrect")
+    assert tagged_text(example.parts).endswith("</think><information> Error: no call</information> My decision is Incorrect")
 
 
 def test_tools_are_offered_once_and_before_the_question_alone(graph: KnowledgeGraph, tasks: list[Task]) -> None:

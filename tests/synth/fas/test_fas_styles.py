@@ -81,7 +81,7 @@ def test_styles_stand_in_turn_and_the_index_decides(graph: KnowledgeGraph, retri
     examples, failures = build_plans(graph, wishes, 1, retrieve, Phrasing.of(graph))
     assert len(examples) + len(failures) <= 160
     for example in examples:
-        found = retrieve(re.findall(r"<search> (.*)</search>", tagged_text(example))[0])
+        found = retrieve(re.findall(r"<search> (.*)</search>", tagged_text(example.parts))[0])
         assert found is not None
         assert found.id in example.sources
     assert {failure.item["style"] for failure in failures} <= {"numerical"}  # other styles begin at a name, which the search finds

@@ -239,7 +239,7 @@ def test_several_calls_of_a_turn_are_one_action(
     assert after.read == 1
     examples, failures = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
     assert failures == []
-    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in tagged_text(examples[0])
+    assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in tagged_text(examples[0].parts)
 
 
 @pytest.mark.slow
@@ -320,4 +320,4 @@ def test_the_oracle_proposes_what_it_always_did(graph: KnowledgeGraph, runs: lis
     step = steps_of(runs[0], tasks[runs[0].task_key].question)[0]
     assert proposer.prepare([step], 2) == []
     (example, *_), _ = build_has(graph, runs[:1], tasks, HasConfig(), 1)
-    assert tagged_text(example).startswith(f"<question> {step.question}</question><think> options: 1. ")
+    assert tagged_text(example.parts).startswith(f"<question> {step.question}</question><think> options: 1. ")
