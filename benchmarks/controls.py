@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ablations import SUITE, do, judge
 from flows.context import RunContext, open_context
 from flows.plan import evaluation_id, policy_id
 from flows.results import paired, read_verdicts
-from flows.run_stage import Work, run_attempt
 from flows.stage_run import StageRun
 from rl.config import SftConfig
 from warehouse import Example, Trajectory
 from warehouse.digests import seed_from
 
-ITERATION, SUITE = 1, "held_out"
+ITERATION = 1
 SFT, RL = policy_id(ITERATION, "sft"), policy_id(ITERATION, "rl")
 
 
@@ -57,10 +57,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with open_context(options.home) as context:
-        _do(context, RFT.policy, "sft", partial(reject_and_tune, context, options.per_task))
-        _do(context, FURTHER.policy, "sft", partial(tune_further, context))
+        do(context, RFT.policy, "sft", partial(reject_and_tune, context, options.per_task))
+        do(context, FURTHER.policy, "sft", partial(tune_further, context))
         for control in (RFT, FURTHER):
-            _do(context, evaluation_id(control.policy, SUITE), "eval", partial(judge, context, control.policy))
+            do(context, evaluation_id(control.policy, SUITE), "eval", partial(judge, context, control.policy))
         found = {"runs": _figures(context), "comparison": comparison(context)}
     print(json.dumps(found, indent=None if options.json else 2))
 
@@ -97,13 +97,6 @@ def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
     config = settings.sft.model_copy(update={"epochs": steps * settings.sft.rows_per_step / rows, "max_tokens": None})
     examples = [each for each in context.lake.examples(("trajectory",)) if each.wheel_turn == ITERATION]
     return _tune(context, FURTHER, examples, config, run)
-
-
-def judge(context: RunContext, policy: str, run: StageRun) -> dict[str, Any]:
-    """Greedy success on the held-out suite."""
-    from flows.stages.rollouts import evaluate
-
-    return evaluate(context, context.policy(policy), SUITE, run)
 
 
 def comparison(context: RunContext) -> list[dict[str, Any]]:
@@ -167,11 +160,6 @@ def _tokens(context: RunContext, where: str) -> int:
 
 def _figures(context: RunContext) -> dict[str, Any]:
     return {run.id: run.figures for run in context.lake.runs() if run.stage in ("sft", "rl")}
-
-
-def _do(context: RunContext, run_id: str, stage: str, work: Work) -> None:
-    settings = context.config.for_turn(ITERATION).model_dump(mode="json")
-    run_attempt(context.lake, run_id, stage, ITERATION, settings, lambda run: work(context.watch(run)))
 
 
 if __name__ == "__main__":

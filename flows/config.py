@@ -10,7 +10,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
@@ -97,7 +97,7 @@ class SynthConfig(Section):
         wanted |= {"has.mixture": "teacher" in self.has.mixture}
         wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None}
         asking = [key for key, asks in wanted.items() if asks]
-        if asking and (self.teacher is None or self.teacher.kind == "oracle"):
+        if asking and (self.teacher is None or not self.teacher.is_model):
             raise ValueError(f"teacher is needed, for {asking[0]} asks for one: set synth.teacher.kind to openai or engine")
         return self
 
@@ -117,6 +117,13 @@ class TurnConfig(Section):
     cpt: CptConfig = CptConfig()
     sft: SftConfig = SftConfig()
     rl: ReinforceSection = ReinforceSection()
+
+    @model_validator(mode="after")
+    def _check_cold_start(self) -> Self:
+        teacher = self.synth.teacher
+        if "teacher" in self.sft.sources and (teacher is None or not teacher.is_model):
+            raise ValueError("sft.from names a teacher, and there is none that plays: set synth.teacher.kind to openai or engine")
+        return self
 
 
 TrainingStage = Literal["cpt", "sft", "rl"]
@@ -158,7 +165,7 @@ class EvaluationConfig(Section):
     def _check_verifier(self) -> EvaluationConfig:
         if self.verifier not in VERIFIERS:
             raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(VERIFIERS)}")
-        if self.judge is not None and self.judge.kind == "oracle":
+        if self.judge is not None and not self.judge.is_model:
             raise ValueError("judge.kind must be openai or engine: the graph's oracle answers questions, it judges nothing")
         return self
 
@@ -184,15 +191,6 @@ class FlywheelConfig(TurnConfig):
     def _check_older(self) -> FlywheelConfig:
         if self.rl.older_share and not self.rollout.engine.older:
             raise ValueError("rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1")
-        return self
-
-    @model_validator(mode="after")
-    def _check_cold_start(self) -> FlywheelConfig:
-        for iteration in (1, 2) if self.later else (1,):
-            settings = self.for_turn(iteration)
-            teacher = settings.synth.teacher
-            if "teacher" in settings.sft.sources and (teacher is None or teacher.kind == "oracle"):
-                raise ValueError("sft.from names a teacher, and there is none that plays: set synth.teacher.kind to openai or engine")
         return self
 
     @model_validator(mode="after")
@@ -228,11 +226,15 @@ class FlywheelConfig(TurnConfig):
         return TurnConfig.model_validate(first if turn == 1 else lay_over(first, self.later))
 
 
+TEACHER = "teacher"
+"""What stands in the place of a policy's id where the home's teacher plays."""
+
+
 def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
     """The teacher that plays environments. Raises RequestError where there is none that could."""
     teacher = config.synth.teacher
-    if teacher is None or teacher.kind == "oracle":
-        raise RequestError("--policy teacher needs a teacher that plays: set synth.teacher.kind to openai or engine.")
+    if teacher is None or not teacher.is_model:
+        raise RequestError(f"--policy {TEACHER} needs a teacher that plays: set synth.teacher.kind to openai or engine.")
     return teacher
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from prefect import flow, tags
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from flows.config import TRAINING
+from flows.config import TEACHER, TRAINING
 from flows.context import RunContext
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
@@ -28,8 +28,6 @@ from warehouse.errors import RequestError
 T = TypeVar("T")
 
 Rows = list[dict[str, Any]]
-TEACHER = "teacher"
-"""What stands in the place of a policy's id where the home's teacher plays."""
 TrainingStage = Literal["init", "cpt", "sft", "rl"]
 
 

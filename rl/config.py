@@ -212,7 +212,7 @@ ColdStart = Literal["oracle", "own", "imported", "rollouts", "teacher"]
 class SftConfig(SupervisedConfig):
     """Supervised fine-tuning; the rate is lower than in pre-training, so that what was learnt there stays."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     sources: tuple[ColdStart, ...] = Field(default=("oracle", "own"), alias="from", min_length=1)
     """Whose runs it learns from: the graph's oracle (`synth.demonstrations`), the wheel's own successes of earlier turns, imported runs,

@@ -135,8 +135,9 @@ def rollout(
 
     if (suite is None) == (tasks is None):
         raise RequestError("give either --suite NAME or --tasks SQL.")
-    if policy == "teacher":  # said before a server for the flow is started
-        from flows.config import playing_teacher
+    from flows.config import TEACHER, playing_teacher
+
+    if policy == TEACHER:  # said before a server for the flow is started
         from flows.home import Home
 
         playing_teacher(Home(home).load())

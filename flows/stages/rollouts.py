@@ -144,8 +144,7 @@ def sample(context: RunContext, policy: Policy, wanted: SamplingPlan, run: Stage
         for task in _tasks(context, wanted)
         for number in range(wanted.samples)
     ]
-    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
-    missing = [request for request in requests if request.trajectory_id not in stored]
+    missing = _missing(context, requests)
     speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
     return {**_figures(context, [request.trajectory_id for request in requests]), **speed}
 
@@ -162,8 +161,7 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
     changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
     requests = requests_for(_tasks(context, wanted), settings.name, own.model_copy(update=changes), context.config.seed, 1)
-    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
-    missing = [request for request in requests if request.trajectory_id not in stored]
+    missing = _missing(context, requests)
     documents = context.lake.documents()
     index = build_index(documents, context.config.rollout.search) if documents else None
     environments, verifier = context.config.rollout.environments, context.config.evaluation.verifier
@@ -175,6 +173,12 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
             context.lake.add([*rewarded.trajectories, *rewarded.scores])
             run.advance(start + len(part), len(missing))
     return _figures(context, [request.trajectory_id for request in requests])
+
+
+def _missing(context: RunContext, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
+    """The requests whose trajectories the lake does not have yet."""
+    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
+    return [request for request in requests if request.trajectory_id not in stored]
 
 
 def _tasks(context: RunContext, wanted: SamplingPlan) -> list[Task]:

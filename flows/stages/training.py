@@ -72,7 +72,8 @@ def _supervise(
     folder = context.home.policies / policy_id(turn, stage, variant)
     start, seed = context.folder(context.policy(parent)), seed_from(context.config.seed, run.id)
     encoded, not_written = encode(context.config.rollout, start, examples)
-    written = [example for example in examples if example.id not in {failure.item["example"] for failure in not_written}]
+    refused = {failure.item["example"] for failure in not_written}
+    written = [example for example in examples if example.id not in refused]
     most = (settings.cpt.contexts[-1:] or (settings.cpt.max_example_tokens,))[0] if stage == "cpt" else settings.sft.max_example_tokens
     context.lake.add([replace(failure, stage=stage) for failure in (*not_written, *_too_long(written, encoded, most))])
     if stage == "cpt":

@@ -217,7 +217,7 @@ def _preambles(dialect: ChatDialect) -> list[dict[str, str]]:
     generation_prompt = prompt.rpartition("Say it.")[2]
     if "</think>" in generation_prompt:
         return [_PLAIN, _SPEAKING]
-    thinking = _THINKING if _ConversationProof(dialect, _THINKING).shows_preamble() else _TAGGED
+    thinking = _THINKING if dialect.layout.thoughts == "reasoning" else _TAGGED
     return [thinking] if "<think>" in generation_prompt else [_PLAIN, _SPEAKING, thinking]
 
 

@@ -86,15 +86,13 @@ def train_on_examples(
     """
     passes_of(config)  # what it refuses is refused before anything starts
     if config.learner.workers == 1:
-        with tracked(config.trackers, output):
-            return _train(policy_path, examples, output, config, seed, on_metric, masked)
+        return _train(policy_path, examples, output, config, seed, on_metric, masked)
     from rl.training.workers import Starter, learn_on_workers  # Ray: not where one process is enough
 
     paths = (policy_path.resolve(), output.resolve())
 
     def work(starter: Starter) -> TrainResult:
-        with tracked(config.trackers, paths[1]):
-            return _train(paths[0], examples, paths[1], config, seed, starter.function("on_metric"), masked)
+        return _train(paths[0], examples, paths[1], config, seed, starter.function("on_metric"), masked)
 
     return learn_on_workers(config.learner, ray, output, work, {"on_metric": on_metric})
 
@@ -113,20 +111,21 @@ def _train(
     trained, held_out = split_examples(kept, config.held_out_share)
     rows = _rows(trained, config, masked)
     steps = optimizer_steps(len(rows), config)
-    trainer = PackedTrainer(
-        model=model,
-        args=_arguments(model, config, output, seed, steps, bool(held_out)),
-        callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
-        train_dataset=rows,
-        eval_dataset=_rows(held_out, config, masked) if held_out else None,
-        data_collator=PackingCollator(_pad_token_id(tokenizer)),
-        processing_class=tokenizer,
-        optimizer_cls_and_kwargs=optimizer_factory(config),
-        **adapter_arguments(config.lora, seed),
-    )
-    started = time.monotonic()
-    run_trainer(trainer, on_metric)
-    seconds = time.monotonic() - started
+    with tracked(config.trackers, output):
+        trainer = PackedTrainer(
+            model=model,
+            args=_arguments(model, config, output, seed, steps, bool(held_out)),
+            callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
+            train_dataset=rows,
+            eval_dataset=_rows(held_out, config, masked) if held_out else None,
+            data_collator=PackingCollator(_pad_token_id(tokenizer)),
+            processing_class=tokenizer,
+            optimizer_cls_and_kwargs=optimizer_factory(config),
+            **adapter_arguments(config.lora, seed),
+        )
+        started = time.monotonic()
+        run_trainer(trainer, on_metric)
+        seconds = time.monotonic() - started
     write_policy(trainer, tokenizer, output, config.lora)
     figures = _data_figures(trained, len(examples) - len(held_out), rows, config.row_tokens, masked)
     if held_out:

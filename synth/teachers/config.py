@@ -55,6 +55,11 @@ class TeacherConfig(Section):
         return self
 
     @property
+    def is_model(self) -> bool:
+        """Whether it writes what it is asked for, and plays; the graph's oracle answers questions alone."""
+        return self.kind != "oracle"
+
+    @property
     def name(self) -> str:
         """What completions are filed under: whatever changes what a teacher would say changes it."""
         from warehouse.digests import digest
