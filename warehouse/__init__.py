@@ -5,11 +5,13 @@ from __future__ import annotations
 from warehouse.errors import RequestError
 from warehouse.lake import Lake
 from warehouse.records import (
+    TRAINED_SPLITS,
     Batch,
     Call,
     Check,
     Completion,
     Document,
+    DocumentSplit,
     Example,
     Fact,
     Failure,
@@ -32,11 +34,13 @@ from warehouse.records import (
 from warehouse.schema import Record
 
 __all__ = [
+    "TRAINED_SPLITS",
     "Batch",
     "Call",
     "Check",
     "Completion",
     "Document",
+    "DocumentSplit",
     "Example",
     "Fact",
     "Failure",

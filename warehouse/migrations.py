@@ -135,6 +135,17 @@ MIGRATIONS: tuple[Migration, ...] = (
         structure_examples,
         tuple(f"ALTER TABLE examples DROP COLUMN IF EXISTS {name}" for name in ("segments", "token_ids", "loss_mask")),
     ),
+    Migration(
+        "whose searches find a document",
+        (
+            "ALTER TABLE documents ADD COLUMN IF NOT EXISTS split VARCHAR",
+            """
+            UPDATE documents SET split = CASE WHEN starts_with(source, 'world-train-') THEN 'train'
+                WHEN starts_with(source, 'world-heldout-') THEN 'heldout' ELSE 'all' END
+            WHERE split IS NULL
+            """,
+        ),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 

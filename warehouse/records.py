@@ -23,6 +23,9 @@ NOT_RUN = "not_run"
 ANSWER = "answer"
 """The tool that ends a trajectory."""
 
+TRAINED_SPLITS = ("train", "demonstration")
+"""The splits of tasks that are trained on; every other is a suite."""
+
 
 class Outcome(StrEnum):
     """What a trajectory came to."""
@@ -59,14 +62,23 @@ class Fact:
     source: str = ""
 
 
+class DocumentSplit(StrEnum):
+    """Which tasks find a document when they search: those that are trained on, those of suites, or both."""
+
+    TRAIN = "train"
+    HELD_OUT = "heldout"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text of the corpus; `source` names the world or the file that it came from."""
+    """One text of the corpus; `source` names the world or the file that it came from, `split` says whose searches may find it."""
 
     id: str
     title: str
     text: str
     source: str
+    split: DocumentSplit = DocumentSplit.ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,11 @@ class Task:
     layers: int = 1
     provenance: dict[str, Any] = field(default_factory=dict)
     proofs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_trained_on(self) -> bool:
+        """Whether it is for training; every other task is a suite's."""
+        return self.split in TRAINED_SPLITS
 
     @property
     def digest(self) -> str:

@@ -38,6 +38,7 @@ from warehouse.records import (
     Check,
     Completion,
     Document,
+    DocumentSplit,
     Example,
     Fact,
     Failure,
@@ -167,6 +168,7 @@ DOCUMENTS = Table(
         Column("title", TEXT, "Title."),
         Column("text", TEXT, "Whole text."),
         Column("source", TEXT, "World or file that the document came from."),
+        Column("split", enumeration(DocumentSplit), "Which tasks find it when they search: train, heldout (suites), or all."),
     ),
 )
 TASKS = Table(

@@ -10,7 +10,7 @@ import typer
 
 from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 
-OPTIONS_OF = {"tasks": ("environment", "verifier", "options", "split", "column", "source"), "documents": ("source",)}
+OPTIONS_OF = {"tasks": ("environment", "verifier", "options", "split", "column", "source"), "documents": ("source", "split")}
 """The options of `flywheel import` that go with a format, beside those that go with all."""
 
 
@@ -23,7 +23,10 @@ def import_(
     environment: Annotated[str | None, typer.Option(help="tasks: the environment that they are played in.")] = None,
     verifier: Annotated[str | None, typer.Option(help="tasks: the verifier that judges them, such as qa_em, gsm8k, code.")] = None,
     options: Annotated[str | None, typer.Option(metavar="JSON", help="tasks: options of the verifier.")] = None,
-    split: Annotated[str | None, typer.Option(metavar="train|SUITE", help="tasks: what they are for; train without it.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="tasks: train, or a suite's name; documents: whose searches find them, train, heldout or all."),
+    ] = None,
     column: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=COLUMN", help="tasks: the column of a field, e.g. question=problem; repeatable.")
     ] = None,
@@ -63,7 +66,7 @@ def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[st
     if form == "documents":
         from flows.data.task_imports import import_documents
 
-        return import_documents(path, home, given.get("source"))
+        return import_documents(path, home, **given)
     if form == "tasks":
         return _import_tasks(path, home, given)
     from flows.data.imports import import_file

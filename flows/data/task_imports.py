@@ -22,14 +22,12 @@ from flows.data.decontamination import by_suite, settings_of
 from flows.data.imports import PLACE, check_home, config_of, lake_of, store
 from rl.envs.base import ENVIRONMENTS
 from synth.questions.decontamination import EvaluationIndex
-from warehouse import Failure, Task
+from warehouse import TRAINED_SPLITS, DocumentSplit, Failure, Task
 from warehouse.corpora.files import read_documents, read_pages
 from warehouse.errors import RequestError
 from warehouse.importers.tables import name_of
 from warehouse.importers.tasks import TaskFormat, broken_row, read_tasks
 
-TRAINED = ("train", "demonstration")
-"""The splits that are trained on; every other is a suite."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 
 
@@ -65,7 +63,7 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
     failures = [*read.failures, *broken]
     with lake_of(home) as lake:
         suites, trained = by_suite(lake.tasks(), config)
-        if wanted.split in TRAINED:
+        if wanted.split in TRAINED_SPLITS:
             clear, met = _clear(tasks, EvaluationIndex.of(suites, settings_of(config)))
             return store(lake, read.rows, [replace(task, split=wanted.split) for task in clear], [*failures, *met])
         entered = [enter_suite(task, wanted.split) for task in tasks]
@@ -73,18 +71,23 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
         return {**store(lake, read.rows, entered, failures), "training_tasks_met": len(met)}
 
 
-def import_documents(path: Path, home: Path, source: str | None = None) -> dict[str, Any]:
-    """Read documents, rows of a file or the pages of a folder, into the lake of `home`, where the searches of its wheel find them.
+def import_documents(path: Path, home: Path, source: str | None = None, split: str = "all") -> dict[str, Any]:
+    """Read documents, rows of a file or the pages of a folder, into the lake of `home`, where searches find them.
+
+    Args:
+        split: whose searches: those of `train`, of suites alone (`heldout`), or `all`.
 
     Raises:
-        RequestError: there is nothing at `path`, it cannot be read, or `home` is a folder of something else.
+        RequestError: there is nothing at `path`, it cannot be read, the split is none, or `home` is a folder of something else.
     """
+    if split not in set(DocumentSplit):
+        raise RequestError(f"--split {split!r} of documents is none of {', '.join(DocumentSplit)}.")
     check_home(home)
     name = source or name_of(path)
     if not path.exists():
         raise RequestError(f"there is nothing at {path}; name a folder of pages, or a file of rows id, title, text.")
     read = read_pages(path, name) if path.is_dir() else read_documents(path, name)
-    documents = [replace(document, id=f"{name}:{document.id}") for document in read.documents]
+    documents = [replace(document, id=f"{name}:{document.id}", split=DocumentSplit(split)) for document in read.documents]
     with lake_of(home) as lake:
         return store(lake, len(read.documents) + len(read.failures), documents, read.failures)
 
@@ -122,7 +125,7 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> None:
     if unknown := sorted(set(wanted.options) - known):
         has = ", ".join(sorted(known)) or "none"
         raise RequestError(f"--options: the verifier {wanted.verifier} has no option {unknown[0]!r}; it has {has}.")
-    if wanted.split not in TRAINED and (not _NAME.fullmatch(wanted.split) or wanted.split == "import"):
+    if wanted.split not in TRAINED_SPLITS and (not _NAME.fullmatch(wanted.split) or wanted.split == "import"):
         raise RequestError(
             f"--split {wanted.split!r} is neither train nor a name for a suite: take up to 40 small letters, digits, '.', '_' and '-'."
         )

@@ -20,7 +20,7 @@ from flows.plan import suite_label
 from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
 from rl.engines.base import PoolFigures
-from rl.retrieval.vectors import build_index
+from rl.retrieval.indexes import build_indexes
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
@@ -162,13 +162,12 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
     changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
     requests = requests_for(_tasks(context, wanted), settings.name, own.model_copy(update=changes), context.config.seed, 1)
     missing = _missing(context, requests)
-    documents = context.lake.documents()
-    index = build_index(documents, context.config.rollout.search) if documents else None
+    indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
     environments, verifier = context.config.rollout.environments, context.config.evaluation.verifier
     with open_teacher(settings, context.lake) as teacher:
         for start in range(0, len(missing), TAUGHT_AT_ONCE):
             part = missing[start : start + TAUGHT_AT_ONCE]
-            played = play(part, teacher, environments, index, own, settings.concurrency)
+            played = play(part, teacher, environments, indexes, own, settings.concurrency)
             rewarded = reward_trajectories([request.task for request in part], played, verifier)
             context.lake.add([*rewarded.trajectories, *rewarded.scores])
             run.advance(start + len(part), len(missing))

@@ -18,11 +18,12 @@ from rl.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice
 from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
+from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
 from warehouse.settings import Section
 
 FOLDER = PROFILES / "suites"
-RESERVED = ("train", "demonstration", "import")
+RESERVED = (*TRAINED_SPLITS, "import")
 """Splits that are no suites."""
 
 

@@ -1,15 +1,15 @@
 """What a policy and its ancestors were trained on, held against a suite: the same task, the same question, a suite's document or entity.
 
-Each ancestor is looked at as it was trained: at the snapshot that it was trained on, its examples, and of RL the tasks that it sampled.
-What was taken out of the lake later was trained on all the same. That a document or an entity was read does not mean that a
-question was, so those two sorts are counted apart.
+Each ancestor is looked at as it was trained: at the snapshot that it was trained on, its examples, and of RL the tasks that it sampled and
+what its searches showed. What was taken out of the lake later was trained on all the same. That a document or an entity was read does not
+mean that a question was, so those sorts are counted apart. The documents of a home's own suite are those that its training may not see.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from eval.suites.tasks import origin_of
 from flows.suites.tasks import SuiteTasks
 from synth.formulas.triples import is_constant, members
 from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex
-from warehouse import Document, Example, Lake, Policy, Task
+from warehouse import Document, DocumentSplit, Example, Lake, PartKind, Policy, Task
 from warehouse.errors import RequestError
 
 
@@ -34,6 +34,8 @@ class OverlapKind(StrEnum):
     NEAR_DUPLICATE = Contamination.NEAR_DUPLICATE
     CONTAINED = Contamination.CONTAINED
     DOCUMENT = "same_document"
+    SHOWN = "shown_document"
+    """A search that was trained on brought a document of the suite's."""
     ENTITY = "same_entity"
 
 
@@ -65,7 +67,7 @@ class ContaminationReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Tasks (of `same_document` documents) that were met, by sort."""
+        """Tasks (of `same_document` and `shown_document` documents) that were met, by sort."""
         pairs = {(one.sort, one.task) for one in self.met}
         found = Counter(sort for sort, _ in pairs)
         return {sort.value: found[sort] for sort in OverlapKind}
@@ -83,11 +85,14 @@ class _Material:
     examples: Sequence[Example] = ()
     documents: Sequence[Document] = ()
     tasks: Sequence[Task] = ()
+    shown: Sequence[tuple[str, str]] = ()
+    """What tools brought, each with the trajectory or the example that shows it."""
 
 
 def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> ContaminationReport:
     """What the lineage of `policy` was trained on, held against the tasks and documents of `suite`."""
     index = EvaluationIndex.of({suite: drawn.tasks}, DecontaminationConfig())
+    documents = lake.read(Document, "split = ?", [DocumentSplit.HELD_OUT.value]) if drawn.documents is None else drawn.documents
     known = {policy.id: policy for policy in lake.policies()}
     found: list[Overlap] = []
     looked, unknown = [], {}
@@ -98,7 +103,7 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> Con
             unknown[name] = str(error)
             continue
         looked.append(name)
-        found += _overlaps(index, drawn, name, material)
+        found += _overlaps(index, replace(drawn, documents=tuple(documents)), name, material)
     return ContaminationReport(tuple(looked), unknown, tuple(dict.fromkeys(found)))
 
 
@@ -131,11 +136,22 @@ def _material(lake: Lake, policy: Policy) -> _Material:
     lake.query("SELECT 1", at=at)
     if policy.stage == "rl":
         sampled = "key IN (SELECT task_key FROM trajectories WHERE stage = 'rl' AND policy = ?)"
-        return _Material(tasks=lake.read(Task, sampled, [policy.id], at))
+        return _Material(tasks=lake.read(Task, sampled, [policy.id], at), shown=_observed(lake, policy))
     chosen = "kind = 'trajectory'" if policy.stage == "sft" else "kind <> 'trajectory'"
     examples = lake.read(Example, f"wheel_turn = ? AND {chosen}", [policy.wheel_turn], at)
     sources = sorted({source for example in examples for source in example.sources})
-    return _Material(examples, documents=lake.read(Document, "id IN (SELECT unnest(?))", [sources], at))
+    shown = [(example.id, part.text) for example in examples for part in example.parts if part.kind is PartKind.RESULT]
+    return _Material(examples, lake.read(Document, "id IN (SELECT unnest(?))", [sources], at), shown=shown)
+
+
+def _observed(lake: Lake, policy: Policy) -> list[tuple[str, str]]:
+    """What searches showed in RL, which began at the policy's snapshot."""
+    sql = """
+        SELECT any_value(trajectory_id) AS id, observation
+        FROM tool_calls WHERE trajectory_id IN (SELECT id FROM trajectories WHERE stage = 'rl' AND policy = ?)
+        GROUP BY observation
+    """
+    return [(row["id"], row["observation"]) for row in lake.query(sql, [policy.id]).to_pylist() if row["observation"]]
 
 
 def _overlaps(index: EvaluationIndex, drawn: SuiteTasks, policy: str, material: _Material) -> Iterator[Overlap]:
@@ -147,6 +163,7 @@ def _overlaps(index: EvaluationIndex, drawn: SuiteTasks, policy: str, material: 
         item = failure.item
         yield Overlap(OverlapKind(failure.kind), item["against"], policy, item.get("task") or item["example"])
     yield from _document_overlaps(drawn, policy, material.documents)
+    yield from _shown(drawn.documents or (), policy, material.shown)
 
 
 def _document_overlaps(drawn: SuiteTasks, policy: str, documents: Sequence[Document]) -> Iterator[Overlap]:
@@ -159,6 +176,15 @@ def _document_overlaps(drawn: SuiteTasks, policy: str, documents: Sequence[Docum
         for name in sorted(_entities(task)):
             if name in titles:
                 yield Overlap(OverlapKind.ENTITY, task.key, policy, titles[name])
+
+
+def _shown(documents: Sequence[Document], policy: str, texts: Sequence[tuple[str, str]]) -> Iterator[Overlap]:
+    """A document is known by its longest line, whatever stands around it in an observation."""
+    lines = {max(document.text.splitlines(), key=len): document.id for document in documents if document.text.strip()}
+    for item, text in texts:
+        for line in text.splitlines():
+            if line in lines:
+                yield Overlap(OverlapKind.SHOWN, lines[line], policy, item)
 
 
 def _entities(task: Task) -> set[str]:

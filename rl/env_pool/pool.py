@@ -1,6 +1,6 @@
 """Environments on Ray: worker actors of each kind, and the trajectories on each.
 
-The corpus's index lies once in the object store and is shared by all workers. An exception in an environment, a step that takes
+The indexes of the corpus lie once in the object store and is shared by all workers. An exception in an environment, a step that takes
 too long, a worker that dies or takes too much memory are faults with a kind: the trajectory becomes invalid, the worker is replaced.
 """
 
@@ -22,7 +22,7 @@ from rl.env_pool.circuit_breaker import EnvironmentFigures
 from rl.env_pool.worker import EnvironmentWorker, first_line
 from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
 from rl.renderers.base import Action
-from rl.retrieval.search import Index
+from rl.retrieval.indexes import Indexes
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
@@ -153,11 +153,11 @@ class PooledEnvironment:
 class EnvironmentPool:
     """The workers of all kinds that were opened, and the circuit breaker that watches them."""
 
-    def __init__(self, config: EnvironmentPoolConfig, index: Index | None) -> None:
+    def __init__(self, config: EnvironmentPoolConfig, indexes: Indexes) -> None:
         """A pool on the Ray that is running; workers start when their kind is opened."""
         self.breaker = circuit_breaker.CircuitBreaker(config.fault_window, config.max_fault_share)
         self._config = config
-        self._index = ray.put(index)
+        self._indexes = ray.put(indexes)
         self._kinds: dict[str, Kind] = {}
 
     async def open(self, name: str) -> None:
@@ -211,7 +211,7 @@ class EnvironmentPool:
             max_concurrency=10_000,
             runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
         )
-        actor = remote.remote(kind.factory, kind.config, self._index)
+        actor = remote.remote(kind.factory, kind.config, self._indexes)
         return Worker(actor, BatchedActorClient(actor), actor.check.remote())
 
 

@@ -30,6 +30,7 @@ from rl.envs.base import (
     find_environment,
 )
 from rl.renderers.base import Action
+from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import Index
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -41,18 +42,19 @@ GIB = 1024**3
 class EnvironmentWorker(BatchedActor):
     """Runs environments of one kind, each under the id of its trajectory."""
 
-    def __init__(self, factory: str, config: EnvironmentKindConfig, index: Index | None) -> None:
+    def __init__(self, factory: str, config: EnvironmentKindConfig, indexes: Indexes) -> None:
         super().__init__()
         self._factory_name = factory
         self._seconds = config.step_timeout_seconds
-        self._resources = Resources(index, config.options)
+        self._indexes = indexes
+        self._resources = Resources(options=config.options)
         self._environments: dict[str, Environment] = {}
         if config.memory_gib is not None:
             limit_memory(int(config.memory_gib * GIB))
 
     async def check(self) -> None:
         """Make an environment, probe it, and close it; raises what a trajectory would fail with."""
-        environment = self._create("")
+        environment = self._create("", self._indexes.any)
         if isinstance(environment, Probed):
             await self._guarded(environment.probe(), "probe")
         await self._guarded(environment.close(), "close")
@@ -60,7 +62,7 @@ class EnvironmentWorker(BatchedActor):
     async def reset(self, trajectory_id: str, task: Task, seed: int) -> Observation:
         """Begin a trajectory; one of the same id that was under way is dropped."""
         await self.close(trajectory_id)
-        environment = self._environments[trajectory_id] = self._create(trajectory_id)
+        environment = self._environments[trajectory_id] = self._create(trajectory_id, self._indexes.of(task))
         return await self._guarded(environment.reset(task, seed), "reset")
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
@@ -84,8 +86,8 @@ class EnvironmentWorker(BatchedActor):
         """Found once: a look through all installed packages takes longer than most steps."""
         return find_environment(self._factory_name)
 
-    def _create(self, trajectory_id: str) -> Environment:
-        return self._factory(replace(self._resources, trajectory_id=trajectory_id))
+    def _create(self, trajectory_id: str, index: Index | None) -> Environment:
+        return self._factory(replace(self._resources, index=index, trajectory_id=trajectory_id))
 
     async def _guarded(self, work: Awaitable[T], what: str) -> T:
         """The result of `work`; whatever it raises becomes a fault of one line with its kind."""

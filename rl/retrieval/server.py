@@ -16,8 +16,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from rl.config import SearchConfig
+from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
-from rl.retrieval.vectors import build_index
 from warehouse.errors import RequestError
 from warehouse.records import Document
 

@@ -1,4 +1,4 @@
-"""Search by vectors: the documents whose embeddings are nearest to the query's; and the index that a configuration asks for.
+"""Search by vectors: the documents whose embeddings are nearest to the query's.
 
 The search is exact: one product of the query with the matrix of documents, whose rows have length 1, so that the score is the
 cosine. A million documents of 768 numbers take 3 GB and a query some tenths of a second on two cores; beyond that a server of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl.config import SearchConfig
-from rl.retrieval.search import Hits, Index, Miss, SearchIndex, by_id, passage
+from rl.retrieval.search import Hits, Miss, by_id, passage
 from warehouse.errors import RequestError
 from warehouse.records import Document
 
@@ -44,6 +45,14 @@ class VectorIndex:
 
     def __len__(self) -> int:
         return len(self.documents)
+
+    def among(self, documents: Iterable[Document]) -> VectorIndex:
+        """The index over some of its documents; they are not encoded again."""
+        wanted = {document.id for document in documents}
+        places = [place for place, document in enumerate(self.documents) if document.id in wanted]
+        part = copy(self)
+        part.documents, part._vectors = tuple(self.documents[place] for place in places), self._vectors[places]
+        return part
 
     def find(self, query: str, k: int = 1) -> Hits:
         """The best `k` documents for `query`; there always are some, unless the query is empty."""
@@ -128,14 +137,12 @@ def _unit(vectors: Vectors) -> Vectors:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
 
 
-def build_index(documents: Iterable[Document], config: SearchConfig) -> Index:
-    """An index over `documents`, by words or by vectors.
+def build_vectors(documents: Iterable[Document], config: SearchConfig) -> VectorIndex:
+    """The index over `documents` by the vectors that a configuration asks for.
 
     Raises:
         RequestError: where there is no such encoder, or the library that runs it is not installed.
     """
-    if config.by == "words":
-        return SearchIndex(documents)
     return VectorIndex(documents, _make_encoder(config), config.query_prefix, config.document_prefix)
 
 

@@ -33,8 +33,7 @@ from rl.env_pool.ray_runtime import RayRuntime
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
-from rl.retrieval.search import Index
-from rl.retrieval.vectors import build_index
+from rl.retrieval.indexes import Indexes, build_indexes
 from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
@@ -51,7 +50,7 @@ PROBE_TOKENS = 32
 class Rollouts:
     """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
 
-    def __init__(self, config: RolloutConfig, loops: AgentLoops, index: Index | None) -> None:
+    def __init__(self, config: RolloutConfig, loops: AgentLoops, indexes: Indexes) -> None:
         self.config = config
         self._loops = loops
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
@@ -65,7 +64,7 @@ class Rollouts:
         count = engine.count + engine.older
         cpus = count * engine.cpus + environments.reserved_cpus
         self._ray = RayRuntime(config.ray, cpus, count * engine.gpus + environments.reserved_gpus)
-        self._environments = EnvironmentPool(environments, index)
+        self._environments = EnvironmentPool(environments, indexes)
 
     @classmethod
     def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:
@@ -81,8 +80,7 @@ class Rollouts:
             check_device(config.engine.transfer)
         loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True), load_vision(Path(policy_path)))
         loops.dialect(config.dialect)
-        documents = list(documents)
-        rollouts = cls(config, loops, build_index(documents, config.search) if documents else None)
+        rollouts = cls(config, loops, build_indexes(documents, config.search))
         try:
             rollouts._engines = rollouts.wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
         except BaseException:

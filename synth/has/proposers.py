@@ -7,7 +7,7 @@ on the same question, then on the nearest questions. Models propose in `model_pr
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rl.retrieval.search import SearchIndex
@@ -34,12 +34,14 @@ class Proposer(Protocol):
 class OracleProposer:
     """The oracle's perturbation: going on with, or answering by, another fact of what was read; then searches for anything else.
 
-    `retrieve` is the search that the trajectories used, to know which document a response showed; without it titles serve.
+    `retrieve` is the search that the trajectories used, to know which document a response showed; without it titles serve. Searches for
+    anything else name entities that are `allowed`; None: any.
     """
 
-    def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None) -> None:
+    def __init__(self, graph: KnowledgeGraph, retrieve: Retrieve | None = None, allowed: Callable[[str], bool] | None = None) -> None:
         self._graph = graph
         self._retrieve = retrieve
+        self._entities = [name for name in graph.subjects if allowed is None or allowed(name)]
         self._titles: dict[str, list[str]] = {}
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
@@ -53,7 +55,7 @@ class OracleProposer:
         for entity in dict.fromkeys(reversed(read)):
             pool = [found for found in _after_reading(self._graph, entity) if found.text not in excluded and found.text not in chosen]
             chosen |= {found.text: found for found in rng.sample(pool, min(count - len(chosen), len(pool)))}
-        return [*chosen.values(), *_elsewhere(self._graph, {*excluded, *chosen}, count - len(chosen), rng)]
+        return [*chosen.values(), *_elsewhere(self._entities, {*excluded, *chosen}, count - len(chosen), rng)]
 
     def _shown(self, turn: Turn) -> list[str]:
         """The titles of the documents that the searches of a turn showed."""
@@ -72,9 +74,8 @@ def _after_reading(graph: KnowledgeGraph, entity: str) -> list[Option]:
     return [option(thought, (tool, value)) for thought, value in thoughts for tool in ("search", "answer")]
 
 
-def _elsewhere(graph: KnowledgeGraph, excluded: set[str], count: int, rng: random.Random) -> list[Option]:
-    """`count` searches for entities drawn from the graph, or as many as it has."""
-    entities = graph.subjects
+def _elsewhere(entities: Sequence[str], excluded: set[str], count: int, rng: random.Random) -> list[Option]:
+    """`count` searches for entities drawn from these, or as many as there are."""
     drawn = rng.sample(entities, min(len(entities), count + len(excluded)))
     return [found for found in (option("", ("search", entity)) for entity in drawn) if found.text not in excluded][:count]
 

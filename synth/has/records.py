@@ -8,7 +8,7 @@ deciding, and judging the outcome, rather than one path. Where the oracle can te
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -61,6 +61,7 @@ def build_has(
     retrieve: Retrieve | None = None,
     wheel_turn: int = 1,
     proposers: Mapping[str, Proposer] | None = None,
+    allowed: Callable[[str], bool] | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """One example for each usable trajectory, in their order, with its contrasts behind it; the others as failures.
 
@@ -69,11 +70,12 @@ def build_has(
         tasks: by key; the questions are there.
         retrieve: the search that the trajectories used, to know which document a response showed; without it titles serve.
         proposers: by their names in the mixture; the oracle is there already where there is a graph.
+        allowed: which entities of the graph the oracle may name unasked, as in `build_questions`.
 
     Raises:
         RequestError: the mixture names a proposer that is not there.
     """
-    known: dict[str, Proposer] = {} if graph is None else {"oracle": OracleProposer(graph, retrieve)}
+    known: dict[str, Proposer] = {} if graph is None else {"oracle": OracleProposer(graph, retrieve, allowed)}
     mixture = _Mixture(known | dict(proposers or {}), config)
     oracle = ActionOracle(graph, retrieve) if graph is not None and config.contrasts else None
     usable, failures = _sort_out(trajectories, tasks, config)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rl.config import EnvironmentPoolConfig, Limits, TaughtRunsConfig
 from rl.envs.base import Resources, find_environment, offered_tools
 from rl.renderers.base import Schema
-from rl.retrieval.search import Index
+from rl.retrieval.indexes import Indexes
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
 from synth.teachers.conversation import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
@@ -52,7 +52,7 @@ def play(
     requests: Sequence[RolloutRequest],
     teacher: Teacher,
     environments: EnvironmentPoolConfig,
-    index: Index | None,
+    indexes: Indexes,
     config: TaughtRunsConfig,
     concurrency: int,
 ) -> list[Trajectory]:
@@ -61,7 +61,7 @@ def play(
     Raises:
         RequestError: an environment cannot be had, or has more tools than a teacher can be offered; or it cannot be reached at all.
     """
-    kinds = {name: _Stage(name, environments, index) for name in sorted({request.task.environment for request in requests})}
+    kinds = {name: _Stage(name, environments, indexes) for name in sorted({request.task.environment for request in requests})}
     return asyncio.run(_play(requests, teacher, kinds, config, concurrency))
 
 
@@ -80,7 +80,7 @@ async def _play(
         kind = kinds[request.task.environment]
         engine = TeacherEngine(teacher, kind.dialect, kind.system, config.max_action_tokens, threads)
         async with places:
-            environment = kind.open(request.trajectory_id)
+            environment = kind.open(request)
             try:
                 return text_alone(await AgentLoop(engine, kind.dialect, limits).run(request, environment))
             finally:
@@ -93,10 +93,10 @@ async def _play(
 class _Stage:
     """An environment as a teacher plays it: what makes it, its tools, and what the teacher is told of them."""
 
-    def __init__(self, name: str, environments: EnvironmentPoolConfig, index: Index | None) -> None:
+    def __init__(self, name: str, environments: EnvironmentPoolConfig, indexes: Indexes) -> None:
         kind = environments.kind(name)
         try:
-            tools = offered_tools(name, environments, index)
+            tools = offered_tools(name, environments, indexes.any)
         except RequestError:
             raise
         except Exception as error:
@@ -111,11 +111,12 @@ class _Stage:
         self.dialect = TextDialect([*names, ANSWER])
         self.system = instructions(tools)
         self._factory = find_environment(kind.factory or name)
-        self._resources = Resources(index, kind.options)
+        self._indexes, self._options = indexes, kind.options
 
-    def open(self, trajectory_id: str) -> GuardedEnvironment:
+    def open(self, request: RolloutRequest) -> GuardedEnvironment:
         """An environment for one run."""
-        return GuardedEnvironment(self._factory(Resources(self._resources.index, self._resources.options, trajectory_id)))
+        index = self._indexes.of(request.task)
+        return GuardedEnvironment(self._factory(Resources(index, self._options, request.trajectory_id)))
 
 
 def instructions(tools: Sequence[Schema]) -> str:

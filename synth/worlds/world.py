@@ -10,6 +10,7 @@ mostly does not, so that reading it takes more than matching words.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from synth.worlds.names import NAME_WORDS, Split, make_names
 from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
-from warehouse.records import Document, Fact
+from warehouse.records import Document, DocumentSplit, Fact
 from warehouse.settings import Section
 
 _KEYWORD_SENTENCES = ("The {r} of {s} is {o}.", "{s} has {o} as {r}.", "{o} is the {r} of {s}.", "As {r}, {s} has {o}.")
@@ -59,7 +60,7 @@ class WorldConfig(Section):
 
 
 def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
-    """The world of `config`, `split` and `seed`: facts, one document an entity, and the type of every entity."""
+    """The world of `config`, `split` and `seed`: facts, documents for the searches of `split`, one an entity, and types."""
     name = world_name(config, split, seed)
     rng = np.random.default_rng(seed_from("world", seed, split))
     names = _names_by_type(config.entities, split, seed)
@@ -68,7 +69,7 @@ def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
     documents: list[Document] = []
     for kind in names:
         for document, stated in _describe(kind, names, links, config.prose_variety, name, rng):
-            documents.append(document)
+            documents.append(replace(document, split=DocumentSplit(split)))
             facts.extend(stated)
     types = {entity: kind for kind, members in names.items() for entity in members}
     return Corpus(facts=tuple(facts), documents=tuple(documents), types=types)

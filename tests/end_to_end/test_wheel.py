@@ -12,13 +12,17 @@ from typing import Any
 import duckdb
 import pytest
 
+from flows.config import load_config
 from flows.home import Home
 from flows.lakes import open_lake
+from flows.suites.config import own_suite
+from flows.suites.contamination import contamination
+from flows.suites.tasks import draw_tasks
 from flows.top.state import State, Watcher
 from rl.policies.policy import load_policy
 from tests.killing import kill_at
 from tests.rl.policies.logprob_check import max_logprob_difference
-from warehouse import Lake
+from warehouse import DocumentSplit, Lake
 from warehouse.connections import how_to_attach
 
 pytestmark = pytest.mark.end_to_end
@@ -162,15 +166,38 @@ def test_every_reward_is_the_sum_of_its_parts_and_what_filters_left_out_is_told(
     assert all(row["share"] == pytest.approx(row["told"]) for row in told)
 
 
-def test_held_out_names_answers_and_documents_are_not_in_training_text(undisturbed: Path) -> None:
+def test_nothing_held_out_is_in_what_training_asked_read_or_was_shown(undisturbed: Path) -> None:
     leaks = rows(
         undisturbed,
         """
         SELECT count(*) AS n FROM tasks a JOIN tasks b ON list_has_any(a.answers, b.answers)
-        WHERE a.split = 'train' AND b.split = 'held_out'
+        WHERE a.split IN ('train', 'demonstration') AND b.split = 'held_out'
         """,
     )
     assert leaks == [{"n": 0}]
+    with Lake(undisturbed, read_only=True) as lake:
+        hidden = {document.text for document in lake.documents() if document.split is DocumentSplit.HELD_OUT}
+        titles = {document.title for document in lake.documents() if document.split is DocumentSplit.HELD_OUT}
+        read = [part.text for example in lake.examples() for part in example.parts]
+        shown = [call.observation for each in lake.trajectories("stage = 'rl'") for turn in each.turns for call in turn.calls]
+        tried = [call.observation for each in lake.trajectories("stage = 'eval'") for turn in each.turns for call in turn.calls]
+    assert len(titles) > 100 and len(read) > 1000 and len(shown) > 100
+    assert not any(observation in hidden for observation in shown)
+    words = {title: title.casefold() for title in titles}
+    everything = "\n".join(dict.fromkeys([*read, *shown])).casefold()
+    assert not [title for title, word in words.items() if word in everything]
+    found = [observation for observation in tried if observation in hidden]
+    assert found and len(found) == sum(bool(observation) and "found:" not in observation for observation in tried)
+
+
+@pytest.mark.parametrize("policy", ["t1-rl", "t2-rl"])
+def test_the_contamination_report_says_the_same_of_the_home_own_suite(undisturbed: Path, policy: str) -> None:
+    config = load_config(str(PROFILE))
+    suite = own_suite("held_out", config.evaluation)
+    with Lake(undisturbed, read_only=True) as lake:
+        report = contamination(lake, policy, "held_out", draw_tasks(suite, config, lake))
+    assert len(report.looked_at) > 2 and report.unknown == {}
+    assert report.tasks_asked == 0 and report.counts["shown_document"] == report.counts["same_document"] == 0
 
 
 def test_a_finished_run_does_nothing_and_says_so(undisturbed: Path) -> None:

@@ -22,7 +22,7 @@ from flows.data.task_imports import TaskImport, import_documents, import_tasks
 from flows.home import Home
 from flows.task_choice import check_choice, choose_tasks
 from rl.retrieval.search import SearchIndex
-from warehouse import Lake, Task
+from warehouse import DocumentSplit, Lake, Task
 from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -148,9 +148,10 @@ WRONG = (
     (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "question"], "is not of the form FIELD=COLUMN"),
     (["tasks", "{rows}", "--environment", "search", "--verifier", "qa_em", "--column", "id=q"], "has no column 'q'; it has id, question"),
     (["documents", "{rows}", "--verifier", "qa_em"], "--verifier goes with `flywheel import tasks`, and not with documents"),
-    (["webshaper", "{rows}", "--split", "train"], "--split goes with `flywheel import tasks`, and not with webshaper"),
+    (["webshaper", "{rows}", "--split", "train"], "--split goes with `flywheel import tasks and documents`, and not"),
     (["openai", "{rows}", "--source", "x"], "--source goes with `flywheel import tasks and documents`"),
     (["documents", "{rows}.x"], "there is nothing at"),
+    (["documents", "{rows}", "--split", "eval"], "--split 'eval' of documents is none of train, heldout, all"),
     (["parchment", "{rows}"], "choose one of documents, fireact"),
 )  # fmt: skip
 
@@ -191,6 +192,10 @@ def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Pa
     assert {(document.id, document.source) for document in documents} == {
         ("towns:1", "towns"), ("pages:norby.md", "pages"), ("others:1", "others")
     }  # fmt: skip
+    assert {document.split for document in documents} == {DocumentSplit.ALL}
+    import_documents(towns, home, "hidden", "heldout")
+    with Lake(home) as lake:
+        assert [document.split for document in lake.documents("hidden")] == [DocumentSplit.HELD_OUT]
     assert SearchIndex(documents).find("mayor of Norby", 1).documents[0].title == "Norby"
 
 

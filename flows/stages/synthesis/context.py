@@ -1,7 +1,7 @@
 """What the parts of one iteration's synthesis share: the home's corpora, graphs, searches, suites and teacher.
 
-The corpora are a generated world for training and another for the suites, or one real graph split by entity. What no part needs is not
-built.
+The corpora are a generated world for training and another for the suites, or one real graph split by entity. Whatever training shows is
+found among the documents that training may see; what the suites ask is proven over those that they search. What no part needs is not built.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.paths import Retrieve, first_hit
-from synth.questions.splits import split_of
+from synth.questions.splits import HELD_OUT, TRAIN, split_of
 from synth.teachers.teacher import Teacher
 from synth.worlds.world import generate_world, world_words
-from warehouse import Example, Failure, Policy
+from warehouse import Document, DocumentSplit, Example, Failure, Policy
 from warehouse.corpora.corpus import Corpus, with_documents
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.files import read_documents, read_facts, read_pages, read_wordings
@@ -35,12 +35,16 @@ from warehouse.corpora.films import read_films
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
+HELD_OUT_SHARE = 0.2
+"""Share of a real graph's entities that only suites may use."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The corpus that is trained on, the one that suites are drawn from, and the words that must be single tokens.
 
-    Where `shared`, both are one real graph, and entities are split instead of worlds.
+    Where `shared`, both are one real graph, and entities are split instead of worlds; what states a fact about a held-out entity is for
+    suites alone.
     """
 
     train: Corpus
@@ -51,6 +55,11 @@ class Sources:
     def shared(self) -> bool:
         """Whether training and held-out tasks come from one graph."""
         return self.train is self.held_out
+
+    def documents(self, hidden: DocumentSplit) -> list[Document]:
+        """All documents but those of the split that is `hidden`."""
+        corpora = (self.train,) if self.shared else (self.train, self.held_out)
+        return [document for corpus in corpora for document in corpus.documents if document.split is not hidden]
 
 
 def read_sources(config: CorpusConfig, seed: int) -> Sources:
@@ -64,7 +73,21 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
         corpus = read_films(config.path, config.longest_document)
     else:
         corpus = read_countries(config.path) if config.kind == "countries" else read_files(config.path, config.wordings)
+    corpus = _split(corpus)
     return Sources(corpus, corpus, ())
+
+
+def _split(corpus: Corpus) -> Corpus:
+    """The corpus with its documents marked: those that state a fact about a held-out entity, or bear its name, are for suites alone."""
+    about: dict[str, set[str]] = {document.id: {document.title} for document in corpus.documents}
+    for fact in corpus.facts:
+        for identity in fact.documents:
+            about.setdefault(identity, set()).add(fact.subject)
+    hidden = {identity for identity, names in about.items() if any(split_of(name, HELD_OUT_SHARE) == HELD_OUT for name in names)}
+    documents = tuple(
+        replace(document, split=DocumentSplit.HELD_OUT if document.id in hidden else DocumentSplit.ALL) for document in corpus.documents
+    )
+    return replace(corpus, documents=documents)
 
 
 def read_files(folder: Path, wordings: Path | None = None) -> Corpus:
@@ -93,9 +116,6 @@ def _only(folder: Path, stem: str) -> Path:
 EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
 """Condition on trajectories: the wheel's own of the turns before this one."""
 
-HELD_OUT_SHARE = 0.2
-"""Share of a real graph's entities that only suites may use."""
-
 
 @dataclass(frozen=True, slots=True)
 class QuestionSource:
@@ -117,14 +137,15 @@ class SynthesisContext:
     @cached_property
     def train(self) -> QuestionSource:
         """What training may see."""
-        return self._source(self.sources.train, self.train_index, "train")
+        return self._source(self.sources.train, self.train_index, TRAIN)
 
     @cached_property
     def held_out(self) -> QuestionSource:
         """What suites are drawn from."""
+        index = SearchIndex(self.sources.documents(DocumentSplit.TRAIN))
         if not self.sources.shared:
-            return self._source(self.sources.held_out, SearchIndex(self.sources.held_out.documents), "heldout")
-        return QuestionSource(self.train.graph, self.train.retrieve, self._allowed("heldout"))
+            return self._source(self.sources.held_out, index, HELD_OUT)
+        return QuestionSource(self.train.graph, first_hit(index), self._allowed(HELD_OUT))
 
     @cached_property
     def evaluation(self) -> EvaluationIndex:
@@ -135,7 +156,7 @@ class SynthesisContext:
     @cached_property
     def train_index(self) -> SearchIndex:
         """The search over the documents that training may see."""
-        return SearchIndex(self.sources.train.documents)
+        return SearchIndex(self.sources.documents(DocumentSplit.HELD_OUT))
 
     @cached_property
     def memory(self) -> Memory:

@@ -15,10 +15,11 @@ from typing import Any
 import duckdb
 
 from flows.stages.synthesis.batches import Batch, Made, sizes
-from flows.stages.synthesis.context import EARLIER, HELD_OUT_SHARE, SynthesisContext
+from flows.stages.synthesis.context import EARLIER, SynthesisContext
 from flows.stages.synthesis.questions import question_batches
 from rl.config import StoredRunsConfig
 from rl.engines.base import Sampling
+from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import passage
 from rl.rewards.reward import reward_trajectories
 from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
@@ -31,10 +32,9 @@ from synth.fas.slices import QuestionStyle
 from synth.has.model_proposers import PolicyProposer, TeacherProposer
 from synth.has.proposers import OthersProposer, Proposer
 from synth.has.records import HasConfig, build_has
-from synth.questions.splits import split_of
 from synth.questions.wording import Phrasing
 from synth.teachers.play import play, requests_for
-from warehouse import Document, Example, Part, PartKind, Task, Trajectory
+from warehouse import Document, DocumentSplit, Example, Part, PartKind, Task, Trajectory
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
@@ -50,8 +50,7 @@ def corpora(synthesis: SynthesisContext, everything: bool) -> Iterator[Batch]:
 
 def documents(synthesis: SynthesisContext) -> Iterator[Batch]:
     """A sample of the training corpus as plain text."""
-    sources = synthesis.sources
-    seen = [d for d in sources.train.documents if not sources.shared or split_of(d.title, HELD_OUT_SHARE) == "train"]
+    seen = synthesis.sources.documents(DocumentSplit.HELD_OUT)
     chosen = random.Random(synthesis.seed("documents")).sample(seen, min(len(seen), synthesis.settings.documents))
     for number, part in synthesis.in_batches(chosen):
         yield Batch("documents", number, partial(_read_as_text, synthesis, part))
@@ -147,10 +146,11 @@ def _decide(
     by_graph: bool,
     others: dict[str, Proposer],
 ) -> Made:
-    graph, retrieve = (synthesis.train.graph, synthesis.train.retrieve) if by_graph else (None, None)
-    proposers = others | _models(synthesis, config)
-    made, failures = build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, proposers)
-    return synthesis.offered(made), failures
+    source, proposers = synthesis.train if by_graph else None, others | _models(synthesis, config)
+    known = (None, None, None) if source is None else (source.graph, source.retrieve, source.allowed)
+    graph, retrieve, allowed = known
+    made = build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, proposers, allowed)
+    return synthesis.clear(*made)
 
 
 def _models(synthesis: SynthesisContext, config: HasConfig) -> dict[str, Proposer]:
@@ -213,8 +213,9 @@ def _teach(synthesis: SynthesisContext, questions: Batch) -> Made:
     context, config = synthesis.context, synthesis.context.config.for_turn(synthesis.turn).sft.teacher
     teacher, asked = synthesis.asked("from = teacher"), [task for task in tasks if isinstance(task, Task)]
     wanted = requests_for(asked, teacher.name, config, synthesis.seed("taught"), synthesis.turn)
+    indexes = Indexes(synthesis.train_index)
     concurrency = synthesis.settings.teacher.concurrency if synthesis.settings.teacher is not None else 1
-    played = play(wanted, teacher, context.config.rollout.environments, synthesis.train_index, config, concurrency)
+    played = play(wanted, teacher, context.config.rollout.environments, indexes, config, concurrency)
     rewarded = reward_trajectories([request.task for request in wanted], played, context.config.evaluation.verifier)
     choice, by_key = StoredRunsConfig(per_task=config.per_task), {task.key: task for task in asked}
     examples, failures = choose_runs(

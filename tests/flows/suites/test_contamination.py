@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flows.data.decontamination import decontaminate
 from flows.suites.contamination import contamination
 from flows.suites.tasks import SuiteTasks
 from synth.exporters.tasks import PromptOptions, rl_dataset
-from warehouse import Document, Example, Lake, Outcome, Part, PartKind, Policy, StopReason, Task, Trajectory
+from warehouse import Call, Document, DocumentSplit, Example, Lake, Outcome, Part, PartKind, Policy, StopReason, Task, Trajectory, Turn
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +36,11 @@ DRAWN = SuiteTasks(tuple(SUITE), (Document("d9", "Amber Town", "Amber Town lies 
 def sampled(task: Task) -> Trajectory:
     now = datetime(2030, 1, 1, tzinfo=UTC)
     return Trajectory(f"r-{task.key}", task.key, "t1-rl", "rl", 3, (1,), (), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)
+
+
+def searched(observation: str) -> Turn:
+    call = Call("search", "Hill", "ok", observation)
+    return Turn(0, (2,), (-0.5,), "a", "search", "Hill", (), observation, None, "ok", 0.1, 0, calls=(call,))
 
 
 @pytest.fixture
@@ -69,6 +75,25 @@ def test_each_way_of_meeting_is_counted(lake: Lake) -> None:
     assert found.tasks_asked == 2
     assert {(one.sort, one.task, one.policy, one.item) for one in found.met if one.sort == "same_formula"} == {
         ("same_formula", "s-q1", "t1-rl", "t1")
+    }
+
+
+def test_documents_that_only_suites_search_are_seen_where_training_shows_them(lake: Lake) -> None:
+    same = Task("t1", "search", "the capital of another land?", ("Oslo",), split="train")
+    trained(
+        lake,
+        Document("h1", "Green Hill", "Green Hill is a hill.", "world", DocumentSplit.HELD_OUT),
+        Document("h2", "Red Hill", "Red Hill is a hill.", "world", DocumentSplit.HELD_OUT),
+        Document("w1", "Amber Town", "Amber Town is a town.", "world"),
+        Example("x1", "trajectory", (Part(PartKind.RESULT, "Amber Town is a town.\nRed Hill is a hill."),), ("t1",)),
+        same,
+    )
+    shown = ("Green Hill is a hill.", "Amber Town is a town.")
+    lake.add([replace(sampled(same), id=f"r{number}", turns=(searched(text),)) for number, text in enumerate(shown)])
+    found = contamination(lake, "t1-rl", "s", SuiteTasks(tuple(SUITE)))
+    assert {(one.task, one.policy, one.item) for one in found.met if one.sort == "shown_document"} == {
+        ("h1", "t1-rl", "r0"),
+        ("h2", "t1-sft", "x1"),
     }
 
 

@@ -17,7 +17,7 @@ from rl.env_pool.pool import EnvironmentPool
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import EnvironmentFault, FaultKind
 from rl.renderers.base import Action
-from rl.retrieval.search import SearchIndex
+from rl.retrieval.indexes import build_indexes
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -42,7 +42,7 @@ KINDS = {
 def started() -> Iterator[EnvironmentPool]:
     """One pool for all: a worker takes seconds to start."""
     runtime = RayRuntime(RayConfig(), cpus=8)
-    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.1}), SearchIndex(DOCUMENTS))
+    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.1}), build_indexes(DOCUMENTS))
     yield pool
     pool.close()
     runtime.close()

@@ -13,6 +13,7 @@ from rl.env_pool.pool import EnvironmentPool
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import BUILT_IN, Resources, find_environment
 from rl.renderers.base import Action
+from rl.retrieval.indexes import Indexes
 from warehouse.records import Task
 
 PAGE = Path(__file__).parents[3] / "docs" / "environments.md"
@@ -45,7 +46,7 @@ async def test_the_example_plays_in_workers_by_its_configuration(folder: Path) -
     configured = next(block for block in blocks("toml") if "guess.py:create" in block)
     config = EnvironmentPoolConfig.model_validate(tomllib.loads(configured)["rollout"]["environments"])
     runtime = RayRuntime(RayConfig(), cpus=2)
-    pool = EnvironmentPool(config, None)
+    pool = EnvironmentPool(config, Indexes())
     try:
         await pool.open("guess")
         client = pool.client("guess", "t")

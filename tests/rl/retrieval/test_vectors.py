@@ -15,8 +15,9 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from rl.config import SearchConfig
 from rl.envs.base import Resources
 from rl.envs.search import create
+from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Miss, SearchIndex
-from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors, build_index
+from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
 from warehouse.records import Document

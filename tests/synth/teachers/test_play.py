@@ -13,7 +13,7 @@ import pytest
 from rl.config import EnvironmentPoolConfig, TaughtRunsConfig
 from rl.envs.base import Observation, Resources, Step, ToolOutcome, offered_tools
 from rl.renderers.base import Action, Schema
-from rl.retrieval.search import SearchIndex
+from rl.retrieval.indexes import Indexes, build_indexes
 from synth.teachers.play import instructions, play, requests_for
 from synth.teachers.teacher import Ending, Reply, Teacher, completion_id, failed
 from tests.rl.conftest import DOCUMENTS
@@ -22,7 +22,7 @@ from warehouse.errors import RequestError
 from warehouse.records import Completion, Outcome, Request, StopReason, Task, Trajectory
 
 HERE = Path(__file__)
-INDEX = SearchIndex(DOCUMENTS)
+INDEXES = build_indexes(DOCUMENTS)
 TASKS = tuple(Task(f"k{number}", "search", f"Where is Amber Stone employed, {number}?", ("Blue River",)) for number in range(2))
 CONFIG = TaughtRunsConfig(attempts=2)
 
@@ -40,7 +40,7 @@ def played(
     concurrency: int = 4,
 ) -> list[Trajectory]:
     environments = EnvironmentPoolConfig.model_validate({"kinds": kinds or {}})
-    return play(requests_for(tasks, teacher.name, config, 0, 3), teacher, environments, INDEX, config, concurrency)
+    return play(requests_for(tasks, teacher.name, config, 0, 3), teacher, environments, INDEXES, config, concurrency)
 
 
 def in_environment(name: str, question: str = "Where?", **options: Any) -> tuple[Task, dict[str, Any]]:
@@ -123,7 +123,7 @@ def test_a_teacher_is_told_of_the_tools_and_sees_the_conversation_so_far() -> No
     first, second = teacher.requests
     assert [message.role for message in first.messages] == ["system", "user"]
     assert [message.role for message in second.messages] == ["system", "user", "assistant", "user"]
-    assert first.messages[0].content == instructions(offered_tools("search", EnvironmentPoolConfig(), INDEX))
+    assert first.messages[0].content == instructions(offered_tools("search", EnvironmentPoolConfig(), INDEXES.any))
     assert first.messages[1].content == TASKS[0].question
     assert second.messages[2].content == "<think>look it up</think><search>Amber Stone</search>"
     assert second.messages[3].content == "Amber Stone is employed by Blue River."
@@ -227,7 +227,7 @@ def test_what_the_asker_must_mend_is_no_fault() -> None:
     with pytest.raises(RequestError, match="there is no environment 'chess'"):
         played(ScriptedTeacher(looks_up), [Task("k", "chess", "Where?", ("x",))])
     with pytest.raises(RequestError, match="needs documents, and there are none"):
-        play(requests_for(TASKS, "m", CONFIG, 0, 1), ScriptedTeacher(looks_up), EnvironmentPoolConfig(), None, CONFIG, 1)
+        play(requests_for(TASKS, "m", CONFIG, 0, 1), ScriptedTeacher(looks_up), EnvironmentPoolConfig(), Indexes(), CONFIG, 1)
 
 
 def test_more_tools_than_a_server_can_stop_at_are_refused() -> None:
