@@ -131,8 +131,12 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
     """
     counts = Counter(zip(map(bool, a), map(bool, b), strict=True))
     only_a, only_b = counts[True, False], counts[False, True]
-    p_value = float(scipy.stats.binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
-    return PairedTest(counts[True, True], only_a, only_b, counts[False, False], p_value)
+    return PairedTest(counts[True, True], only_a, only_b, counts[False, False], sign_test(only_a, only_b))
+
+
+def sign_test(only_a: int, only_b: int) -> float:
+    """The two-sided p-value of so many pairs one way and so many the other, against Binomial(n, 1/2); 1 without any."""
+    return float(scipy.stats.binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
 
 
 def detectable_difference(tasks: int, discordant: float = DISCORDANT, power: float = 0.8, level: float = 0.05) -> float | None:

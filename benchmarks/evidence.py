@@ -1,0 +1,226 @@
+"""Figures that are published: raw counts in `benchmarks/results`, and the tables that README and docs make of them.
+
+    python -m benchmarks.evidence collect smollm2 runs/smollm2 --command "flywheel run --profile smollm2 --home runs/smollm2 --set seed=100"
+    python -m benchmarks.evidence write      # fills every marked place in README.md and docs/
+    python -m benchmarks.evidence check      # status 1 where a page says something else than the data
+
+A place is marked by comments that name a table and a file of results: `<!-- evidence: stages smollm2 -->`, then what the data says, then
+`<!-- /evidence -->`. What stands in one line is put in line. A file holds of each home, that is of each seed: successes and valid tasks of
+each policy, how many tasks of a suite two policies solved both, either or neither, and seconds of each stage; beside it command, commit
+and machine. Intervals and p-values are computed when a table is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from eval.statistics import PairedTest, sign_test, wilson
+from flows.home import Home
+from flows.results import paired, probability, read_verdicts
+from warehouse import Lake
+from warehouse.errors import RequestError
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+PAGES = ("README.md", "docs/*.md")
+PACKAGES = ("torch", "transformers", "trl", "vllm", "ray", "duckdb")
+_PLACE = re.compile(r"(<!-- evidence: (\w+)((?: [\w.-]+)*) -->)(.*?)(<!-- /evidence -->)", re.DOTALL)
+
+Record = dict[str, Any]
+"""The content of one file of results."""
+
+
+def main() -> None:
+    """Collect, write or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="do", required=True)
+    collecting = commands.add_parser("collect", help="read finished homes, one a seed")
+    collecting.add_argument("name")
+    collecting.add_argument("homes", nargs="+", type=Path)
+    collecting.add_argument("--command", action="append", required=True, help="what made them; repeatable")
+    collecting.add_argument("--words", action="append", default=[], metavar="POLICY=TEXT", help="what a policy is; repeatable")
+    commands.add_parser("write")
+    commands.add_parser("check")
+    options = parser.parse_args()
+    if options.do == "collect":
+        words = dict(text.split("=", 1) for text in options.words)
+        keep(options.name, {"commands": options.command, "words": words, "homes": [read_home(home) for home in options.homes]})
+        return
+    stale = [page for page in pages() if filled(text := page.read_text()) != text]
+    for page in stale if options.do == "write" else ():
+        page.write_text(filled(page.read_text()))
+    for page in stale:
+        print(f"{page.relative_to(ROOT)} {'is written anew' if options.do == 'write' else 'says something else than the data'}")
+    raise SystemExit(1 if stale and options.do == "check" else 0)
+
+
+def keep(name: str, content: Record) -> Path:
+    """Write a file of results, with commit, machine, versions and day."""
+    RESULTS.mkdir(exist_ok=True)
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    record = {
+        "measured": datetime.now(UTC).date().isoformat(),
+        "commit": commit,
+        "machine": {"processor": _processor(), "cpus": len(os.sched_getaffinity(0)), "system": platform.platform(terse=True)},
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        **content,
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def read_home(root: Path) -> Record:
+    """The raw counts of one finished home."""
+    with Lake(root, read_only=True) as lake:
+        sql = "SELECT policy, suite, hops, tasks - invalid AS valid, round(success * (tasks - invalid))::INT AS successes, invalid"
+        rows = lake.query(f"{sql} FROM evaluations ORDER BY suite, policy, hops NULLS FIRST").to_pylist()
+        sql = "SELECT id, date_diff('second', started, finished) AS seconds FROM runs WHERE state = 'completed' ORDER BY started"
+        stages = {row["id"]: row["seconds"] for row in lake.query(sql).to_pylist()}
+        verdicts = read_verdicts(lake)
+    pairs = []
+    for (first, suite), (second, other) in combinations(sorted(verdicts), 2):
+        test = paired(verdicts[first, suite], verdicts[second, other]) if suite == other else None
+        if test is not None:
+            counts = {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
+            pairs.append({"suite": suite, "a": first, "b": second, **counts})
+    return {"seed": Home(root).load().seed, "evaluations": rows, "pairs": pairs, "seconds": stages}
+
+
+def load(name: str) -> Record:
+    """A file of results. Raises RequestError where there is none."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        raise RequestError(f"there are no results {path.relative_to(ROOT)}; `python -m benchmarks.evidence collect {name} …` makes them.")
+    record: Record = json.loads(path.read_text())
+    return record
+
+
+def pages() -> list[Path]:
+    """The pages that hold figures."""
+    return sorted(page for pattern in PAGES for page in ROOT.glob(pattern))
+
+
+def filled(text: str) -> str:
+    """A page with every marked place filled by its table."""
+    return _PLACE.sub(lambda found: f"{found[1]}{_content(found[2], found[3].split(), found[4])}{found[5]}", text)
+
+
+def _content(table: str, arguments: Sequence[str], before: str) -> str:
+    if table not in TABLES:
+        raise RequestError(f"there is no table {table!r}; choose of {', '.join(sorted(TABLES))}.")
+    made = TABLES[table](load(arguments[0]), *arguments[1:])
+    return f"\n\n{made}\n\n" if "\n" in before or "\n" in made else made
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------------------
+
+
+def stages(record: Record, suite: str = "held_out", main: str = "t1-rl") -> str:
+    """Each policy of each seed: success by hops, and `main` against it on the same tasks."""
+    policies = _in_order(row["policy"] for home in record["homes"] for row in home["evaluations"] if row["suite"] == suite)
+    hops = sorted({row["hops"] for home in record["homes"] for row in home["evaluations"] if row["suite"] == suite and row["hops"]})
+    heads = ["seed", "policy", "success, % (95 %)", *(f"{n} hop{'s' if n > 1 else ''}" for n in hops), f"`{main}` against it, points"]
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    for home in record["homes"]:
+        for policy in policies:
+            rates = {row["hops"]: row for row in home["evaluations"] if (row["suite"], row["policy"]) == (suite, policy)}
+            if rates:
+                test = _pair(home, suite, policy, main)
+                change = "" if test is None else f"{_signed(100 * test.difference)} ({probability(test.p_value)})"
+                shown = [_rate(rates[None], interval=True), *(_rate(rates[n]) if n in rates else "" for n in hops)]
+                lines.append(_line([str(home["seed"]), f"`{policy}`{_words(record, policy)}", *shown, change]))
+    return "\n".join(lines)
+
+
+def success(record: Record, policy: str, suite: str = "held_out", hops: str = "all") -> str:
+    """Success of one policy in one line, %, seed by seed."""
+    wanted = None if hops == "all" else int(hops)
+    key = (suite, policy, wanted)
+    return ", ".join(
+        f"{_rate(row)}" for home in record["homes"] for row in home["evaluations"] if (row["suite"], row["policy"], row["hops"]) == key
+    )
+
+
+def gain(record: Record, policy: str, other: str, suite: str = "held_out") -> str:
+    """The points by which a policy is above another on the same tasks, with the p-value, seed by seed."""
+    tests = [test for home in record["homes"] if (test := _pair(home, suite, other, policy)) is not None]
+    return ", ".join(f"{_signed(100 * test.difference)} ({probability(test.p_value)})" for test in tests)
+
+
+def minutes(record: Record, *runs: str) -> str:
+    """Minutes of all stages together, or of those that are named, seed by seed."""
+    sums = [sum(seconds for run, seconds in home["seconds"].items() if not runs or run in runs) for home in record["homes"]]
+    return ", ".join(f"{total / 60:.0f}" for total in sums)
+
+
+def commands(record: Record) -> str:
+    """What was run, where and when."""
+    machine = record["machine"]
+    where = f"{machine['processor']}, {machine['cpus']} CPUs; commit {record['commit']}, {record['measured']}"
+    return "\n".join(["```", *record["commands"], "```", "", f"({where})"])
+
+
+TABLES: dict[str, Callable[..., str]] = {each.__name__: each for each in (stages, success, gain, minutes, commands)}
+"""The tables by name; the first argument of each is the content of a file of results."""
+
+
+def _pair(home: Record, suite: str, a: str, b: str) -> PairedTest | None:
+    """How `b` compares with `a`; None where they met no task together."""
+    for pair in home["pairs"]:
+        if pair["suite"] == suite and {pair["a"], pair["b"]} == {a, b} and a != b:
+            only_a, only_b = (pair["only_a"], pair["only_b"]) if pair["a"] == a else (pair["only_b"], pair["only_a"])
+            return PairedTest(pair["both"], only_a, only_b, pair["neither"], sign_test(only_a, only_b))
+    return None
+
+
+def _in_order(policies: Iterable[str]) -> Iterator[str]:
+    stages_ = ("init", "cpt", "sft", "rl")
+
+    def place(policy: str) -> tuple[int, int, str]:
+        turn, stage, *variant = policy.split("-", 2)
+        return int(turn[1:]), stages_.index(stage), "".join(variant)
+
+    return iter(sorted(set(policies), key=place))
+
+
+def _words(record: Record, policy: str) -> str:
+    words = record.get("words", {}).get(policy)
+    return f", {words}" if words else ""
+
+
+def _rate(row: Record, interval: bool = False) -> str:
+    if not row["valid"]:
+        return "–"
+    low, high = wilson(row["successes"], row["valid"])
+    around = f" ({100 * low:.1f}–{100 * high:.1f})" if interval else ""
+    return f"{100 * row['successes'] / row['valid']:.1f}{around}"
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What README and docs say is what the committed results hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import evidence
+from benchmarks.evidence import PAGES, RESULTS, TABLES, filled, pages
+from eval.statistics import mcnemar, wilson
+from warehouse.errors import RequestError
+
+FILES = sorted(RESULTS.glob("*.json"))
+
+
+def row(policy: str, hops: int | None, successes: int, valid: int = 40) -> dict[str, Any]:
+    return {"policy": policy, "suite": "held_out", "hops": hops, "valid": valid, "successes": successes, "invalid": 0}
+
+
+HOME = {
+    "seed": 100,
+    "evaluations": [
+        row("t1-sft", None, 20),
+        row("t1-sft", 1, 15, 20),
+        row("t1-rl", None, 30),
+        row("t1-rl", 1, 18, 20),
+        row("t0-init", None, 0),
+    ],
+    "pairs": [{"suite": "held_out", "a": "t1-rl", "b": "t1-sft", "both": 18, "only_a": 12, "only_b": 2, "neither": 8}],
+    "seconds": {"t1-sft": 300, "t1-rl": 1500},
+}
+RECORD = {
+    "commands": ["flywheel run"],
+    "commit": "abc",
+    "measured": "2030-01-01",
+    "machine": {"processor": "P", "cpus": 2},
+    "homes": [HOME],
+}
+
+
+def test_every_page_says_what_the_data_says() -> None:
+    stale = [page.name for page in pages() if filled(text := page.read_text()) != text]
+    assert not stale, f"{stale} differ from benchmarks/results: `python -m benchmarks.evidence write`"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_of_results_says_where_it_comes_from_and_is_shown(path: Path) -> None:
+    record = json.loads(path.read_text())
+    assert record["commands"] and record["commit"] and record["machine"]["processor"] and record["versions"]["torch"]
+    shown = "".join(page.read_text() for page in pages())
+    assert any(f"<!-- evidence: {table} {path.stem}" in shown for table in TABLES), f"{path.name} is shown nowhere"
+
+
+def test_a_table_is_made_of_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
+    (tmp_path / "one.json").write_text(json.dumps(RECORD))
+    text = filled(
+        "<!-- evidence: stages one -->\n\nold\n\n<!-- /evidence --> and <!-- evidence: gain one t1-rl t1-sft -->x<!-- /evidence -->."
+    )
+    low, high = wilson(30, 40)
+    difference = mcnemar([False] * 12 + [True] * 2, [True] * 12 + [False] * 2)
+    assert f"| 100 | `t1-rl` | 75.0 ({100 * low:.1f}–{100 * high:.1f}) | 90.0 |  |" in text
+    assert f"| 100 | `t1-sft` | 50.0 (35.2–64.8) | 75.0 | +25.0 (p = {difference.p_value:.3f}) |" in text
+    assert text.index("t0-init") < text.index("t1-sft") < text.index("`t1-rl` |")
+    assert text.endswith(f"and <!-- evidence: gain one t1-rl t1-sft -->+25.0 (p = {difference.p_value:.3f})<!-- /evidence -->.")
+    assert filled(text) == text
+    assert "−25.0" in filled("<!-- evidence: gain one t1-sft t1-rl --><!-- /evidence -->")
+    assert "-->30<!--" in filled("<!-- evidence: minutes one -->?<!-- /evidence -->")
+
+
+def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
+    with pytest.raises(RequestError, match=r"there are no results .*none\.json; `python -m benchmarks.evidence collect none"):
+        filled("<!-- evidence: stages none --><!-- /evidence -->")
+    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of commands, gain"):
+        filled("<!-- evidence: graph none --><!-- /evidence -->")
+
+
+def test_the_pages_are_those_that_people_read() -> None:
+    assert PAGES[0] == "README.md" and len(pages()) > 15
