@@ -149,6 +149,10 @@ class EvaluationConfig(Section):
     """The suites of held-out tasks, and what a policy must show to be promoted."""
 
     suites: dict[str, QuestionConfig] = Field(default_factory=lambda: {"held_out": QuestionConfig()})
+    """Those that are reported: every policy is tried on them."""
+    gate: dict[str, QuestionConfig] = Field(default_factory=dict)
+    """Those that the gate decides on, and nobody reports: the last policy of each turn is tried on them. Without any the gate decides on
+    `suites`, and the figures of a promoted policy are then figures that it was chosen by."""
     horizon: PositiveInt = 7
     """Turns that an evaluated policy may take."""
     largest_fall: float = Field(default=0.02, ge=0, le=1)
@@ -160,6 +164,17 @@ class EvaluationConfig(Section):
     or `state`, `state_strict` or `environment`."""
     judge: TeacherConfig | None = None
     """The model behind the verifier `judge`, which `flywheel reverify` takes beside these kinds."""
+
+    @property
+    def all_suites(self) -> dict[str, QuestionConfig]:
+        """Those that are reported and those of the gate: training keeps clear of both."""
+        return {**self.suites, **self.gate}
+
+    @model_validator(mode="after")
+    def _check_names(self) -> EvaluationConfig:
+        if both := sorted(self.suites.keys() & self.gate.keys()):
+            raise ValueError(f"{both[0]} is one of suites and one of gate: what the gate decides on is not what is reported")
+        return self
 
     @model_validator(mode="after")
     def _check_verifier(self) -> EvaluationConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -82,16 +82,17 @@ def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
         first = policy_id(0, "init")
         yield Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
         if "cpt" not in config.wheel.stages or config.policy.path:  # it knows something already, which the others are measured against
-            yield from _evaluations(config, turn, first)
+            yield from _evaluations(turn, first, config.evaluation.suites)
     for stage in config.wheel.stages:
         policy = policy_id(turn, stage)
         yield Step(turn, policy, Kind.TRAINING, {"stage": stage, "turn": turn})
-        yield from _evaluations(config, turn, policy)
+        last = stage == config.wheel.stages[-1]
+        yield from _evaluations(turn, policy, config.evaluation.all_suites if last else config.evaluation.suites)
     yield Step(turn, gate_id(turn), Kind.GATE, {"turn": turn})
 
 
-def _evaluations(config: FlywheelConfig, turn: int, policy: str) -> Iterator[Step]:
-    for suite in config.evaluation.suites:
+def _evaluations(turn: int, policy: str, suites: Iterable[str]) -> Iterator[Step]:
+    for suite in suites:
         yield Step(turn, evaluation_id(policy, suite), Kind.EVALUATION, {"policy": policy, "suite": suite})
 
 

@@ -76,8 +76,8 @@ def evaluation_flow(home: Path, policy: str, suite: str = "held_out", occasion: 
     """Success of a policy on a held-out suite; once more, under a name of its own, for each `occasion`."""
     with open_home(home, patience_seconds) as context:
         record = context.policy(policy)
-        if suite not in context.config.evaluation.suites:
-            raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(context.config.evaluation.suites)}.")
+        if suite not in context.config.evaluation.all_suites:
+            raise RequestError(f"{home} has no suite {suite!r}; it has {', '.join(context.config.evaluation.all_suites)}.")
 
         def work(run: StageRun) -> dict[str, Any]:
             from flows.stages.rollouts import evaluate

@@ -84,7 +84,7 @@ def _meeting(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None 
     except RequestError as error:
         raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {error}") from error
     tasks = lake.read(Task, "key IN (SELECT unnest(?))", [keys], at)
-    held_out = [task for task in tasks if suite_of(task) is not None or task.split in config.evaluation.suites]
+    held_out = [task for task in tasks if suite_of(task) is not None or task.split in config.evaluation.all_suites]
     if held_out:
         suites = ", ".join(sorted({suite_of(task) or task.split for task in held_out}))
         raise RequestError(

@@ -60,7 +60,7 @@ def settings_of(config: FlywheelConfig | None) -> DecontaminationConfig:
 
 def by_suite(tasks: Iterable[Task], config: FlywheelConfig | None) -> tuple[dict[str, list[Task]], list[Task]]:
     """The tasks of every suite, those of `config` and those that tasks were entered into, and all that may be trained on."""
-    suites: dict[str, list[Task]] = {} if config is None else {name: [] for name in config.evaluation.suites}
+    suites: dict[str, list[Task]] = {} if config is None else {name: [] for name in config.evaluation.all_suites}
     trained: list[Task] = []
     for task in tasks:
         suite = suite_of(task) or (task.split if task.split in suites else None)

@@ -1,8 +1,9 @@
-"""The gate: a candidate becomes the champion only if the held-out suites say that it is better, and none that it is worse.
+"""The gate: a candidate becomes the champion only if held-out suites say that it is better, and none that it is worse.
 
-Better: over the tasks of all suites it solves more than the champion, and McNemar's exact test on the same tasks gives a p-value of at
-most `evaluation.largest_p_value`. Worse: it falls by more than `evaluation.largest_fall` on a suite. One test over all tasks, and not one
-for each suite, keeps the chance of a promotion without cause at that p-value. The first policy has no champion to beat.
+It decides on suites of its own (`evaluation.gate`), for a figure that a policy was chosen by is no measure of that policy. Better: over the
+tasks of all of them it solves more than the champion, and McNemar's exact test on the same tasks gives a p-value of at most
+`evaluation.largest_p_value`. Worse: it falls by more than `evaluation.largest_fall` on one. One test over all tasks, and not one for each
+suite, keeps the chance of a promotion without cause at that p-value. The first policy has no champion to beat.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationCon
 
 
 def compare_on_suites(context: RunContext, champion: Policy, candidate: Policy) -> dict[str, Any]:
-    """The comparison of the two on every suite, and on the tasks of all of them together."""
+    """The comparison of the two on every suite of the gate, and on the tasks of all of them together."""
     verdicts = read_verdicts(context.lake)
     pairs = {
         suite: (verdicts.get((champion.id, suite), {}), verdicts.get((candidate.id, suite), {}))
-        for suite in context.config.evaluation.suites
+        for suite in context.config.evaluation.gate or context.config.evaluation.suites
     }
     together = tuple({(suite, key): solved for suite, pair in pairs.items() for key, solved in pair[side].items()} for side in (0, 1))
     return {suite: compare(*pair) for suite, pair in pairs.items()} | {ALL: compare(*together)}
@@ -84,4 +85,4 @@ def _praise(comparison: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _change(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['difference']:+.1f} points on {row['tasks']} tasks of all suites, p = {row['mcnemar_p_value']:.3g}"
+    return f"{100 * row['difference']:+.1f} points on {row['tasks']} tasks of the gate, p = {row['mcnemar_p_value']:.3g}"

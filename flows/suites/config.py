@@ -139,26 +139,26 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
     Raises:
         RequestError: there is none, it is no TOML, a key or value is wrong, or its name is that of a suite of the home.
     """
-    if name in evaluation.suites:
+    if name in evaluation.all_suites:
         if overrides:
             raise RequestError(f"the suite {name} belongs to the home's configuration: --set is for suites of a TOML file.")
         return own_suite(name, evaluation)
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
-        known = ", ".join(sorted([*evaluation.suites, *(file.stem for file in FOLDER.glob("*.toml"))]))
+        known = ", ".join(sorted([*evaluation.all_suites, *(file.stem for file in FOLDER.glob("*.toml"))]))
         raise RequestError(f"there is no suite {name!r}; choose one of {known}, or name a TOML file.")
     try:
         suite = SuiteConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
         raise RequestError(describe(error, str(path), "the suite")) from error
-    if suite.name in evaluation.suites:
+    if suite.name in evaluation.all_suites:
         raise RequestError(f"{path}: the home has a suite {suite.name} of its own; give this one another name with --set name=NAME.")
     return suite
 
 
 def own_suite(name: str, evaluation: EvaluationConfig) -> SuiteConfig:
     """A suite of the home's configuration: its tasks are in the lake already."""
-    wanted = evaluation.suites[name].wanted()
+    wanted = evaluation.all_suites[name].wanted()
     hops = [str(depth) for depth, count in wanted.items() if count]
     depths = f"{hops[0]} to {hops[-1]} hops" if len(hops) > 1 else f"{', '.join(hops) or 'no'} hops"
     return SuiteConfig(

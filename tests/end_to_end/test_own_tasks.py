@@ -98,8 +98,8 @@ def test_two_steps_over_a_mixture_of_environments_that_others_made(home: Path, s
     }
     settings = {
         "wheel.stages": ["rl"], "synth.webshaper.counts": {}, "synth.fas.plan_slices": 5, "synth.fas.reasoning": {1: 20},
-        "evaluation.suites": {"gsm8k": {"counts": {}}}, "evaluation.horizon": 1, "policy.max_position_embeddings": 2048,
-        "rollout.limits.max_context_tokens": 1600, "rollout.environments.kinds": kinds,
+        "evaluation.suites": {"gsm8k": {"counts": {}}}, "evaluation.gate": {}, "evaluation.horizon": 1,
+        "policy.max_position_embeddings": 2048, "rollout.limits.max_context_tokens": 1600, "rollout.environments.kinds": kinds,
         "rl.tasks": "split = 'train' AND (provenance->>'source') <> 'nobody'", "rl.rewards.parts": {}, "rl.filters.variance": False,
         "rl.filters.refills": 0, "rl.steps": 2, "rl.tasks_per_step": 8, "rl.samples_per_task": 2, "rl.horizon.gate": None,
         "rl.horizon.hops": [12], "rl.horizon.mixture": dict.fromkeys(VERIFIERS, 1.0) | {"python": 3.0}, "corpus.train.entities": 120,

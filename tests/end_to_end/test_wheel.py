@@ -108,9 +108,25 @@ def test_a_wheel_that_turns_can_be_watched(watched: tuple[Path, list[State]]) ->
 def test_every_stage_of_both_turns_is_in_the_lake(undisturbed: Path) -> None:
     done = {row["id"] for row in rows(undisturbed, "SELECT id FROM runs WHERE state = 'completed'")}
     assert {f"t{turn}-{stage}" for turn in (1, 2) for stage in ("synth", "cpt", "sft", "rl", "gate")} <= done
-    evaluated = rows(undisturbed, "SELECT turn, stage, sum(tasks) AS tasks FROM evaluations WHERE hops IS NULL GROUP BY ALL ORDER BY ALL")
+    evaluated = rows(
+        undisturbed,
+        "SELECT turn, stage, sum(tasks) AS tasks FROM evaluations WHERE hops IS NULL AND suite = 'held_out' GROUP BY ALL ORDER BY ALL",
+    )
     assert [(row["turn"], row["stage"]) for row in evaluated] == [(t, s) for t in (1, 2) for s in ("cpt", "rl", "sft")]
     assert {row["tasks"] for row in evaluated} == {40}
+
+
+def test_the_gate_decides_on_tasks_that_nobody_reports(undisturbed: Path) -> None:
+    tried = rows(undisturbed, "SELECT DISTINCT policy FROM trajectories WHERE suite = 'validation' ORDER BY ALL")
+    assert [row["policy"] for row in tried] == ["t1-rl", "t2-rl"]
+    asked = rows(
+        undisturbed, "SELECT split, list(formula::VARCHAR) AS formulas FROM tasks WHERE split IN ('held_out', 'validation') GROUP BY ALL"
+    )
+    formulas = {row["split"]: set(row["formulas"]) for row in asked}
+    assert len(formulas["validation"]) == 20 and not formulas["validation"] & formulas["held_out"]
+    with Lake(undisturbed, read_only=True) as lake:
+        (decision,) = (run.figures for run in lake.runs("id = 't2-gate'"))
+    assert decision["validation"]["tasks"] == 20 and "held_out" not in decision
 
 
 def test_the_second_turn_learns_from_the_first_ones_trajectories(undisturbed: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from flows.config import EvaluationConfig, load_config
 from flows.context import RunContext
 from flows.home import Home
 from flows.stages.gate import ALL, compare, objection, promote
-from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
+from warehouse import Lake, Outcome, Policy, RequestError, StopReason, Task, Trajectory
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = ['evaluation.suites={"held_out":{}}']
+SETTINGS = ('evaluation.suites={"held_out":{}}', "evaluation.gate={}")
 
 
 @pytest.fixture
@@ -59,6 +60,21 @@ def test_one_that_falls_is_kept_out_with_the_reason(context: RunContext) -> None
     assert promote(context, 2)["promoted"] is False
     assert [failure.kind for failure in context.lake.failures("gate")] == ["not_promoted"]
     assert [policy.id for policy in context.lake.policies("promoted")] == ["t1-rl"]
+
+
+def test_it_decides_on_its_own_suites_and_not_on_those_that_are_reported(context: RunContext) -> None:
+    own = load_config("quickstart", ('evaluation.suites={"other":{}}', 'evaluation.gate={"held_out":{}}'))
+    decided = replace(context, config=own)
+    evaluated(decided, 1, 20)
+    promote(decided, 1)
+    evaluated(decided, 2, 40)
+    decision = promote(decided, 2)
+    assert decision["promoted"] is True and decision["held_out"]["tasks"] == 50 and "other" not in decision
+
+
+def test_a_suite_cannot_be_both(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="held_out is one of suites and one of gate"):
+        load_config("quickstart", ('evaluation.gate={"held_out":{}}',))
 
 
 def test_a_turn_that_made_no_policy_keeps_the_champion(context: RunContext) -> None:

@@ -135,7 +135,7 @@ def wheel_of(root: Path, tasks: Sequence[Task], *settings: str) -> dict[str, int
 
 @pytest.mark.slow
 def test_synthesis_that_is_asked_for_nothing_is_content_with_tasks_that_were_imported(tmp_path: Path) -> None:
-    suite = ("evaluation.suites={gsm8k={counts={}}}",)
+    suite = ("evaluation.suites={gsm8k={counts={}}}", "evaluation.gate={}")
     made = wheel_of(tmp_path / "whole", [TASKS[0], TASKS[4]], *suite)
     assert (made["tasks.train"], made["tasks.gsm8k"]) == (1, 1)
     with pytest.raises(RequestError, match=r"has no task that meets rl.tasks"):

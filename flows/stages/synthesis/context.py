@@ -6,7 +6,7 @@ found among the documents that training may see; what the suites ask is proven o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -150,8 +150,12 @@ class SynthesisContext:
     @cached_property
     def evaluation(self) -> EvaluationIndex:
         """The suites as the lake has them, to keep training clear of."""
-        suites = {name: self.context.lake.tasks(split=name) for name in self.context.config.evaluation.suites}
-        return EvaluationIndex.of(suites, self.settings.decontamination)
+        return self.index_of(self.context.config.evaluation.all_suites)
+
+    def index_of(self, suites: Iterable[str]) -> EvaluationIndex:
+        """The tasks of these suites, as the lake has them, to keep others clear of."""
+        tasks = {name: self.context.lake.tasks(split=name) for name in suites}
+        return EvaluationIndex.of(tasks, self.settings.decontamination)
 
     @cached_property
     def train_index(self) -> SearchIndex:

@@ -53,10 +53,13 @@ def _make(source: QuestionSource, config: QuestionConfig, seed: int, stored: Cal
 
 
 def suites(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The held-out tasks of every suite."""
-    for name, wanted in synthesis.context.config.evaluation.suites.items():
+    """The held-out tasks of every suite; the gate's meet none of those that are reported."""
+    evaluation = synthesis.context.config.evaluation
+    for name, wanted in evaluation.all_suites.items():
         config, part = wanted.model_copy(update={"split": name}), f"suite {name}"
-        yield from question_batches(part, synthesis.held_out, config, synthesis.seed(part), synthesis.settings.batch, synthesis.keys)
+        seed, size = synthesis.seed(part), synthesis.settings.batch
+        refuse = synthesis.index_of(evaluation.suites).objection if name in evaluation.gate else None
+        yield from question_batches(part, synthesis.held_out, config, seed, size, synthesis.keys, refuse)
 
 
 def questions(synthesis: SynthesisContext) -> Iterator[Batch]:

@@ -82,7 +82,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
         synthesis = SynthesisContext(context, turn, teacher)
         work_off(run, ground(synthesis, kind), needed=True)
         work_off(run, parts(synthesis, kind))
-    splits = {"all": ("train", *context.config.evaluation.suites), "webshaper": ("train",)}.get(kind, ())
+    splits = {"all": ("train", *context.config.evaluation.all_suites), "webshaper": ("train",)}.get(kind, ())
     figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
     if not run.stopped:
         _check_tasks(context, turn, kind, [split for split in splits if not figures[f"tasks.{split}"]])
@@ -91,7 +91,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
 
 def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
     """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
-    wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.suites}
+    wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         raise RequestError(
@@ -100,8 +100,9 @@ def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Seq
         )
     left = [split for split in empty if split != "train"]
     if left:
+        section = "gate" if left[0] in context.config.evaluation.gate else "suites"
         raise RequestError(
-            f"the suite {left[0]} has no task, and evaluation.suites.{left[0]}.counts asks for none: raise it, or import tasks with "
+            f"the suite {left[0]} has no task, and evaluation.{section}.{left[0]}.counts asks for none: raise it, or import tasks with "
             f"`flywheel import tasks PATH --split {left[0]}`."
         )
     if kind == "all" and "rl" in context.config.wheel.stages:
