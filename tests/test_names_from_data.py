@@ -27,6 +27,7 @@ from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig, RolloutConfi
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import ENVIRONMENTS
 from rl.envs.tool_world.environment import WORLDS
+from rl.retrieval.indexes import Indexes
 from rl.rollouts.rollout import LOOPS, AgentLoops
 from synth.worlds.tool_tasks import generate_tasks
 from tests.rl.conftest import create_tiny_policy
@@ -212,7 +213,7 @@ def refusal(environment: str, task: Task) -> str:
     """What a worker of a built-in environment says of a task that it cannot begin; empty where it began."""
 
     async def begin() -> None:
-        worker = EnvironmentWorker(ENVIRONMENTS.resolve_recorded(environment), EnvironmentKindConfig(), None)
+        worker = EnvironmentWorker(ENVIRONMENTS.resolve_recorded(environment), EnvironmentKindConfig(), Indexes())
         await worker.reset("t", task, 0)
         await worker.close("t")
 

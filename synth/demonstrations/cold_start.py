@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from pydantic import Field, model_validator
 
 from rl.retrieval.search import passage
-from synth.demonstrations.oracle import Show, paths_of, transcript, walk
+from synth.demonstrations.oracle import Show, Solution, paths_of, transcript, walk
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import identity
 from synth.questions.paths import Hop, Retrieve, Route
@@ -38,6 +39,8 @@ class DemonstrationConfig(Section):
     """Probability that a demonstration answers with what it found half-way; one of a single hop is clean instead."""
     wrong_turn: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that it once follows another relation than the one asked for, and goes on from there to a wrong answer."""
+    second_try: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that a clean one shows one search first bring another document, and makes it again: for a search with `pages`."""
 
     @model_validator(mode="after")
     def _check(self) -> DemonstrationConfig:
@@ -54,17 +57,19 @@ def build_demonstrations(
     retrieve: Retrieve | None = None,
     show: Show = passage,
     wheel_turn: int = 1,
+    other: Retrieve | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """One demonstration a task, in the order of the tasks; the style of each stands in its id.
 
     Args:
         retrieve: first hit of the search that the agent will use; anchored hops need it.
         show: how an observation shows a document; give what the environment does.
+        other: second hit of that search; `second_try` needs it.
     """
     examples: list[Example] = []
     failures: list[Failure] = []
     for task in tasks:
-        example = _demonstrate(graph, task, config, seed, retrieve, show, wheel_turn)
+        example = _demonstrate(graph, task, config, seed, retrieve, show, wheel_turn, other)
         if example is not None:
             examples.append(example)
         else:
@@ -73,7 +78,14 @@ def build_demonstrations(
 
 
 def _demonstrate(
-    graph: KnowledgeGraph, task: Task, config: DemonstrationConfig, seed: int, retrieve: Retrieve | None, show: Show, wheel_turn: int
+    graph: KnowledgeGraph,
+    task: Task,
+    config: DemonstrationConfig,
+    seed: int,
+    retrieve: Retrieve | None,
+    show: Show,
+    wheel_turn: int,
+    other: Retrieve | None,
 ) -> Example | None:
     paths = paths_of(graph, task)
     if not paths:
@@ -83,6 +95,8 @@ def _demonstrate(
     solution = walk(graph, paths if style is Style.CLEAN else [taken], retrieve)
     if solution is None:
         return None
+    if style is Style.CLEAN and other is not None and config.second_try and rng.random() < config.second_try:
+        solution = _tried_twice(solution, other, rng)
     parts = transcript(task.question, solution, show)
     return Example(f"demonstration-{style}-{identity(task.key, parts=parts, by_mask=True)}", "trajectory", parts, (task.key,), wheel_turn)
 
@@ -97,6 +111,17 @@ def corrupt(graph: KnowledgeGraph, path: Route, config: DemonstrationConfig, rng
         if wrong is not None:
             return Style.WRONG_TURN, wrong
     return Style.CLEAN, path
+
+
+def _tried_twice(solution: Solution, other: Retrieve, rng: random.Random) -> Solution:
+    """The solution with one of its searches made twice, the first time in vain; itself where the search knows no other document."""
+    place = rng.randrange(len(solution.steps))
+    step = solution.steps[place]
+    document = other(step.query)
+    if document is None or document == step.document:
+        return solution
+    vain, again = replace(step, document=document), replace(step, think="")
+    return replace(solution, steps=(*solution.steps[:place], vain, again, *solution.steps[place + 1 :]))
 
 
 def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random) -> Route | None:

@@ -58,6 +58,11 @@ def first_hit(index: Index) -> Retrieve:
     return lambda query: next(iter(index.find(query).documents), None)
 
 
+def second_hit(index: Index) -> Retrieve:
+    """The search over an index, as a function that gives the document after its best one."""
+    return lambda query: next(iter(index.find(query, 2).documents[1:]), None)
+
+
 def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:
     """The ids of the documents that state everything a hop needs: the fact it follows and, of each anchor, one value."""
     needed = [(anchor.relation, anchor.values) for anchor in hop.anchors]

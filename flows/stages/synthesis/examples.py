@@ -32,6 +32,7 @@ from synth.fas.slices import QuestionStyle
 from synth.has.model_proposers import PolicyProposer, TeacherProposer
 from synth.has.proposers import OthersProposer, Proposer
 from synth.has.records import HasConfig, build_has
+from synth.questions.paths import second_hit
 from synth.questions.wording import Phrasing
 from synth.teachers.play import play, requests_for
 from warehouse import Document, DocumentSplit, Example, Part, PartKind, Task, Trajectory
@@ -234,9 +235,8 @@ def _demonstrate(synthesis: SynthesisContext, questions: Batch) -> Made:
     tasks, dropped = questions.make()
     config, seed = synthesis.settings.demonstrations, synthesis.seed("demonstrations")
     shown = [task for task in tasks if isinstance(task, Task)]
-    examples, failures = build_demonstrations(
-        synthesis.train.graph, shown, config, seed, synthesis.train.retrieve, wheel_turn=synthesis.turn
-    )
+    source, other = synthesis.train, second_hit(synthesis.train_index)
+    examples, failures = build_demonstrations(source.graph, shown, config, seed, source.retrieve, wheel_turn=synthesis.turn, other=other)
     return synthesis.offered(examples), [*dropped, *failures]
 
 

@@ -10,6 +10,7 @@ from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, fault_kind, find_environment
 from rl.renderers.base import Action
+from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS, TASKS
 from warehouse.errors import RequestError
@@ -67,7 +68,7 @@ def test_an_unknown_environment_is_refused(name: str) -> None:
 
 
 async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -> None:
-    worker = EnvironmentWorker("search", EnvironmentKindConfig(), INDEX)
+    worker = EnvironmentWorker("search", EnvironmentKindConfig(), Indexes(INDEX))
     for name in ("a", "b"):
         await worker.reset(name, TASKS[0], seed=0)
     await worker.step("a", Action("answer", "Green Lake"))
@@ -80,7 +81,7 @@ async def test_a_worker_keeps_trajectories_apart_and_forgets_them_at_the_end() -
 
 async def test_a_slow_environment_is_a_fault() -> None:
     config = EnvironmentKindConfig(step_timeout_seconds=0.05, options={"seconds": 5})
-    worker = EnvironmentWorker("tests.rl.faulty:create", config, None)
+    worker = EnvironmentWorker("tests.rl.faulty:create", config, Indexes())
     with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
 
