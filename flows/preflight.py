@@ -71,10 +71,10 @@ def bytes_of_iteration(config: FlywheelConfig) -> int:
 
 def _parameters(policy: PolicyConfig) -> int:
     """Numbers in the weights of the first policy, of one from scratch about."""
-    if policy.path is None:
+    folder = policy.folder
+    if folder is None:
         block = 4 * policy.width * policy.heads * policy.head_size + 3 * policy.width * policy.intermediate_size
         return policy.vocabulary_size * policy.width + policy.layers * block
-    folder = Path(policy.path)
     files = [file for file in (folder.iterdir() if folder.is_dir() else ()) if file.suffix in (".safetensors", ".bin")]
     return sum(file.stat().st_size for file in files) // 2  # at least two bytes each
 
@@ -94,8 +94,8 @@ def _files(config: FlywheelConfig) -> None:
 
 def _folder_of_policy(config: FlywheelConfig) -> None:
     """That the first policy is there at all: before torch is loaded to look at it."""
-    folder = config.policy.path
-    if folder is not None and not (Path(folder) / "config.json").is_file():
+    folder = config.policy.folder
+    if folder is not None and not (folder / "config.json").is_file():
         raise RequestError(
             f"policy.path: {folder} holds no policy: there is no config.json in it; name the folder of a model, or write one there with "
             f"`flywheel model smollm2 --to {folder}`."
@@ -138,8 +138,8 @@ def _environments(config: FlywheelConfig) -> None:
 
 def _policy(config: FlywheelConfig) -> None:
     """The first policy's folder, its context, and the proof that its dialect can be appended to."""
-    rollout = config.rollout
-    if config.policy.path is None:
+    rollout, folder = config.rollout, config.policy.folder
+    if folder is None:
         from rl.renderers.registry import dialect_config
 
         own = dialect_config(rollout.dialect, rollout.dialects)
@@ -155,7 +155,6 @@ def _policy(config: FlywheelConfig) -> None:
     from rl.renderers.registry import open_dialect
     from rl.rollouts.rollout import check_context
 
-    folder = Path(config.policy.path)
     check_context(rollout, folder)
     try:
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))

@@ -23,12 +23,16 @@ from pydantic import (
 
 from warehouse.settings import Section
 
+PACKAGED = Path(__file__).parent / "policies" / "packaged"
+"""The policies that come with the package, a folder each."""
+
 
 class PolicyConfig(Section):
-    """What the first policy is: a local Hugging Face path, or a small Qwen3 from scratch."""
+    """What the first policy is: a local Hugging Face path, one that comes with the package, or a small Qwen3 from scratch."""
 
     path: str | None = None
-    """Folder of a causal language model with its tokenizer; the sizes below then have no effect."""
+    """Folder of a causal language model with its tokenizer, or the name of a policy of the package, such as `reader`; the sizes below
+    then have no effect."""
     layers: PositiveInt = 4
     width: PositiveInt = 128
     """Size of the hidden states."""
@@ -46,6 +50,13 @@ class PolicyConfig(Section):
     max_position_embeddings: PositiveInt = 1024
     rope_theta: PositiveFloat = 1000.0
     """Base of the rotary positions. The usual 10,000 spends half of a small head on distances that its contexts do not have."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the first policy lies; None where it is from scratch."""
+        if self.path is None:
+            return None
+        return PACKAGED / self.path if self.path.isidentifier() and (PACKAGED / self.path).is_dir() else Path(self.path)
 
     @model_validator(mode="after")
     def _check_heads(self) -> PolicyConfig:

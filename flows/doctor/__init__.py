@@ -43,7 +43,7 @@ def diagnose(home: Path | None = None, profile: str | None = None, path: Path | 
         ("ray", lambda: ray_cluster(config.rollout.ray.address)),
         ("prefect", prefect_server),
         ("sandbox", sandbox),
-        ("model", lambda: model(path or config.policy.path, config.rollout)),
+        ("model", lambda: model(path or config.policy.folder, config.rollout)),
         ("shared data", shared_data),
     ]
     return [run(name, check) for name, check in checks]

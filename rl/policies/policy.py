@@ -49,7 +49,7 @@ def create_policy(config: PolicyConfig, texts: Iterable[str], words: Sequence[st
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, tokenizer = _from_pretrained(Path(config.path), tags) if config.path else _from_scratch(config, texts, words)
+        model, tokenizer = _from_pretrained(config.folder, tags) if config.folder else _from_scratch(config, texts, words)
     save_policy(model, tokenizer, folder)
     return folder
 
