@@ -11,16 +11,17 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from itertools import pairwise
 
 from pydantic import Field, model_validator
 
 from rl.retrieval.search import passage
-from synth.demonstrations.oracle import Show, Solution, paths_of, transcript, walk
+from synth.demonstrations.oracle import OracleStep, Show, Solution, paths_of, thought, transcript, walk
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import identity
 from synth.questions.paths import Hop, Retrieve, Route
 from warehouse.digests import digest, seed_from
-from warehouse.records import Example, Failure, Part, PartKind, Task, Trajectory
+from warehouse.records import Document, Example, Failure, Part, PartKind, Task, Trajectory
 from warehouse.settings import Section
 
 
@@ -41,6 +42,9 @@ class DemonstrationConfig(Section):
     """Probability that it once follows another relation than the one asked for, and goes on from there to a wrong answer."""
     second_try: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that a clean one shows one search first bring another document, and makes it again: for a search with `pages`."""
+    in_order: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Probability that a clean one, where a document gives several values and the question does not say which of them leads on, searches
+    with each in the document's order until one does; else it knows at once."""
 
     @model_validator(mode="after")
     def _check(self) -> DemonstrationConfig:
@@ -97,6 +101,8 @@ def _demonstrate(
         return None
     if style is Style.CLEAN and other is not None and config.second_try and rng.random() < config.second_try:
         solution = _tried_twice(solution, other, rng)
+    if style is Style.CLEAN and retrieve is not None and len(paths) == 1 and config.in_order and rng.random() < config.in_order:
+        solution = _tried_in_order(graph, paths[0], solution, retrieve)
     parts = transcript(task.question, solution, show)
     return Example(f"demonstration-{style}-{identity(task.key, parts=parts, by_mask=True)}", "trajectory", parts, (task.key,), wheel_turn)
 
@@ -122,6 +128,29 @@ def _tried_twice(solution: Solution, other: Retrieve, rng: random.Random) -> Sol
         return solution
     vain, again = replace(step, document=document), replace(step, think="")
     return replace(solution, steps=(*solution.steps[:place], vain, again, *solution.steps[place + 1 :]))
+
+
+def _tried_in_order(graph: KnowledgeGraph, path: Route, solution: Solution, retrieve: Retrieve) -> Solution:
+    """The solution of `path` with the searches that its documents suggest before the one that leads on; they lead nowhere."""
+    if len(solution.steps) != len(path):
+        return solution
+    steps = list(solution.steps[:1])
+    for (hop, following), read, step in zip(pairwise(path), solution.steps, solution.steps[1:], strict=False):
+        for value in _before(graph, hop, read.document) if any(anchor.linked for anchor in following.anchors) else ():
+            tried = replace(following, anchors=tuple(replace(each, values=(value,)) if each.linked else each for each in following.anchors))
+            document = retrieve(tried.query)
+            if document is not None and document != step.document:
+                steps.append(OracleStep(thought(graph, replace(hop, value=value)), tried.query, document))
+        steps.append(step)
+    return replace(solution, steps=tuple(steps))
+
+
+def _before(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
+    """The values of a hop's relation that its document names before the one that leads on."""
+    assert hop.relation is not None, "another hop follows"
+    stated = [value for value in graph.objects(hop.entity, hop.relation) if document.id in graph.stating(hop.entity, hop.relation, value)]
+    places = {value: document.text.find(value) for value in stated}
+    return sorted((value for value in stated if 0 <= places[value] < places[hop.value]), key=lambda value: places[value])
 
 
 def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random) -> Route | None:

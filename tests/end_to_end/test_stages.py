@@ -23,9 +23,11 @@ def run_ids(stages: str, turn: int) -> list[str]:
 
 
 def test_the_plan_has_the_stages_that_were_chosen_and_tries_the_first_policy_where_it_skips_pre_training() -> None:
-    assert run_ids('["rl"]', 1) == ["t1-synth", "t0-init", "eval-t0-init-held_out", "t1-rl", "eval-t1-rl-held_out", "t1-gate"]
-    assert run_ids('["rl"]', 2) == ["t2-synth", "t2-rl", "eval-t2-rl-held_out", "t2-gate"]
-    assert run_ids('["cpt", "sft"]', 1)[2:] == ["t1-cpt", "eval-t1-cpt-held_out", "t1-sft", "eval-t1-sft-held_out", "t1-gate"]
+    rl, sft = (["eval-t{turn}-rl-held_out", "eval-t{turn}-rl-validation"], ["eval-t1-sft-held_out", "eval-t1-sft-validation"])
+    first, second = ([name.format(turn=turn) for name in rl] for turn in (1, 2))
+    assert run_ids('["rl"]', 1) == ["t1-synth", "t0-init", "eval-t0-init-held_out", "t1-rl", *first, "t1-gate"]
+    assert run_ids('["rl"]', 2) == ["t2-synth", "t2-rl", *second, "t2-gate"]
+    assert run_ids('["cpt", "sft"]', 1)[2:] == ["t1-cpt", "eval-t1-cpt-held_out", "t1-sft", *sft, "t1-gate"]
 
 
 @pytest.mark.parametrize("stages", ['["rl", "sft"]', '["rl", "rl"]', "[]", '["dpo"]', "rl"])

@@ -73,7 +73,7 @@ def test_values_are_parameters(filled: Lake) -> None:
 
 def test_helpful_statements_that_only_read_are_allowed(filled: Lake) -> None:
     assert {"tasks", "turns", "evaluations"} <= set(filled.query("SHOW TABLES").column("name").to_pylist())
-    assert filled.query("DESCRIBE documents").num_rows == 5
+    assert filled.query("DESCRIBE documents").num_rows == 6
     assert filled.query("FROM documents LIMIT 1").num_rows == 1
 
 
