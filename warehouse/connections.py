@@ -11,6 +11,7 @@ would write a handful into the catalogue as SQL text, and fails there on text wi
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,10 +64,13 @@ def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
 def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
     """A connection for SQL from anybody: it cannot write to the lake, and of other files it sees none but the lake's own data.
 
-    What DuckDB's settings do not close, functions that read other databases, `queries.py` refuses.
+    It takes half of the machine's memory at most and writes nothing that does not fit into a folder, which DuckDB would let it read. What
+    DuckDB's settings do not close, functions that read other databases, `queries.py` refuses.
     """
     connection = connect_unlocked(place, at)
     connection.execute(f"SET allowed_directories = [{quoted(place.data_path)}]")
+    connection.execute("SET temp_directory = ''")
+    connection.execute(f"SET memory_limit = '{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2}B'")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection

@@ -173,20 +173,22 @@ class Lake:
         """What one stage, or any, dropped or quarantined."""
         return self.read(Failure, *_equal("stage", stage))
 
-    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), at: int | None = None) -> pa.Table:
+    def query(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), at: int | None = None, timeout_seconds: float | None = None
+    ) -> pa.Table:
         """The result of one SELECT, now or as it was at snapshot `at`.
 
-        Anything but a SELECT, an error in the SQL and an unknown snapshot are a `RequestError`. The statement runs on a
-        connection that cannot write to the lake and reads no file but the lake's own data.
+        Anything but a SELECT, an error in the SQL, an unknown snapshot and a query that takes too long are a `RequestError`. The statement
+        runs on a connection that cannot write to the lake and reads no file but the lake's own data.
         """
         if at is None:
-            return run_query(self._reader(), sql, parameters)
+            return run_query(self._reader(), sql, parameters, timeout_seconds)
         try:
             connection = connect_to_read(self.place, at)
         except duckdb.InvalidInputException as error:
             raise RequestError(f"The lake in {self.place.home} has no snapshot {at}; the latest is {self.snapshot()}.") from error
         with connection:
-            return run_query(connection, sql, parameters)
+            return run_query(connection, sql, parameters, timeout_seconds)
 
     def snapshot(self) -> int:
         """Id of the latest snapshot: the version of everything that is stored now."""

@@ -16,6 +16,7 @@ import typer
 
 from flows.cli import data, evaluation, inspection, lake, schedules, stages, verification
 from flows.runtime import quiet_libraries
+from flows.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
@@ -66,7 +67,7 @@ def run_app(app: Callable[[], Any]) -> None:
     # A flow that fails raises, and the error is printed once, below.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S"))
+    handler.setFormatter(PlainFormatter("%(asctime)s  %(message)s", "%H:%M:%S"))
     flywheel = logging.getLogger("flywheel")
     flywheel.addHandler(handler)
     flywheel.setLevel(logging.INFO)
@@ -77,11 +78,19 @@ def run_app(app: Callable[[], Any]) -> None:
         sys.exit(_exit_status(error))
 
 
+class PlainFormatter(logging.Formatter):
+    """A log whose lines hold nothing that a terminal would obey, whatever foreign text they quote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        return visible(super().format(record))
+
+
 def _exit_status(error: Exception) -> int:
     """Print an error of ours as one sentence and return its exit status; every other is raised again."""
     from warehouse.errors import RequestError, WorkFailed  # and with it DuckDB and Pydantic, which --help does not need
 
     if not isinstance(error, RequestError | WorkFailed):
         raise error
-    print(f"flywheel: {error}", file=sys.stderr)
+    print(f"flywheel: {visible(str(error))}", file=sys.stderr)
     return 2 if isinstance(error, RequestError) else 1

@@ -197,6 +197,6 @@ def decontaminate(
     if json_:
         print_json(rows)
     else:
-        from flows.cli.output import print_rows
+        from flows.cli.rows import print_rows
 
         print_rows(rows)

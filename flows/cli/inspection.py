@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.options import HomeOption, JsonOption, ProfileOption, print_json
-
-
-class Format(StrEnum):
-    """How rows are printed."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
+from flows.cli.options import SHOWN_ROWS, Format, HomeOption, JsonOption, ProfileOption, print_json
 
 
 def sql(
@@ -26,12 +17,17 @@ def sql(
     at: Annotated[str | None, typer.Option(help="Snapshot of the lake to read, or the name of a pin; the present one without it.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print every table, view and macro with what it means.")] = False,
     how: Annotated[bool, typer.Option("--how", help="Print the lines by which a plain DuckDB client reads this lake.")] = False,
+    rows: Annotated[int, typer.Option(min=0, help="Rows of a table to show, 0 for all; the other forms hold all of them.")] = SHOWN_ROWS,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that the query may take.")] = 300.0,
 ) -> None:
     """Read-only SQL over the lake, also while a run is writing.
 
+    What would act on the terminal in foreign text, control characters and the like, is shown as escapes in tables; the other forms hold it
+    as it is.
+
     Example: flywheel sql "SELECT * FROM learning_curve LIMIT 5" --home runs/demo --format json
     """
-    from flows.cli.output import print_result
+    from flows.cli.rows import print_result
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
     from warehouse.snapshots import snapshot_of
@@ -52,7 +48,8 @@ def sql(
     if query is None:
         raise RequestError('flywheel sql needs a query, for example: flywheel sql "SELECT count(*) FROM trajectories" --home ' + str(home))
     with open_lake(home) as lake:
-        print_result(lake.query(query, at=None if at is None else snapshot_of(lake, at)), format_.value)
+        found = lake.query(query, at=None if at is None else snapshot_of(lake, at), timeout_seconds=timeout)
+    print_result(found, format_.value, rows)
 
 
 def show(

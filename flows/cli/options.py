@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+SHOWN_ROWS = 200
+"""Rows of a table that are shown unless more are asked for."""
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
+    markdown = "markdown"
+    parquet = "parquet"
+
 
 HomeOption = Annotated[Path, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The run's folder.")]
 ProfileOption = Annotated[str | None, typer.Option(help="A profile by name (quickstart, movies, …) or the path of a TOML file.")]
@@ -18,4 +35,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    print(json.dumps(value, ensure_ascii=False, default=str, indent=2))
+    print(json.dumps(value, ensure_ascii=False, default=json_value, indent=2))
+
+
+def json_value(value: Any) -> Any:
+    """What JSON has no form for: decimals as numbers, all else as text."""
+    return float(value) if isinstance(value, Decimal) else str(value)

@@ -153,6 +153,6 @@ def _show(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(rows)
     else:
-        from flows.cli.output import print_rows
+        from flows.cli.rows import print_rows
 
         print_rows(rows)

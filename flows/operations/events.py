@@ -23,6 +23,7 @@ from prefect.events import emit_event
 
 from flows.home import Home
 from flows.operations.config import EventKind, EventsConfig
+from flows.terminal import in_line
 from warehouse import Failure, Lake
 
 log = logging.getLogger("flywheel")
@@ -107,7 +108,7 @@ def show_in_prefect(home: Path, run_id: str, stage: str, figures: dict[str, Any]
     """Make the artifacts of a stage's run: its table under the headline, and the link to the home's report."""
     key = re.sub(r"[^a-z0-9]+", "-", run_id.lower()).strip("-")
     report = Home(home.resolve()).report.as_uri()
-    description = f"**{headline(stage, figures)}**\n\n{run_id} in `{home}`; [report]({report})"
+    description = f"**{in_line(headline(stage, figures))}**\n\n{run_id} in `{home}`; [report]({report})"
     create_table_artifact(figure_rows(figures), key=key, description=description)
     create_link_artifact(report, link_text="report", key=f"{key}-report", description=f"The page of `{home}`, written when a turn ends.")
 

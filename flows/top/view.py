@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
+from flows.terminal import in_line
 from flows.top.state import Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
@@ -43,8 +44,8 @@ def frame(state: State) -> RenderableType:
         parts += [Text(), _engines(working.engines, working.tokens_per_second)]
     if working is not None and working.environment_figures is not None:
         parts += [Text(), _hosting(working.environment_figures)]
-    parts += [Text(), _invalid(state), *(Text(f"! {warning}", style="yellow") for warning in state.warnings)]
-    return Panel(Group(*parts), title=Text(f"flywheel  {state.home}"), title_align="left", border_style="dim")
+    parts += [Text(), _invalid(state), *(Text(f"! {in_line(warning)}", style="yellow") for warning in state.warnings)]
+    return Panel(Group(*parts), title=Text(in_line(f"flywheel  {state.home}")), title_align="left", border_style="dim")
 
 
 def words(seconds: float) -> str:
@@ -129,7 +130,7 @@ def _engines(pool: PoolFigures, tokens_per_second: float) -> Table:
     table = _table(("engine", "state", "version", "in flight", "trajectories", "requests", "tokens"))
     for engine in pool.engines:
         numbers = (engine.policy_version, engine.in_flight, engine.trajectories, engine.requests, engine.tokens)
-        table.add_row(engine.name, engine.state.value, *(f"{number:,}" for number in numbers))
+        table.add_row(Text(in_line(engine.name)), engine.state.value, *(f"{number:,}" for number in numbers))
     lost = f", {pool.replacements} replaced, {pool.retaken} requests taken up again" if pool.replacements or pool.retaken else ""
     table.caption = f"{tokens_per_second:,.0f} tokens a second{lost}"
     return table
@@ -140,9 +141,11 @@ def _hosting(environment_figures: EnvironmentPoolFigures) -> Table:
     faults = {(figures.kind, figures.name): figures for figures in environment_figures.faults}
     for environment in environment_figures.environments:
         numbers = (environment.workers, environment.trajectories, environment.replaced)
-        table.add_row(environment.name, *(f"{number:,}" for number in numbers), _faults(faults.get(("environment", environment.name))))
+        table.add_row(
+            Text(in_line(environment.name)), *(f"{number:,}" for number in numbers), _faults(faults.get(("environment", environment.name)))
+        )
     for figures in sorted((f for f in environment_figures.faults if f.kind == "tool"), key=lambda figures: figures.name):
-        table.add_row(f"  {figures.name}", "", "", "", _faults(figures))
+        table.add_row(Text(f"  {in_line(figures.name)}"), "", "", "", _faults(figures))
     table.caption = f"{environment_figures.waiting:,} trajectories have not ended"
     return table
 

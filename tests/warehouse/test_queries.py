@@ -127,3 +127,15 @@ def test_other_databases_cannot_be_read(filled: Lake, tmp_path: Path, sql: str) 
 )
 def test_functions_that_read_the_lake_alone_may_be_called(filled: Lake, sql: str) -> None:
     filled.query(sql)
+
+
+def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
+    with pytest.raises(RequestError, match=r"took longer than 0\.2 seconds; --timeout gives it more"):
+        filled.query("SELECT count(*) FROM range(1000000000000) a", timeout_seconds=0.2)
+    assert filled.query("SELECT 1 AS n", timeout_seconds=60.0).to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize("table", ["__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake.main.ducklake_metadata"])
+def test_the_catalogue_itself_is_not_read(filled: Lake, table: str) -> None:
+    with pytest.raises(RequestError, match="__ducklake_metadata_lake is the catalogue's own"):
+        filled.query(f"SELECT * FROM (SELECT * FROM {table})")
