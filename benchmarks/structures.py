@@ -37,6 +37,7 @@ from warehouse import Outcome, Task
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.films import read_films
 from warehouse.digests import seed_from
+from warehouse.public_data.places import data_root
 
 if TYPE_CHECKING:
     from rl.rollouts.rollout import Rollouts
@@ -153,7 +154,7 @@ def compare_home(root: Path, policy: str, arguments: argparse.Namespace) -> list
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--films", type=Path, default=Path("../shared/data/kg_movies"))
+    parser.add_argument("--films", type=Path, default=data_root() / "kg_movies")
     parser.add_argument("--entities", type=int, default=4000, help="of the generated world, where no home gives one")
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--count", type=int, default=200, help="questions a row")

@@ -26,6 +26,7 @@ from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import first_hit
 from warehouse.corpora.films import read_films
+from warehouse.public_data.places import data_root
 from warehouse.records import Document
 
 RELATIONS = tuple(f"relation {number}" for number in range(8))
@@ -136,7 +137,7 @@ def measured(arguments: list[str]) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--films", type=Path, default=Path("../shared/data/kg_movies"))
+    parser.add_argument("--films", type=Path, default=data_root() / "kg_movies")
     parser.add_argument("--facts", type=int, nargs="*", default=[10**5, 10**6, 10**7])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", choices=("films", "generated"), help=argparse.SUPPRESS)

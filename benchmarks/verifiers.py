@@ -26,6 +26,7 @@ from eval.graders.rows import verify_rows  # noqa: E402
 from eval.graders.verifiers import GRADERS  # noqa: E402
 from eval.suites.validation import Subject, validate  # noqa: E402
 from tests.eval.graders.fuzzing import GOLDS, fuzz  # noqa: E402
+from warehouse.public_data.places import data_root  # noqa: E402
 from warehouse.records import Outcome  # noqa: E402
 
 Row = dict[str, Any]
@@ -113,7 +114,7 @@ def main() -> None:
     parser.add_argument("--fuzz", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0, help="what the made-up inputs follow from")
     parser.add_argument("--kinds", nargs="+", default=list(GOLDS), choices=list(GOLDS), help="the kinds that fuzzed inputs go through")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=data_root())
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     tables: dict[str, list[Row]] = {}

@@ -29,6 +29,7 @@ from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
+from warehouse.public_data.places import locate
 from warehouse.settings import Section, first_error
 from warehouse.storage import LOCAL, Storage
 
@@ -40,7 +41,8 @@ class CorpusConfig(Section):
 
     kind: Literal["generated", "films", "countries", "files"] = "generated"
     path: Path | None = None
-    """Folder of the films, of the countries, or of `facts.*` and `documents.jsonl`; a generated world needs none."""
+    """Folder of the films, of the countries, or of `facts.*` and `documents.jsonl`. Without it films and countries are the public data sets
+    of these names (`flywheel data list`); a generated world needs none."""
     longest_document: PositiveInt | None = None
     """Characters of a film's document at most, in whole sentences: as much as an observation can show."""
     wordings: Path | None = None
@@ -52,13 +54,20 @@ class CorpusConfig(Section):
 
     @model_validator(mode="after")
     def _check_path(self) -> CorpusConfig:
-        if (self.path is None) != (self.kind == "generated"):
-            raise ValueError("path is needed for films, countries and files, and only for those")
-        if self.path is not None and not self.path.is_dir():
+        if self.path is None and self.kind == "files":
+            raise ValueError("path is needed for files: name the folder of facts.* and documents.jsonl")
+        if self.path is not None and self.kind == "generated":
+            raise ValueError("path is for films, countries and files; a generated world reads none")
+        if self.kind != "generated" and not self.folder.is_dir():
             raise ValueError(f"path: there is no folder {self.path}; put the data there or name another folder")
         if self.wordings is not None and self.kind != "files":
             raise ValueError("wordings are for files; generated worlds, films and countries have their own")
         return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it is read from. Raises RequestError where a public data set is not here."""
+        return locate(self.kind) if self.path is None else self.path
 
 
 class SynthConfig(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from collections.abc import Iterator
 from itertools import combinations
@@ -13,6 +14,10 @@ from _pytest.mark.expression import Expression
 from hypothesis import settings
 
 from flows.runtime import quiet_libraries
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+if SHARED.is_dir():
+    os.environ.setdefault("FLYWHEEL_DATA", str(SHARED))  # public data that this machine has already, beside the repository
 
 quiet_libraries()
 gc.disable()  # a fifth of the time that imports take; what they made is there for good, and is not looked at again

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from flows.cli import data, evaluation, inspection, lake, schedules, stages, verification
+from flows.cli import data, evaluation, inspection, lake, public_data, schedules, stages, verification
 from flows.runtime import quiet_libraries
 from flows.terminal import visible
 
@@ -53,6 +53,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(public_data.data_app, name="data")
 app.add_typer(lake.lake_app, name="lake")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.doctor.machine import Check, cores, disk, memory, sandbox, shared_data, shared_memory
+from flows.doctor.machine import Check, cores, disk, memory, public_data, sandbox, shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import cuda_builds, duckdb_extensions, prefect_server, python, ray_cluster, torch_build, versions, vllm
 
@@ -44,7 +44,7 @@ def diagnose(home: Path | None = None, profile: str | None = None, path: Path | 
         ("prefect", prefect_server),
         ("sandbox", sandbox),
         ("model", lambda: model(path or config.policy.folder, config.rollout)),
-        ("shared data", shared_data),
+        ("public data", public_data),
     ]
     return [run(name, check) for name, check in checks]
 

@@ -11,7 +11,6 @@ from typing import Literal
 State = Literal["ok", "warn", "missing"]
 
 _GIB = 2**30
-_SHARED = Path("../shared/data")
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -73,13 +72,19 @@ def sandbox() -> Check:
     return Check("sandbox", "ok" if found.granted else "warn", found.detail, found.advice)
 
 
-def shared_data() -> Check:
-    """The real corpora that one profile and some tests read."""
-    folders = sorted(path.name for path in _SHARED.iterdir() if path.is_dir()) if _SHARED.is_dir() else []
-    if folders:
-        return Check("shared data", "ok", f"{len(folders)} bundles in {_SHARED}: {', '.join(folders)}")
-    advice = "Only the profile `movies` and some tests need it; the quickstart makes its own world."
-    return Check("shared data", "warn", f"none at {_SHARED}", advice)
+def public_data() -> Check:
+    """The public data sets that some profiles and suites read."""
+    from warehouse.public_data.catalogue import DATA_SETS
+    from warehouse.public_data.places import data_root
+
+    root = data_root()
+    there = [name for name, data in DATA_SETS.items() if data.place(root) is not None]
+    absent = [name for name in DATA_SETS if name not in there]
+    detail = f"{', '.join(there) or 'none'} in {root}"
+    if not absent:
+        return Check("public data", "ok", detail)
+    advice = f"`flywheel data get {' '.join(absent)}` fetches the others; only profiles such as `movies` and some suites need them."
+    return Check("public data", "warn", detail, advice)
 
 
 def shared_memory(wanted_gib: float) -> Check:

@@ -20,6 +20,7 @@ from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
+from warehouse.public_data.places import locate
 from warehouse.settings import Section
 
 FOLDER = PROFILES / "suites"
@@ -39,7 +40,8 @@ class GraphSource(Section):
     """Proven questions over real facts and texts."""
 
     kind: Literal["films", "countries"]
-    path: Path
+    path: Path | None = None
+    """Another folder than that of the public data set of this name (`flywheel data list`)."""
     entities: Literal["held_out", "all"] = "held_out"
     """What questions may touch: entities that a home over this graph never trains on, or all, for homes that train on something else."""
     longest_document: PositiveInt | None = None
@@ -51,7 +53,8 @@ class QuestionSetSource(Section):
     """A question set of others: a file, or for MuSiQue the folder with its closed corpus."""
 
     kind: Literal["gsm8k", "humaneval", "mbpp", "musique"]
-    path: Path
+    path: Path | None = None
+    """Another place than that of the public data set of this name (`flywheel data list`)."""
 
 
 class TaskSource(Section):
@@ -174,10 +177,17 @@ def is_own(suite: SuiteConfig) -> bool:
     return isinstance(suite.source, HomeSource) and suite.source.splits == (suite.name,)
 
 
+def place_of(source: GraphSource | QuestionSetSource | TaskSource) -> Path:
+    """The file or folder of a source: its own, or that of the public data set of its kind. Raises RequestError where that is not here."""
+    return locate(source.kind) if source.path is None else source.path
+
+
 def check_data(suite: SuiteConfig) -> None:
     """Raises RequestError where the data of the suite is absent: known before anything is started."""
-    path = getattr(suite.source, "path", None)
-    if path is not None and not path.exists():
+    if isinstance(suite.source, GeneratedSource | HomeSource):
+        return
+    path = place_of(suite.source)
+    if not path.exists():
         raise RequestError(
             f"the suite {suite.name} needs {suite.source.kind} in {path}, and there is no such file or folder: put the data there, "
             f"or name another place with --set source.path=PATH."

@@ -10,7 +10,7 @@ from pathlib import Path
 from eval.suites.tasks import enter_suite
 from flows.config import FlywheelConfig
 from flows.stages.synthesis.context import HELD_OUT_SHARE
-from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own
+from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own, place_of
 from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
@@ -76,13 +76,14 @@ def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
         corpus = generate_world(source.world, "heldout", seed_from(suite.seed, "suite"))
         return _proven(suite, source.questions, corpus, None)
     if isinstance(source, GraphSource):
-        corpus = read_films(source.path, source.longest_document) if source.kind == "films" else read_countries(source.path)
+        folder = place_of(source)
+        corpus = read_films(folder, source.longest_document) if source.kind == "films" else read_countries(folder)
         return _proven(suite, source.questions, corpus, _is_held_out if source.entities == "held_out" else None)
     if isinstance(source, QuestionSetSource):
         if source.kind == "musique":
-            questions, passages = read_musique(source.path)
+            questions, passages = read_musique(place_of(source))
             return SuiteTasks(tuple(questions), tuple(passages))
-        return SuiteTasks(tuple(_FILES[source.kind](source.path)), ())
+        return SuiteTasks(tuple(_FILES[source.kind](place_of(source))), ())
     if isinstance(source, HomeSource):
         tasks = [task for split in source.splits for task in lake.tasks(split=split)]
         if not tasks:

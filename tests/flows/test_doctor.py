@@ -42,10 +42,11 @@ def test_a_home_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Pat
 
 
 def test_missing_data_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (data,) = [check for check in diagnose() if check.name == "shared data"]
-    assert data.state == "warn"
-    assert "movies" in data.advice
+    monkeypatch.setenv("FLYWHEEL_DATA", str(tmp_path))
+    (tmp_path / "kg_movies").mkdir()
+    (data,) = [check for check in diagnose() if check.name == "public data"]
+    assert (data.state, data.detail) == ("warn", f"films in {tmp_path}")
+    assert "`flywheel data get countries gsm8k" in data.advice
 
 
 def test_a_broken_installation_is_a_finding() -> None:

@@ -68,11 +68,10 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
         train = generate_world(config.train, "train", seed_from(seed, "train"))
         held_out = generate_world(config.held_out, "heldout", seed_from(seed, "held out"))
         return Sources(train, held_out, world_words())
-    assert config.path is not None, "checked by the configuration"
     if config.kind == "films":
-        corpus = read_films(config.path, config.longest_document)
+        corpus = read_films(config.folder, config.longest_document)
     else:
-        corpus = read_countries(config.path) if config.kind == "countries" else read_files(config.path, config.wordings)
+        corpus = read_countries(config.folder) if config.kind == "countries" else read_files(config.folder, config.wordings)
     corpus = _split(corpus)
     return Sources(corpus, corpus, ())
 

@@ -1,0 +1,145 @@
+"""`flywheel data`, and profiles and suites that read public data by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.config import PROFILES, EvaluationConfig, load_config
+from flows.suites.config import GraphSource, QuestionSetSource, check_data, find_suite, place_of
+from tests.warehouse.public_data.host import Host, serving
+from warehouse.errors import RequestError
+from warehouse.public_data.catalogue import DATA_SETS
+from warehouse.public_data.places import data_root, locate
+
+ROOT = Path(__file__).parents[2]
+SUITES = ("films", "countries", "musique", "gsm8k", "humaneval", "mbpp")
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of public data that has none yet."""
+    root = tmp_path / "public"
+    monkeypatch.setenv("FLYWHEEL_DATA", str(root))
+    return root
+
+
+@pytest.fixture
+def full(empty: Path) -> Path:
+    """One in which every data set is there, by its names."""
+    for data in DATA_SETS.values():
+        for folder in data.folders:
+            (empty / folder.name).mkdir(parents=True)
+        if not (empty / data.entries[0]).exists():
+            (empty / data.entries[0]).touch()
+    return empty
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with serving() as host:
+        yield host
+
+
+def flywheel(*arguments: str) -> Result:
+    """A command that is carried out; wrong requests are raised, as `main` catches them."""
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_the_list_says_what_there_is_and_what_is_absent(empty: Path) -> None:
+    (empty / "kg_movies").mkdir(parents=True)
+    rows = {row["name"]: row for row in json.loads(flywheel("data", "list", "--json").stdout)}
+    assert list(rows) == ["films", "countries", "gsm8k", "mbpp", "humaneval", "musique", "webshaper"]
+    assert (rows["films"]["path"], rows["gsm8k"]["path"]) == (str(empty / "kg_movies"), None)
+    assert all(row["about"] and row["licence"] and row["bytes"] > 10_000 and row["sources"] for row in rows.values())
+    printed = flywheel("data", "list").stdout
+    assert str(empty / "kg_movies") in printed and "flywheel data get countries gsm8k" in printed and "ODbL 1.0" in printed
+
+
+def test_every_data_command_has_an_example() -> None:
+    for command in ("list", "get"):
+        assert f"Example: flywheel data {command}" in flywheel("data", command, "--help").stdout
+
+
+def test_get_prints_where_it_lies_and_tells_the_licence_beside(empty: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATA_SETS, "films", host.data_set("films", one=b"1"))
+    monkeypatch.setitem(DATA_SETS, "gsm8k", host.data_set("gsm8k", two=b"2"))
+    done = flywheel("data", "get", "films", "gsm8k")
+    assert done.stdout.splitlines() == [str(empty / "folder_films"), str(empty / "folder_gsm8k")]
+    assert "films: 0 kB, CC0, from https://github.com/nobody/nothing" in done.stderr
+    again = flywheel("data", "get", "films")
+    assert (again.stdout.strip(), again.stderr) == (str(empty / "folder_films"), "") and len(host.asked) == 2
+
+
+def test_an_unknown_name_is_refused_before_anything_is_fetched(empty: Path) -> None:
+    with pytest.raises(RequestError, match="no public data set 'cooking'; choose one of films, countries"):
+        flywheel("data", "get", "films", "cooking")
+    assert not empty.exists()
+
+
+def test_data_lies_where_the_variable_says_or_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_DATA", "~/mine")
+    assert data_root() == Path.home() / "mine"
+    monkeypatch.delenv("FLYWHEEL_DATA")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert data_root() == Path.home() / ".cache" / "agent-flywheel" / "data"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert data_root() == Path("/caches/agent-flywheel/data")
+
+
+def test_a_sample_stands_in_for_the_whole_and_half_a_set_is_none(empty: Path) -> None:
+    for folder in ("webshaper_sample", "kg_countries"):
+        (empty / folder).mkdir(parents=True)
+    sample = empty / "webshaper_sample" / "webshaper.100.jsonl"
+    sample.touch()
+    assert locate("webshaper") == sample
+    with pytest.raises(RequestError, match="flywheel data get countries"):
+        locate("countries")
+
+
+def test_profiles_and_suites_name_data_and_no_paths(full: Path) -> None:
+    assert [path.name for path in PROFILES.rglob("*.toml") if "shared/data" in path.read_text()] == []
+    assert load_config("movies").corpus.folder == load_config("smollm2").corpus.folder == full / "kg_movies"
+    for name in SUITES:
+        suite = find_suite(name, EvaluationConfig())
+        assert isinstance(suite.source, GraphSource | QuestionSetSource)
+        check_data(suite)
+        assert place_of(suite.source) == full / DATA_SETS[name].entries[0]
+
+
+def test_a_path_that_is_named_is_the_one_that_is_read(full: Path, tmp_path: Path) -> None:
+    assert load_config("movies", [f"corpus.path={tmp_path}"]).corpus.folder == tmp_path
+    suite = find_suite("gsm8k", EvaluationConfig(), [f"source.path={tmp_path / 'train.jsonl'}"])
+    assert isinstance(suite.source, QuestionSetSource) and place_of(suite.source) == tmp_path / "train.jsonl"
+
+
+def test_a_configuration_that_was_written_down_names_no_place_of_this_machine(full: Path) -> None:
+    assert load_config("movies").model_dump(mode="json")["corpus"]["path"] is None
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_whose_data_is_absent_says_the_command(name: str, empty: Path) -> None:
+    with pytest.raises(RequestError, match=f"`flywheel data get {name}` fetches it") as told:
+        check_data(find_suite(name, EvaluationConfig()))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.slow
+def test_a_profile_without_its_data_is_told_in_one_sentence_with_status_2(empty: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "run", "--profile", "movies", "--dry-run", "--home", str(empty / "home")]
+    ended = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (sentence,) = ended.stderr.splitlines()
+    assert f"the data set films is not in {empty}" in sentence and "`flywheel data get films`" in sentence
+    assert not empty.exists()

@@ -1,0 +1,220 @@
+"""Public data is fetched whole or not at all: resumed where it was cut, bounded, checked, and never outside of its folder."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.warehouse.public_data.host import NOWHERE, Host, packed, serving
+from warehouse.benchmark_sets.published import read_humaneval, read_mbpp, read_musique
+from warehouse.errors import RequestError
+from warehouse.public_data import download as downloads
+from warehouse.public_data.catalogue import DATA_SETS
+from warehouse.public_data.download import digest_of_tree, open_client, read_members
+from warehouse.public_data.fetching import fetch
+from warehouse.public_data.sets import PinnedArchive, PinnedFile, PublicDataSet, PublicFolder
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+real_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+LONG = bytes(range(256)) * 2_000
+
+
+def unheard(url: str, done: int, most: int) -> None:
+    """Progress that nobody watches."""
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setattr(downloads, "FIRST_WAIT_SECONDS", 0.0)
+    with serving() as host:
+        yield host
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_data_set_comes_whole_and_is_not_fetched_again(host: Host, tmp_path: Path) -> None:
+    data = host.data_set("mine", one=b"first", two=LONG)
+    told: list[tuple[str, int, int]] = []
+    place = fetch(data, tmp_path / "new" / "cache", lambda *now: told.append(now))
+    assert place == tmp_path / "new" / "cache" / "folder_mine"
+    assert contents(place) == {"one": b"first", "two": LONG}
+    assert told[-1] == (f"{host.url}/two", len(LONG), len(LONG))
+    assert fetch(data, tmp_path / "new" / "cache", unheard) == place and len(host.asked) == 2
+
+
+def test_a_cut_line_is_taken_up_where_it_broke(host: Host, tmp_path: Path) -> None:
+    host.cuts = [100_000, 50_000]
+    place = fetch(host.data_set("mine", one=LONG), tmp_path, unheard)
+    assert contents(place) == {"one": LONG}
+    assert host.asked == [("/one", None), ("/one", "bytes=100000-"), ("/one", "bytes=150000-")]
+
+
+def test_what_came_before_the_end_is_kept_for_the_next_time(host: Host, tmp_path: Path) -> None:
+    data = host.data_set("mine", one=b"first", two=LONG)
+    host.cuts = [5, 1_000, *[1_000] * (downloads.ATTEMPTS - 1)]
+    with pytest.raises(RequestError, match=r"/two cannot be fetched .*what has come is kept"):
+        fetch(data, tmp_path, unheard)
+    assert data.place(tmp_path) is None, "half of a data set is none"
+    assert contents(fetch(data, tmp_path, unheard)) == {"one": b"first", "two": LONG}
+    assert host.asked[-1] == ("/two", f"bytes={1_000 * downloads.ATTEMPTS}-")
+    assert [path for path, _ in host.asked].count("/one") == 1
+
+
+def test_a_server_without_ranges_sends_it_all_again(host: Host, tmp_path: Path) -> None:
+    host.ranges, host.cuts = False, [100_000]
+    assert contents(fetch(host.data_set("mine", one=LONG), tmp_path, unheard)) == {"one": LONG}
+
+
+def test_a_file_that_was_whole_but_had_no_name_yet_is_not_asked_for(host: Host, tmp_path: Path) -> None:
+    data = host.data_set("mine", one=LONG)
+    draft = tmp_path / ".folder_mine.part"
+    draft.mkdir()
+    (draft / "one.part").write_bytes(LONG)
+    assert contents(fetch(data, tmp_path, unheard)) == {"one": LONG} and host.asked == []
+
+
+@pytest.mark.parametrize("served", [LONG[::-1], LONG[:-1]], ids=["other bytes", "fewer bytes"])
+def test_another_content_is_one_sentence_and_nothing_of_it_is_kept(host: Host, tmp_path: Path, served: bytes) -> None:
+    data = host.data_set("mine", one=LONG)
+    host.files["/one"] = served
+    with pytest.raises(RequestError, match=r"/one has the SHA-256 \w{64}, and \w{64} was expected") as told:
+        fetch(data, tmp_path, unheard)
+    assert "\n" not in str(told.value)
+    assert [name for name in contents(tmp_path) if name != ".lock"] == []
+
+
+def test_no_more_is_taken_than_was_pinned(host: Host, tmp_path: Path) -> None:
+    data = host.data_set("mine", one=b"short")
+    host.files["/one"] = LONG
+    with pytest.raises(RequestError, match="more than the 5 bytes"):
+        fetch(data, tmp_path, unheard)
+    assert [name for name in contents(tmp_path) if name != ".lock"] == []
+
+
+def test_a_passing_fault_of_the_server_is_asked_again_and_a_lasting_one_is_told(host: Host, tmp_path: Path) -> None:
+    host.statuses = [503, 429]
+    assert fetch(host.data_set("mine", one=LONG), tmp_path, unheard).is_dir()
+    data = host.data_set("other", two=LONG)
+    del host.files["/two"]
+    with pytest.raises(RequestError, match="/two cannot be fetched: its server answers 404"):
+        fetch(data, tmp_path, unheard)
+    assert len(host.asked) == 4, "what is not there is not asked for again"
+
+
+def test_without_a_network_it_is_one_sentence_at_once(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    file = PinnedFile(name="one", url=f"http://127.0.0.1:{port}/one", size=1, sha256="0")
+    data = PublicDataSet(name="mine", about="", licence="", entries=("f",), folders=(PublicFolder("f", NOWHERE, (file,)),))
+    with pytest.raises(RequestError, match=r"cannot be fetched \(ConnectError.*try again where there is a network"):
+        fetch(data, tmp_path, unheard)
+
+
+def test_nothing_is_fetched_over_an_open_line() -> None:
+    with open_client() as client, pytest.raises(RequestError, match="is not HTTPS"):
+        client.get("http://example.org/films.json")
+
+
+def test_a_redirection_to_an_open_line_is_refused_too() -> None:
+    def elsewhere(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(302, headers={"Location": "http://example.org/films.json"})
+
+    with open_client() as client:
+        client._transport, client._mounts = httpx.MockTransport(elsewhere), {}
+        with pytest.raises(RequestError, match="is not HTTPS"):
+            client.get("https://example.org/films.json")
+
+
+def test_two_do_not_fetch_into_one_folder(host: Host, tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RequestError, match="another process is fetching"):
+            fetch(host.data_set("mine", one=LONG), tmp_path, unheard)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_so_is_one_in_the_way(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="let FLYWHEEL_DATA name another folder"):
+        fetch(host.data_set("mine", one=LONG), tmp_path / "file", unheard)
+    (tmp_path / "folder_mine").mkdir()
+    with pytest.raises(RequestError, match="move it away"):
+        fetch(replace(host.data_set("mine", one=LONG), entries=("folder_mine/one",)), tmp_path, unheard)
+
+
+TREE = {"europe/au.json": b"{}", "LICENSE.md": b"CC0"}
+PATTERN = r"[a-z-]+/[a-z]+\.json|LICENSE\.md"
+
+
+def archive(url: str, size: int = 10_000) -> PinnedArchive:
+    return PinnedArchive(url=url, members=PATTERN, size=size, sha256=digest_of_tree(TREE))
+
+
+def test_of_an_archive_only_wanted_files_are_taken_and_none_outside_of_its_folder(host: Host, tmp_path: Path) -> None:
+    others = {"top/README.md": b"", "top/../../evil.json": b"", "/etc/x/evil.json": b"", "top/europe/../../x.json": b"", "evil.json": b""}
+    wanted = {f"top/{name}": content for name, content in TREE.items()}
+    host.files["/tree"] = packed({**others, **wanted}, links={"top/europe/li.json": "/etc/passwd"})
+    folder = PublicFolder("book", NOWHERE, (archive(f"{host.url}/tree"),))
+    data = PublicDataSet(name="book", about="", licence="", entries=("book",), folders=(folder,))
+    root = tmp_path / "inner" / "root"
+    assert contents(fetch(data, root, unheard)) == TREE
+    assert sorted(contents(tmp_path)) == ["inner/root/.lock", "inner/root/book/LICENSE.md", "inner/root/book/europe/au.json"]
+
+
+@pytest.mark.parametrize(
+    ("whole", "told"),
+    [
+        (packed({"top/europe/au.json": b"{}"}), "SHA-256"),
+        (packed({"top/x": bytes(30_000)}), "unpacks to more than"),
+        (packed({f"top/{name}": content for name, content in TREE.items()})[:-20], "no archive that can be read"),
+        (b"<html>", "no archive that can be read"),
+    ],
+    ids=["a file is missing", "a bomb", "cut", "no archive"],
+)
+def test_an_archive_that_is_another_one_is_refused(whole: bytes, told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        read_members(whole, archive("https://example.org/tree"))
+
+
+def mirror(host: Host, data: PublicDataSet) -> PublicDataSet:
+    """The real set with its real pins, out of the copies that are here."""
+    for folder in data.folders:
+        place = DATA / folder.name
+        for part in folder.parts:
+            if isinstance(part, PinnedFile):
+                host.files[f"/{folder.name}/{part.name}"] = (place / part.name).read_bytes()
+            else:
+                host.files[f"/{folder.name}/archive"] = packed({f"top-0/{name}": content for name, content in contents(place).items()})
+    return host.mirrored(data)
+
+
+@pytest.mark.slow
+@real_data
+@pytest.mark.parametrize("name", ["films", "countries", "gsm8k", "mbpp", "humaneval", "musique"])
+def test_the_real_sets_come_as_they_were_pinned(name: str, host: Host, tmp_path: Path) -> None:
+    data = mirror(host, DATA_SETS[name])
+    place = fetch(data, tmp_path, unheard)
+    for folder in data.folders:
+        assert contents(tmp_path / folder.name).items() <= contents(DATA / folder.name).items()
+        assert sum(map(len, contents(tmp_path / folder.name).values())) == sum(part.size for part in folder.parts)
+    readers = {"humaneval": read_humaneval, "mbpp": read_mbpp, "musique": lambda path: read_musique(path)[0]}
+    if name in readers:
+        assert len(readers[name](place)) == {"humaneval": 164, "mbpp": 257, "musique": 100}[name]
+
+
+def test_every_pin_is_over_https_at_a_commit_and_stays_in_its_folder() -> None:
+    for data in DATA_SETS.values():
+        for folder in data.folders:
+            assert len(folder.repository.commit) == 40
+            for part in folder.parts:
+                assert part.url.startswith("https://") and folder.repository.commit in part.url and len(part.sha256) == 64
+                assert isinstance(part, PinnedArchive) or Path(part.name).name == part.name
+        assert all(entry.split("/")[0] in {folder.name for folder in data.folders} for entry in data.entries)

@@ -1,0 +1,160 @@
+"""Files over HTTPS: resumed where they were cut, bounded in size, and checked by their digest before they bear their name.
+
+While it comes, a file is called NAME.part. What turns out to be another file than was pinned is removed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import httpx
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+from warehouse.errors import RequestError
+from warehouse.public_data.sets import PinnedArchive, PinnedFile
+
+ATTEMPTS = 4
+"""How often a transfer that was cut is taken up again."""
+FIRST_WAIT_SECONDS = 0.5
+"""Before the second attempt; each later wait is twice as long."""
+_SECONDS = httpx.Timeout(30.0, connect=10.0)
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_CUT = (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError)
+_TOO_MANY_REQUESTS, _OF_SERVERS = 429, 500
+
+Told = Callable[[str, int, int], None]
+"""Is told of a URL, the bytes of it that are here, and the most that will be."""
+
+
+def open_client() -> httpx.Client:
+    """A client that asks over HTTPS alone, and for files as they are: of what is packed for the way no byte could be counted or resumed."""
+    hooks = {"request": [_refuse_open_line]}
+    return httpx.Client(follow_redirects=True, timeout=_SECONDS, headers={"Accept-Encoding": "identity"}, event_hooks=hooks)
+
+
+def _refuse_open_line(request: httpx.Request) -> None:
+    """Every request, those of redirections too; plain HTTP never leaves this machine."""
+    if request.url.scheme != "https" and request.url.host not in _LOCAL:
+        raise RequestError(f"{request.url} is not HTTPS: nothing is fetched over a line that others can write on.")
+
+
+def download(client: httpx.Client, wanted: PinnedFile, folder: Path, told: Told) -> None:
+    """Bring a file into `folder`; one that bears its name was checked and is not fetched again.
+
+    Raises:
+        RequestError: it cannot be fetched, or is another one.
+    """
+    target = folder / wanted.name
+    if target.is_file():
+        return
+    part = _received(client, wanted.url, folder / f"{wanted.name}.part", wanted.size, told)
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted.sha256:
+        part.unlink()
+        raise _other_content(wanted.url, found, wanted.sha256)
+    part.replace(target)
+
+
+def download_archive(client: httpx.Client, wanted: PinnedArchive, folder: Path, told: Told) -> None:
+    """Bring the files of an archive into `folder`, all of them or none.
+
+    Raises:
+        RequestError: it cannot be fetched, is no archive, or holds other files.
+    """
+    part = _received(client, wanted.url, folder / "archive.part", wanted.size, told)
+    try:
+        members = read_members(part.read_bytes(), wanted)
+    finally:
+        part.unlink()
+    for name, content in members.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+
+
+def read_members(packed: bytes, wanted: PinnedArchive) -> dict[str, bytes]:
+    """The wanted files of a `tar.gz` by their paths below its one top folder.
+
+    Only a path that matches the pattern is taken, so none can lead out of a folder. Unpacked, the whole may have twice the bytes that
+    are wanted.
+
+    Raises:
+        RequestError: it is no archive, is too large, or holds other files.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            plain = file.read(2 * wanted.size + 1)
+        if len(plain) > 2 * wanted.size:
+            raise RequestError(f"{wanted.url} unpacks to more than {2 * wanted.size:,} bytes: nothing of it was kept.")
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+            members = dict(_members(tar, wanted.members))
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise RequestError(f"{wanted.url} is no archive that can be read ({error}): nothing of it was kept; try again.") from error
+    if (digest := digest_of_tree(members)) != wanted.sha256:
+        raise _other_content(wanted.url, digest, wanted.sha256)
+    return members
+
+
+def _members(tar: tarfile.TarFile, pattern: str) -> Iterator[tuple[str, bytes]]:
+    for member in tar:
+        name = member.name.partition("/")[2]
+        if re.fullmatch(pattern, name) and (file := tar.extractfile(member) if member.isreg() else None) is not None:
+            yield name, file.read()
+
+
+def digest_of_tree(files: Mapping[str, bytes]) -> str:
+    """The SHA-256 of the list of files as `sha256sum` prints it, in the order of their paths."""
+    lines = (f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _other_content(url: str, found: str, wanted: str) -> RequestError:
+    return RequestError(f"{url} has the SHA-256 {found}, and {wanted} was expected: nothing of it was kept; try again.")
+
+
+def _received(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> Path:
+    """`part` with all that `url` gives, which begins with what is there of it already."""
+    retrying = Retrying(
+        retry=retry_if_exception(_may_pass), stop=stop_after_attempt(ATTEMPTS), wait=wait_exponential(FIRST_WAIT_SECONDS), reraise=True
+    )
+    try:
+        retrying(_receive, client, url, part, most, told)
+    except httpx.HTTPStatusError as error:
+        raise RequestError(f"{url} cannot be fetched: its server answers {error.response.status_code}; try again later.") from error
+    except httpx.HTTPError as error:
+        why = f"{type(error).__name__}: {error}"[:200]
+        raise RequestError(f"{url} cannot be fetched ({why}): try again where there is a network; what has come is kept.") from error
+    return part
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same request may do better in a moment; a server that cannot be reached at all is told at once."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code == _TOO_MANY_REQUESTS or error.response.status_code >= _OF_SERVERS
+    return isinstance(error, _CUT)
+
+
+def _receive(client: httpx.Client, url: str, part: Path, most: int, told: Told) -> None:
+    """One request. A server that knows no ranges sends all of it again; one that has no more to send says so (416)."""
+    have = part.stat().st_size if part.is_file() else 0
+    if have == most:
+        return
+    with client.stream("GET", url, headers={"Range": f"bytes={have}-"} if have else {}) as response:
+        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return
+        response.raise_for_status()
+        with part.open("ab" if response.status_code == httpx.codes.PARTIAL_CONTENT else "wb") as file:
+            for chunk in response.iter_raw():
+                if file.tell() + len(chunk) > most:
+                    part.unlink()
+                    raise RequestError(f"{url} has more than the {most:,} bytes that were expected: nothing of it was kept.")
+                file.write(chunk)
+                told(url, file.tell(), most)
