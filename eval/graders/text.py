@@ -1,0 +1,30 @@
+"""One spelling for the signs that Unicode has in several: composed accents, straight quotes, the hyphen, ASCII punctuation.
+
+Letters and digits stay as they are, so that what only looks like a word or a number is still another.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_SPELLINGS = {
+    "'": "‘’‚‛ʼ′´＇",
+    '"': "“”„‟«»″＂",
+    "-": "‐‑‒–—―−－",
+    ".": "。．｡",
+    ",": "，、",
+    "!": "！",
+    "?": "？",
+    ":": "：",
+    ";": "；",
+    "(": "（",
+    ")": "）",
+    "%": "％",
+    "...": "…",
+}
+_FOLDED = str.maketrans({sign: spelling for spelling, signs in _SPELLINGS.items() for sign in signs})
+
+
+def fold(text: str) -> str:
+    """`text` with composed accents and punctuation of ASCII; folding again changes nothing."""
+    return unicodedata.normalize("NFC", text).translate(_FOLDED)
