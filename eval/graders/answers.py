@@ -35,8 +35,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _FIGURE = re.compile(r"(?:(?<![\w)\].,])(?P<sign>[-<>]=?)[$€£]?)?(?P<point>(?<![\w.])\.)?(?P<digits>\d+(?:[^\w\s]+\d+)*)(?P<percent>\s?%)?")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
-_OPENING = re.compile(r"(?<![^\s(\[{\"'])[!~^?@<>=]+(?=\w)")
-"""A sign before a word that makes it another: a denial, an approximation, a bound, a name on a network."""
+_OPENING = re.compile(r"(?<![^\s(\[{\"'])(?:[!~^?@<>=]+(?=\w)|[-#$%&+/\\]+(?=[^\W\d_]))")
+"""A sign before a word that makes it another: a denial, an approximation, a bound, a path, a name on a network."""
 _CLOSING = re.compile(r"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)|(?<=\w )a(?=\W*$)")
 """A sign after a word that makes it another; an «a» at the end is a letter and no article, as in «Vitamin A»."""
 _BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)])\s+")
@@ -68,7 +68,7 @@ def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
 
 def read_set(text: str, golds: Iterable[str] = ()) -> list[str]:
     """The items of `text` where all answers are asked for: a JSON list, a line each, `split_items`, or an enumeration with «and»."""
-    accepted = list(golds)
+    accepted, text = list(golds), text.strip()
     if (listed := _json_items(text)) is not None:
         return listed
     if len(lines := [line.strip() for line in text.splitlines() if line.strip()]) > 1:
@@ -151,7 +151,7 @@ def _figures(text: str) -> tuple[str, ...]:
 
 def _json_items(text: str) -> list[str] | None:
     """The members of a JSON list of texts and numbers, None for anything else."""
-    if not text.lstrip().startswith("["):
+    if not text.startswith("["):
         return None
     try:
         members = json.loads(text)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 _CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
-_PLAIN = (int, float, complex, str, bytes, list, tuple, set, frozenset, dict, range, type(iter([])), type(_ for _ in ()))
+_PLAIN: tuple[type, ...] = (int, float, complex, str, bytes, list, tuple, set, frozenset, dict, range, type(iter([])), type(_ for _ in ()))
 _PLAIN_ATTRIBUTES = frozenset(name for kind in _PLAIN for name in dir(kind))
 
 

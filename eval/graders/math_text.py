@@ -43,8 +43,11 @@ _COMPOSED = (
     (re.compile("([¼-¾⅐-⅞])"), r"\\frac{\1}"),
 )
 """Raised figures, and fractions of one sign."""
+_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|sqrt|sin|cos|tan|log|exp)\b)[A-Za-z]{3,}")
+"""A word, beside which an «and» joins words and no values."""
 _AND = r"(?:\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z]))"
 _SPACE = r"(?:\\[,;:!>]|\\q?quad\b|~|\s)"
+_LISTED = re.compile(rf"{_SPACE}*{_AND}{_SPACE}*")
 _REWRITTEN = (
     (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"√\s*\{([^{}]*)\}", r"\\sqrt{\1}"),
@@ -53,9 +56,10 @@ _REWRITTEN = (
     (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
     (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
     (r"\*\*", "^"),
+    (r"\\mathrm\s*\{([dei])\}", r"\1 "),
     (r"\\(?:textnormal|textrm|textit|mathrm|mbox)\b", r"\\text"),
+    (r"(?<!\\);", ","),
     (r"!=|\\neq\b", r"\\ne "),
-    (rf"{_SPACE}*{_AND}{_SPACE}*", ", "),
     (r",\s*\\!\s*(?=[0-9]{3})", ","),
     (r",\s*(?:\\[,;:>]|\\q?quad|\\ )+\s*(?=[^A-Za-z]|[A-Za-z](?![a-z]))", ", "),
     (r"\s*\\q?quad\s*(?=[A-Za-z]_)", ", "),
@@ -80,6 +84,7 @@ _HEDGED = re.compile(
 _BROKEN = re.compile(r"\$\s*\n|\\[(\[]")
 """Delimiters of LaTeX that close nowhere, or on another line."""
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:percent|pct)\b)")
+_EQUALS = re.compile(r"(?<![<>!\\])=")
 _ROUNDED = re.compile(r"(?<==)([^=]*?)(?:\\approx|≈).*$", re.DOTALL)
 
 
@@ -92,14 +97,14 @@ class Named:
 
 
 def as_latex(text: str) -> str:
-    """`text` with the signs of Unicode and of plain text as LaTeX, «and» as a comma."""
+    """`text` with the signs of Unicode and of plain text as LaTeX, an «and» between values as a comma."""
     for sign, latex in _SIGNS.items():
         text = text.replace(sign, latex)
     for pattern, template in _COMPOSED:
         text = pattern.sub(partial(_composed, template), text)
     for pattern, template in _REWRITTEN_SIGNS:
         text = pattern.sub(template, text)
-    return text
+    return text if _WORD.search(text) else _LISTED.sub(", ", text)
 
 
 def _composed(template: str, sign: re.Match[str]) -> str:
@@ -169,7 +174,13 @@ def _last_segments(text: str, segments: list[re.Match[str]]) -> str | None:
         return None
     inner = [next(filter(None, segment.groups())) for segment in segments[first:]]
     sign = r"\%" if _PERCENT.match(text, segments[-1].end()) else ""
-    return ", ".join(_ROUNDED.sub(r"\1", expression).strip() for expression in inner) + sign
+    return ", ".join(_end_of_chain(_ROUNDED.sub(r"\1", expression)) for expression in inner) + sign
+
+
+def _end_of_chain(expression: str) -> str:
+    """What a chain `a = b = c` ends on; one equation stays as it is."""
+    parts = _EQUALS.split(expression)
+    return (parts[-1] if len(parts) > 2 and "," not in expression else expression).strip()
 
 
 def _in_doubt(text: str, start: int, end: int) -> bool:

@@ -23,7 +23,7 @@ import sys
 from typing import Any, BinaryIO
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import And, Eq, Expr, FiniteSet, Float, Interval, MatrixBase, MatrixExpr, Rational, Set, Symbol, Tuple
+from sympy import And, Eq, Expr, FiniteSet, Float, Intersection, Interval, MatrixBase, MatrixExpr, Rational, Set, Symbol, Tuple
 from sympy import Union as SymbolicUnion
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
@@ -39,7 +39,10 @@ SERVED = 200
 DIGITS = 9
 """Significant digits to which a decimal must agree with an exact value."""
 
-_COMMAND = re.compile(r"\\(?:begin|end)\s*\{\w+\*?\}(?:\{[clr|]+\})?|\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+")
+_COMMAND = re.compile(
+    r"\\(?:begin|end|mathbb)\s*\{\w+\*?\}(?:\{[clr|]+\})?|\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+"
+)
+_OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|\\(?:lor|vee)\b")
 _CURRENCIES = {"$": " dollars ", "€": " euros ", "£": " pounds "}
 _WARMING = (
     (r"\frac{1}{2}", "0.5"),
@@ -137,7 +140,7 @@ def same_expression(gold: str, prediction: str) -> bool:
         raise ValueError("the gold cannot be read as mathematics")
     if given is None or _units_differ(gold, prediction, right, given):
         return False
-    right, given = _alike(right, given)
+    right, given = _alike((right, gold), (given, prediction))
     if not _one_kind(right, given):
         return False
     return (_verified(right, given) or _verified(_exact(right), _exact(given))) and _close(right, given)
@@ -156,27 +159,27 @@ def _exact(value: Any) -> Any:
     return value.xreplace({number: Rational(str(number)) for number in floats})
 
 
-def _alike(right: Any, given: Any) -> tuple[Any, Any]:
-    """Beside an interval or a set, inequalities of one variable as the set of what they allow."""
-    sides = (right, given)
-    sets = [_kind(side) in ("interval", "set") and not _inequalities(side) for side in sides]
-    if not any(sets):
-        return right, given
-    return tuple(side if plain else _solutions(side) for side, plain in zip(sides, sets, strict=True))
+def _alike(*sides: tuple[Any, str]) -> tuple[Any, ...]:
+    """The values of both sides; inequalities of one variable as the set of what they allow, where the other is an interval or a set."""
+    plain = [_kind(value) in ("interval", "set") and not _inequalities(value) for value, _ in sides]
+    if not any(plain):
+        return tuple(value for value, _ in sides)
+    return tuple(value if a_set else _solutions(value, latex) for (value, latex), a_set in zip(sides, plain, strict=True))
 
 
 def _inequalities(value: Any) -> tuple[Any, ...]:
-    """The inequalities that a value is, alternatives being read as a set of them; none where it is anything else."""
+    """The inequalities that a value is, several being read as a set of them; none where it is anything else."""
     members = value.args if isinstance(value, FiniteSet) else (value,)
     return members if all(isinstance(member, Relational | And) and not isinstance(member, Eq) for member in members) else ()
 
 
-def _solutions(value: Any) -> Any:
-    """What inequalities of one real variable allow; the value itself where it is anything else."""
+def _solutions(value: Any, latex: str) -> Any:
+    """What inequalities of one real variable allow, all together but where an «or» stands; the value itself where it is anything else."""
     members = _inequalities(value)
     if not members or len(value.free_symbols) != 1:
         return value
-    return SymbolicUnion(*(member.as_set() for member in members))
+    allowed = [member.as_set() for member in members]
+    return SymbolicUnion(*allowed) if _OR.search(latex) else Intersection(*allowed)
 
 
 def warm() -> None:

@@ -37,7 +37,7 @@ _MARKERS = (re.compile(r"####"), re.compile(r"(?i:\banswer is\b:?|\banswer:)|\bA
 _SENTENCE = re.compile(r"(?<!\d)\.\s+(?=[A-Z<])|\n\s*\n|\bI hope it is\b")
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _HEDGE = re.compile(
-    r"\b(?:not|never|neither|nor|or|maybe|either|isn't)\b|[±≈~…;']"
+    r"\b(?:not|never|neither|nor|or|maybe|either|isn't)\b|[±≈~…']"
     r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b"
 )
 """What an answer may hold only where the right one does: denials, choices, lists, and primes, which math-verify reads over."""
@@ -200,7 +200,7 @@ def _strip_wrapping(text: str) -> str | None:
         if shorter == bare:
             break
         bare = shorter
-    bare = as_latex(_INLINE.sub(r"\1", bare)).strip()
+    bare = " ".join(as_latex(_INLINE.sub(r"\1", bare)).split())
     return bare if bare and _balanced(bare) else None
 
 

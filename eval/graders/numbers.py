@@ -82,6 +82,7 @@ def same_number(prediction: str, gold: str) -> bool:
 
 def measure(text: str) -> tuple[Fraction, str] | None:
     """The number that all of `text` is, and its unit (lower case, empty where there is none); None where it is anything else."""
+    text = text.strip()
     found = list(_NUMBER.finditer(text))
     if len(found) == 2:
         return _quotient(found[0], found[1], text)
@@ -89,10 +90,10 @@ def measure(text: str) -> tuple[Fraction, str] | None:
     if value is None:
         return None
     rest = text[_end(found[0]) :]
-    if found[0]["digits"].startswith(".") and rest.startswith("."):
+    if rest.endswith("..") or (rest.startswith(".") and found[0]["digits"].startswith(".")):
         return None
     currency = "".join(sign for sign in "$€£" if sign in found[0][0])
-    unit = " ".join(f"{currency} {text[: found[0].start()]} {rest}".lower().rstrip(". \n").split())
+    unit = " ".join(f"{currency} {text[: found[0].start()]} {rest}".lower().rstrip(". ").split())
     return None if re.search(r"[0-9;|]|\bor\b|\band\b", unit) else (Fraction(value), unit)
 
 

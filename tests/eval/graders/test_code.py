@@ -213,7 +213,11 @@ def test_the_tests_of_a_row_are_read() -> None:
     assert read_tests({"test_list": ["assert f(1)"], "test_imports": ["import math"]}).tests == "import math\nassert f(1)"
 
 
-STACK = "class Stack:\n    def __init__(self): self.items = []\n    def push(self, item): self.items.append(item)\n    def pop(self): return self.items.pop()\n"
+STACK = """class Stack:
+    def __init__(self): self.items = []
+    def push(self, item): self.items.append(item)
+    def pop(self): return self.items.pop()
+"""
 PRIMES = "def primes():\n    n = 2\n    while True:\n        if all(n % k for k in range(2, n)):\n            yield n\n        n += 1\n"
 ASYNC = "import asyncio\nasync def f(n):\n    await asyncio.sleep(0)\n    if n < 0:\n        raise ValueError(n)\n    return n + n\n"
 
