@@ -89,7 +89,7 @@ _ROUNDED = re.compile(r"(?<==)([^=]*?)(?:\\approx|≈).*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Assigned:
     """The values of a text, as LaTeX, and the names that it gives them; no names where it gives values alone."""
 
     names: tuple[str, ...]
@@ -124,23 +124,23 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def read_names(text: str) -> Named:
+def read_names(text: str) -> Assigned:
     """The values of `a = 1, b = 2` as a tuple, those of `x = 1, x = 2` as a list, of `p = 5, q = 2; p = 7, q = 2` as a list of tuples."""
     found = [_NAMED.fullmatch(part) for part in split_list(text)]
     named = [match for match in found if match is not None]
     if not named or (len(named) < len(found) and found[0] is None):
-        return Named((), text)
+        return Assigned((), text)
     if len(named) < len(found):
         plain = [part for match, part in zip(found[1:], split_list(text)[1:], strict=True) if match is None and "=" not in part]
         whole = len(named) == 1 and len(plain) == len(found) - 1
-        return Named((_tight(named[0]["name"]),), ", ".join([named[0]["value"], *plain])) if whole else Named((), text)
+        return Assigned((_tight(named[0]["name"]),), ", ".join([named[0]["value"], *plain])) if whole else Assigned((), text)
     names, values = [_tight(match["name"]) for match in named], [match["value"] for match in named]
     period = tuple(dict.fromkeys(names))
     if len(names) % len(period) or names != list(period) * (len(names) // len(period)):
-        return Named((), text)
+        return Assigned((), text)
     width = len(period)
     groups = [", ".join(values[place : place + width]) for place in range(0, len(values), width)]
-    return Named(period, ", ".join(groups if width == 1 else [f"({group})" for group in groups]))
+    return Assigned(period, ", ".join(groups if width == 1 else [f"({group})" for group in groups]))
 
 
 def last_in_prose(text: str) -> str | None:

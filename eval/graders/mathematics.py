@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from eval.graders.answers import normalize
 from eval.graders.math_processes import compare
-from eval.graders.math_text import Named, as_latex, last_in_prose, read_names, split_list
+from eval.graders.math_text import Assigned, as_latex, last_in_prose, read_names, split_list
 from eval.graders.numbers import measure, several_answers
 
 LONGEST = 1_000
@@ -45,8 +45,8 @@ _OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\l?or\b|\\
 _INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
 _INLINE = re.compile(r"(?<!\\)\$(\S|\S[^$]*[^\s\\])\$")
-_TEXT = re.compile(r"\\text[a-z]*\s*\{([^{}]*)\}")
-_COMMAND = re.compile(r"\\(?:text[a-z]*|begin|end|operatorname|mathbb)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_TEXT = re.compile(r"\\text(?:bf|it|rm|sf|tt)?\s*\{([^{}]*)\}")
+_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|mathbb)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
 _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
@@ -123,7 +123,7 @@ def _compared(right: str, given: str) -> tuple[str, str]:
     return _as_tuple(first.values, second), _as_tuple(second.values, first)
 
 
-def _as_tuple(values: str, other: Named) -> str:
+def _as_tuple(values: str, other: Assigned) -> str:
     """A plain list as a tuple, where the other side gives names to as many values."""
     single = len(other.names) > 1 and len(split_list(other.values)) == 1
     return f"({values})" if single and len(split_list(values)) == len(other.names) else values
