@@ -40,8 +40,8 @@ _OPENING = re.compile(r"(?<![^\s(\[{\"'])(?:[!~^?@<>=]+(?=\w)|[-#$%&+/\\]+(?=[^\
 _CLOSING = re.compile(r"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)|(?<=\w )a(?=\W*$)")
 """A sign after a word that makes it another; an «a» at the end is a letter and no article, as in «Vitamin A»."""
 _BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)])\s+")
-_AND = re.compile(r"\s*,?\s+(?:and|&)\s+", re.IGNORECASE)
-_COMMA = re.compile(r"\s*,\s+")
+_AND = re.compile(r" ?,? (?:and|&) ", re.IGNORECASE)
+_COMMA = re.compile(r" ?, ")
 
 
 def normalize(text: str) -> str:
@@ -165,10 +165,10 @@ def _enumerated(text: str, golds: Sequence[str]) -> list[str]:
     """«A, B and C» as three items; a comma separates only where an «and» does, and neither where it stands in one of `golds`."""
     if any(_AND.search(gold) for gold in golds):
         return [text]
-    items = _AND.split(text)
-    if len(items) == 1 or any("," in gold for gold in golds):
-        return items
-    return [part for item in items for part in _COMMA.split(item)]
+    items = _AND.split(_collapse(text))
+    if len(items) == 1:
+        return [text]
+    return items if any("," in gold for gold in golds) else [part for item in items for part in _COMMA.split(item)]
 
 
 def _bag_f1(prediction: str, gold: str) -> float:

@@ -12,17 +12,18 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from eval.graders.text import fold
+from eval.graders.text import fold, unwrapped
 
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_name) if name}
 _SHORT = {name[:3]: number for name, number in _MONTHS.items()} | {"sept": 9}
 _DAYS = [name.lower() for name in calendar.day_name]
 _MONTH = rf"(?P<month>{'|'.join(_MONTHS)}|(?:{'|'.join(_SHORT)})\.?)"
-_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
+_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th|\.)?"
 _YEAR = r"(?:(?:ad|ce)\s(?P<counted>[0-9]{1,4})|(?P<year>[0-9]{3,4}|[0-9]{1,2}(?=\s?(?:bc|ad|ce)))(?:\s?(?P<era>bce?|ad|ce)\.?)?)"
 _FULL_YEAR = r"(?P<year>[0-9]{4})"
 _WEEKDAY = rf"(?:(?P<weekday>{'|'.join(f'{name[:3]}(?:{name[3:]}|s|rs|nes|r)?' for name in _DAYS)})[.,]?\s|(?:the\s))*"
 _TIME = r"(?:[t\s](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?\s?(?:z|utc|[+-][0-9]{2}:?[0-9]{2})?)?"
+_CLOCK = rf"(?:,?(?:\sat)?{_TIME})?"
 _SEPARATOR = r"(?P<mark>[-/.])"
 _LEADING = re.compile(r"^(?:on|in|during)\s")
 _ERA = re.compile(r"\b(?:a\.\s?d|b\.\s?c(?:\.\s?e)?|c\.\s?e)\b\.?")
@@ -32,10 +33,10 @@ _FORMS = [
         rf"(?:(?:the\s)?year\s(?:of\s)?)?{_YEAR}",
         rf"{_FULL_YEAR}{_SEPARATOR}(?P<month>[0-9]{{1,2}})(?:(?P=mark)(?P<day>[0-9]{{1,2}}){_TIME})?",
         rf"{_FULL_YEAR}(?P<month>[0-9]{{2}})(?P<day>[0-9]{{2}})",
-        rf"{_WEEKDAY}{_DAY}\s(?:(?:day\s)?of\s)?{_MONTH},?\s(?:of\s)?{_YEAR}",
-        rf"{_WEEKDAY}{_MONTH}\s(?:the\s)?{_DAY},?\s(?:of\s)?{_YEAR}",
+        rf"{_WEEKDAY}{_DAY}\s(?:(?:day\s)?of\s)?{_MONTH},?\s(?:of\s)?{_YEAR}{_CLOCK}",
+        rf"{_WEEKDAY}{_MONTH}\s?(?:the\s)?{_DAY}(?:,\s?|\s)(?:of\s)?{_YEAR}{_CLOCK}",
         rf"{_FULL_YEAR},?\s{_MONTH}(?:\s{_DAY})?",
-        rf"(?P<day>[0-9]{{1,2}})(?P<mark>[-/. ]){_MONTH}(?P=mark){_FULL_YEAR}",
+        rf"(?P<day>[0-9]{{1,2}})(?P<mark>[-/. ]?){_MONTH}(?P=mark){_FULL_YEAR}",
         rf"{_FULL_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark)(?P<day>[0-9]{{1,2}})",
         rf"{_MONTH}(?P<mark>[-/.])(?P<day>[0-9]{{1,2}})(?P=mark){_FULL_YEAR}",
         rf"(?:the\smonth\sof\s)?{_MONTH}(?:,?\s|-|/)(?:of\s)?{_YEAR}",
@@ -76,7 +77,7 @@ class Date:
 
 def read_date(text: str) -> Date | None:
     """The date that all of `text` is, or None where it is none, or more than one."""
-    plain = " ".join(fold(text).lower().split()).rstrip(".,")
+    plain = " ".join(unwrapped(fold(text)).lower().split()).rstrip(".,")
     if len(plain) > LONGEST or not plain.isascii():
         return None
     plain = _ERA.sub(lambda era: re.sub(r"[.\s]", "", era[0]), _LEADING.sub("", plain))

@@ -59,6 +59,7 @@ _REWRITTEN = (
     (r"\\mathrm\s*\{([dei])\}", r"\1 "),
     (r"\\(?:textnormal|textrm|textit|mathrm|mbox)\b", r"\\text"),
     (r"(?<!\\);", ","),
+    (r"(?<=[0-9])\s*(?:per\s?cent|pct)\b(?!\s*points?)", r"\\%"),
     (r"!=|\\neq\b", r"\\ne "),
     (r",\s*\\!\s*(?=[0-9]{3})", ","),
     (r",\s*(?:\\[,;:>]|\\q?quad|\\ )+\s*(?=[^A-Za-z]|[A-Za-z](?![a-z]))", ", "),

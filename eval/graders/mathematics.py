@@ -33,14 +33,14 @@ LONGEST = 1_000
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad\b|\\text\s*\{\s*and\s*\}|\band\b)*")
 _BOX_PERCENT = re.compile(r"[\s$]*(?:\\?%|(?:percent|pct)\b)")
-_MARKERS = (re.compile(r"####"), re.compile(r"(?i:\banswer is\b:?|\banswer:)|\bA:"))
+_MARKERS = (re.compile(r"####"), re.compile(r"(?i:(?<!wrong )(?<!incorrect )(?<!false )\banswer is\b:?|\banswer:)|\bA:"))
 _SENTENCE = re.compile(r"(?<!\d)\.\s+(?=[A-Z<])|\n\s*\n|\bI hope it is\b")
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _HEDGE = re.compile(
-    r"\b(?:not|never|neither|nor|or|maybe|either|isn't)\b|[±≈~…']"
+    r"\b(?:not|never|neither|nor|or|maybe|either|isn't|more|less|fewer)\b|[±≈~…']|(?<=[0-9])(?:st|nd|rd|ths?)\b"
     r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b"
 )
-"""What an answer may hold only where the right one does: denials, choices, lists, and primes, which math-verify reads over."""
+"""What an answer may hold only where the right one does: denials, choices, ordinals, and primes, which math-verify reads over."""
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\l?or\b|\\vee\b")
 _INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")

@@ -19,6 +19,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from eval.graders.number_contexts import changed
+from eval.graders.text import unwrapped
 from eval.graders.units import same_unit
 
 LONGEST = 1_000
@@ -82,7 +83,7 @@ def same_number(prediction: str, gold: str) -> bool:
 
 def measure(text: str) -> tuple[Fraction, str] | None:
     """The number that all of `text` is, and its unit (lower case, empty where there is none); None where it is anything else."""
-    text = text.strip()
+    text = unwrapped(text)
     found = list(_NUMBER.finditer(text))
     if len(found) == 2:
         return _quotient(found[0], found[1], text)
