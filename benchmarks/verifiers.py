@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from eval.graders.answers import exact_match, f1  # noqa: E402
+from eval.graders.answers import f1, squad_match  # noqa: E402
 from eval.graders.math_processes import WORKERS  # noqa: E402
 from eval.graders.rows import verify_rows  # noqa: E402
 from eval.graders.verifiers import GRADERS  # noqa: E402
@@ -51,7 +51,7 @@ def fireact(data: Path) -> list[Row]:
     table = []
     for path in sorted((data / "trajectories" / "fireact").glob("*.json")):
         rows = list(json.loads(path.read_text()).values())
-        same_em = sum(exact_match(row["pred"], [row["gt"]]) == row["em"] for row in rows)
+        same_em = sum(squad_match(row["pred"], [row["gt"]]) == row["em"] for row in rows)
         same_f1 = sum(abs(f1(row["pred"], [row["gt"]]) - float(row["f1"])) < 1e-9 for row in rows)
         answered = sum(bool(row["pred"].strip()) for row in rows)
         table.append({"file": path.stem, "rows": len(rows), "answered": answered, "em_same": same_em, "f1_same": same_f1})

@@ -4,32 +4,44 @@ Normalisation in SQuAD's order: lower case, strip ASCII punctuation, drop the ar
 (Rajpurkar et al. 2016, `evaluate-v1.1.py`; Search-R1's `qa_em.py` does the same). A text of which nothing is left by that,
 as «The The» or «!!!», is compared by its collapsed lower case instead, so that emptiness never equals emptiness.
 
-Stripping turns 3.5 into 35, -5 into 5, 9/11 into 911, C++ into C and AB+ into AB-. An exact match therefore wants the same figures
-and the same closing signs as well. It never says yes where SQuAD says no.
+Stripping turns 3.5 into 35, -5 into 5, 9/11 into 911, 50% into 50, C++ into C, !Paris into Paris and Vitamin A into Vitamin. An exact
+match therefore wants the same figures, with what stands between their digits, and the same opening and closing signs as well. It looks
+at folded text (`eval.graders.text`), so that curly quotes, dashes and decomposed accents make no difference, and never says yes where
+SQuAD says no to that. `squad_match` is SQuAD's own, for comparison with figures of papers.
 
-Several answers stand in one text only as a list, its items between `;` or `|`. A list is no answer to a question that has one.
-A separator that stands in an accepted answer separates nothing.
+Several answers stand in one text only as a list, its items between `;` or `|`. A list is no answer to a question that has one. Where
+all answers are asked for, a list may also be JSON, a line for each item, or «red, blue and green». What stands in an accepted answer
+separates nothing.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from eval.graders.text import fold
+
 SEPARATORS = ";|"
 """What stands between the items of a list; the oracle writes the first."""
 
 Key = tuple[str, tuple[str, ...]]
-"""What equal answers share: the normalised text, then its figures and closing signs."""
+"""What equal answers share: the normalised text, then its figures and its opening and closing signs."""
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_FIGURE = re.compile(r"(?:(?<![\w)\].,])(?P<sign>[-<>]=?)[$€£]?)?(?P<point>(?<![\w.])\.)?(?P<digits>\d+(?:[^\w\s]+\d+)*)")
+_FIGURE = re.compile(r"(?:(?<![\w)\].,])(?P<sign>[-<>]=?)[$€£]?)?(?P<point>(?<![\w.])\.)?(?P<digits>\d+(?:[^\w\s]+\d+)*)(?P<percent>\s?%)?")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
-_CLOSING = re.compile(r"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)")
+_OPENING = re.compile(r"(?<![^\s(\[{\"'])(?:[!~^?@<>=]+(?=\w)|[-#$%&+/\\]+(?=[^\W\d_]))")
+"""A sign before a word that makes it another: a denial, an approximation, a bound, a path, a name on a network."""
+_CLOSING = re.compile(r"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)|(?<=\w )a(?=\W*$)")
+"""A sign after a word that makes it another; an «a» at the end is a letter and no article, as in «Vitamin A»."""
+_BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)])\s+")
+_AND = re.compile(r" ?,? (?:and|&) ", re.IGNORECASE)
+_COMMA = re.compile(r" ?, ")
 
 
 def normalize(text: str) -> str:
@@ -41,7 +53,9 @@ def normalize(text: str) -> str:
 
 def answer_key(text: str) -> Key:
     """The key of `text`: equal for answers that count as the same."""
-    return normalize(text), (*_figures(text), *_CLOSING.findall(text))
+    folded = fold(text)
+    plain = _collapse(folded).lower()
+    return normalize(folded), (*_figures(folded), *_OPENING.findall(plain), *_CLOSING.findall(plain))
 
 
 def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
@@ -50,6 +64,17 @@ def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
     separating = "".join(mark for mark in SEPARATORS if not any(mark in gold for gold in accepted))
     items = re.split(f"[{re.escape(separating)}]", text) if separating else [text]
     return [item.strip() for item in items if item.strip()]
+
+
+def read_set(text: str, golds: Iterable[str] = ()) -> list[str]:
+    """The items of `text` where all answers are asked for: a JSON list, a line each, `split_items`, or an enumeration with «and»."""
+    accepted, text = list(golds), text.strip()
+    if (listed := _json_items(text)) is not None:
+        return listed
+    if len(lines := [line.strip() for line in text.splitlines() if line.strip()]) > 1:
+        return [_BULLET.sub("", line).rstrip(",;") for line in lines]
+    items = split_items(fold(text), accepted)
+    return _enumerated(items[0], accepted) if len(items) == 1 else items
 
 
 def join_items(items: Sequence[str]) -> str:
@@ -61,7 +86,12 @@ def join_items(items: Sequence[str]) -> str:
 def exact_match(prediction: str, golds: Iterable[str]) -> bool:
     """Whether `prediction` is one of the accepted answers; an empty prediction is none, and neither is a list of several."""
     accepted, key = list(golds), answer_key(prediction)
-    return bool(key[0]) and len(split_items(prediction, accepted)) <= 1 and any(key == answer_key(gold) for gold in accepted)
+    return bool(key[0]) and len(split_items(fold(prediction), accepted)) <= 1 and any(key == answer_key(gold) for gold in accepted)
+
+
+def squad_match(prediction: str, golds: Iterable[str]) -> bool:
+    """SQuAD's exact match: whether `prediction` and an accepted answer are the same after its normalisation, and not empty."""
+    return bool(normalized := normalize(prediction)) and any(normalized == normalize(gold) for gold in golds)
 
 
 def sub_match(prediction: str, golds: Iterable[str]) -> bool:
@@ -111,17 +141,38 @@ def _aliases(golds: Iterable[str | Sequence[str]]) -> dict[Key, Key]:
 
 
 def _figures(text: str) -> tuple[str, ...]:
-    """The numbers of `text` as written but for thousands separators; hyphens, slashes and colons separate two numbers."""
+    """The numbers of `text` as written but for thousands separators, with sign, percent sign and what stands between their digits."""
     found: list[str] = []
     for match in _FIGURE.finditer(text):
         digits = _GROUPED.sub(lambda grouped: grouped[0].replace(",", ""), match["digits"])
-        first, *others = re.split(r"[^\w.]+", digits)
-        found += [(match["sign"] or "") + (match["point"] or "") + first, *others]
+        found.append((match["sign"] or "") + (match["point"] or "") + digits + ("%" if match["percent"] else ""))
     return tuple(found)
 
 
+def _json_items(text: str) -> list[str] | None:
+    """The members of a JSON list of texts and numbers, None for anything else."""
+    if not text.startswith("["):
+        return None
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    plain = all(isinstance(member, str | int | float) and not isinstance(member, bool) for member in members)
+    return [str(member) for member in members] if plain else None
+
+
+def _enumerated(text: str, golds: Sequence[str]) -> list[str]:
+    """«A, B and C» as three items; a comma separates only where an «and» does, and neither where it stands in one of `golds`."""
+    if any(_AND.search(gold) for gold in golds):
+        return [text]
+    items = _AND.split(_collapse(text))
+    if len(items) == 1:
+        return [text]
+    return items if any("," in gold for gold in golds) else [part for item in items for part in _COMMA.split(item)]
+
+
 def _bag_f1(prediction: str, gold: str) -> float:
-    predicted, right = normalize(prediction).split(), normalize(gold).split()
+    predicted, right = normalize(fold(prediction)).split(), normalize(fold(gold)).split()
     shared = (Counter(predicted) & Counter(right)).total()
     return 2 * shared / (len(predicted) + len(right)) if shared else 0.0
 

@@ -3,7 +3,8 @@
 Two sandboxes, joined by one socket pair: the examiner holds the tests, the candidate's process holds the program. The tests call the
 program's functions across; arguments and results cross as plain data. The program never shares a process, a file or a name with the
 tests, so that there is nothing to patch, no marker to print and no early end that means success: it can only answer, and the examiner
-compares the answers. What this cannot exclude stands in docs/sandbox.md.
+compares the answers. What this cannot exclude stands in docs/sandbox.md. Iterators are read as far as the tests read them, coroutines
+are awaited by the tests; tests that use objects of the program's own classes are not examined (`eval.graders.code_tests`), and invalid.
 
 A row of the kind `code` is `{id, gold, pred, options?}`. `gold` has one of two forms, those of HumanEval and of MBPP:
 
@@ -127,7 +128,8 @@ def _side(name: str, stdin: str, channel: int) -> Program:
 @cache
 def _sources(name: str) -> dict[str, bytes]:
     """The modules that a process needs, by path; they import the standard library and each other alone."""
-    own = {f"eval/graders/{module}.py": Path(__file__).with_name(f"{module}.py").read_bytes() for module in ("plain_data", f"code_{name}")}
+    modules = ("plain_data", "code_tests", f"code_{name}")
+    own = {f"eval/graders/{module}.py": Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules}
     return {"eval/__init__.py": b"", "eval/graders/__init__.py": b"", **own}
 
 

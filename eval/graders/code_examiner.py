@@ -8,18 +8,23 @@ that cannot judge.
 from __future__ import annotations
 
 import ast
+import asyncio
 import builtins
+import inspect
 import json
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from eval.graders.code_tests import free_names, why_not_examined
 from eval.graders.plain_data import BadFrame, NotPlain, decode, encode, receive, send
 
 CHANNEL = 3
 GONE = "the program ended or broke its channel"
 NEVER_CALLED = "the tests never call the program"
+_MOST_AT_ONCE = 1024
+"""Items of an iterator that are asked for at once; the first alone, and then twice as many each time."""
 
 
 class CandidateGone(Exception):
@@ -39,7 +44,7 @@ class Candidate:
 
     def wait(self) -> None:
         """Wait until the program is loaded. Raises what loading it raised."""
-        _value_of(self._ask(None))
+        self._value_of(self._ask(None))
 
     def function(self, name: str) -> Callable[..., Any]:
         """The candidate's function `name`."""
@@ -50,9 +55,40 @@ class Candidate:
                 message = {"name": name, "arguments": encode(arguments), "options": encode(options)}
             except NotPlain as error:
                 raise BrokenTests(f"the tests call {name} with what cannot cross: {error}") from error
-            return _value_of(self._ask(message))
+            return self._value_of(self._ask(message))
 
         return call
+
+    def _value_of(self, reply: Any) -> Any:
+        """The value of a reply: plain data, an iterator, or a coroutine. Raises an exception of the candidate's."""
+        if not isinstance(reply, dict):
+            raise CandidateGone("a reply that is no message")
+        if "raised" in reply:
+            raise _exception(reply)
+        if "iterator" in reply:
+            return self._iterate(reply["iterator"])
+        if "coroutine" in reply:
+            return self._awaited(reply["coroutine"])
+        return _decoded(reply.get("value"))
+
+    def _iterate(self, handle: Any) -> Iterator[Any]:
+        """The items of an iterator of the candidate's, as they are wanted."""
+        count = 1
+        while True:
+            reply = self._ask({"next": handle, "count": count})
+            items = reply.get("items")
+            yield from map(_decoded, items if isinstance(items, list) else [])
+            if "raised" in reply:
+                raise _exception(reply)
+            if reply.get("more") is not True:
+                return
+            count = min(2 * count, _MOST_AT_ONCE)
+
+    def _awaited(self, reply: Any) -> Coroutine[Any, Any, Any]:
+        async def give() -> Any:
+            return self._value_of(reply)
+
+        return give()
 
     def _ask(self, message: dict[str, Any] | None) -> dict[str, Any]:
         try:
@@ -63,14 +99,16 @@ class Candidate:
             raise CandidateGone(str(error)) from error
 
 
-def _value_of(reply: dict[str, Any]) -> Any:
-    """The value of a reply. An exception of the candidate's is raised as the builtin of the same name."""
-    if "raised" in reply:
-        kind = getattr(builtins, str(reply["raised"]), None)
-        known = isinstance(kind, type) and issubclass(kind, Exception)
-        raise _make(kind if known else RuntimeError, f"{reply['raised']}: {reply.get('text')}")
+def _exception(reply: dict[str, Any]) -> Exception:
+    """An exception of the candidate's as the builtin of the same name."""
+    kind = getattr(builtins, str(reply["raised"]), None)
+    known = isinstance(kind, type) and issubclass(kind, Exception)
+    return _make(kind if known else RuntimeError, f"{reply['raised']}: {reply.get('text')}")
+
+
+def _decoded(data: Any) -> Any:
     try:
-        return decode(reply.get("value"))
+        return decode(data)
     except (BadFrame, RecursionError) as error:
         raise CandidateGone(str(error)) from error
 
@@ -85,20 +123,22 @@ def _make(kind: Any, text: str) -> Exception:
 def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
     """The verdict (`passed`, `failed` or `broken`) and its detail."""
     try:
-        prompt, tests = compile(job["prompt"], "<prompt>", "exec"), compile(job["tests"], "<tests>", "exec")
-        entry_points = job["entry_points"] or _free_names(job["tests"])
+        prompt = compile(job["prompt"], "<prompt>", "exec")
+        tests = compile(job["tests"], "<tests>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        entry_points = job["entry_points"] or free_names(job["tests"])
+        reason = why_not_examined(job["tests"], entry_points, job["check"])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return "broken", f"the tests are not Python: {error}"
-    if not entry_points:
-        return "broken", NEVER_CALLED
+    if reason or not entry_points:
+        return "broken", reason or NEVER_CALLED
     names: dict[str, Any] = {"__name__": "tests"}
     try:
         candidate.wait()
         exec(prompt, names)
         names.update((name, candidate.function(name)) for name in entry_points)
-        exec(tests, names)
+        _finish(eval(tests, names))
         if job["check"]:
-            names["check"](candidate.function(job["check"]))
+            _finish(names["check"](candidate.function(job["check"])))
     except CandidateGone as error:
         return "failed", f"{GONE}: {error}"
     except BrokenTests as error:
@@ -110,22 +150,10 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
     return "passed", ""
 
 
-def _free_names(tests: str) -> list[str]:
-    """Names that the tests use and do not define, which the candidate must: without any, the first function that is called."""
-    tree = ast.parse(tests)
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    bound |= {
-        (alias.asname or alias.name).split(".")[0]
-        for node in ast.walk(tree)
-        for alias in getattr(node, "names", ())
-        if hasattr(alias, "asname")
-    }
-    free = [node.id for node in names if node.id not in bound and not hasattr(builtins, node.id)]
-    called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return sorted(set(free)) or called[:1]
+def _finish(ran: Any) -> None:
+    """Run to its end what the tests await."""
+    if inspect.iscoroutine(ran):
+        asyncio.run(ran)
 
 
 def main() -> None:

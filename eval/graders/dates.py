@@ -1,8 +1,8 @@
 """Dates in answers: parsed as days, months or years, and compared at the granularity of the right one.
 
-Read are dates with the year first (1999, 1999-07, 1999/07/20, 1999.07.20), English words («20 July 1999», «July 20th, 1999», «July 1999», a
-weekday before them), 44 BC, and numeric dates whose order leaves no doubt (20/07/1999). 01/02/1999 is none, for it is two dates.
-The whole text is the date. A weekday must be the day's own.
+Read are dates with the year first (1999, 1999-07, 1999/07/20, 19990720, 1999-07-20T00:00:00Z), English words («20 July 1999», 20-Jul-1999,
+«on Tuesday, July 20th, 1999», «1999 July 20», «July 1999», «the year 1999»), 44 BC and AD 1999, months and days in figures whose order
+leaves no doubt (07/1999, 20/07/1999). 01/02/1999 is none, for it is two dates. The whole text is the date. A weekday must be the day's own.
 """
 
 from __future__ import annotations
@@ -12,22 +12,36 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from eval.graders.text import fold, unwrapped
+
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_name) if name}
 _SHORT = {name[:3]: number for name, number in _MONTHS.items()} | {"sept": 9}
 _DAYS = [name.lower() for name in calendar.day_name]
 _MONTH = rf"(?P<month>{'|'.join(_MONTHS)}|(?:{'|'.join(_SHORT)})\.?)"
-_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"(?P<year>[0-9]{3,4}|[0-9]{1,2}(?=\s(?:bc|ad|ce)))(?:\s(?P<era>bce?|ad|ce)\.?)?"
-_WEEKDAY = rf"(?:(?:on\s)?(?P<weekday>{'|'.join(_DAYS)}),?\s)?"
+_DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th|\.)?"
+_YEAR = r"(?:(?:ad|ce)\s(?P<counted>[0-9]{1,4})|(?P<year>[0-9]{3,4}|[0-9]{1,2}(?=\s?(?:bc|ad|ce)))(?:\s?(?P<era>bce?|ad|ce)\.?)?)"
+_FULL_YEAR = r"(?P<year>[0-9]{4})"
+_WEEKDAY = rf"(?:(?P<weekday>{'|'.join(f'{name[:3]}(?:{name[3:]}|s|rs|nes|r)?' for name in _DAYS)})[.,]?\s|(?:the\s))*"
+_TIME = r"(?:[t\s](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?\s?(?:z|utc|[+-][0-9]{2}:?[0-9]{2})?)?"
+_CLOCK = rf"(?:,?(?:\sat)?{_TIME})?"
+_SEPARATOR = r"(?P<mark>[-/.])"
+_LEADING = re.compile(r"^(?:on|in|during)\s")
+_ERA = re.compile(r"\b(?:a\.\s?d|b\.\s?c(?:\.\s?e)?|c\.\s?e)\b\.?")
 _FORMS = [
     re.compile(pattern)
     for pattern in (
-        rf"(?:in\s)?{_YEAR}",
-        r"(?P<year>[0-9]{4})(?P<mark>[-/.])(?P<month>[0-9]{1,2})(?:(?P=mark)(?P<day>[0-9]{1,2}))?",
-        rf"{_WEEKDAY}(?:the\s)?{_DAY}\s(?:of\s)?{_MONTH},?\s{_YEAR}",
-        rf"{_WEEKDAY}{_MONTH}\s(?:the\s)?{_DAY},?\s{_YEAR}",
-        rf"(?:in\s)?{_MONTH},?\s(?:of\s)?{_YEAR}",
-        r"(?P<first>[0-9]{1,2})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<year>[0-9]{4})",
+        rf"(?:(?:the\s)?year\s(?:of\s)?)?{_YEAR}",
+        rf"{_FULL_YEAR}{_SEPARATOR}(?P<month>[0-9]{{1,2}})(?:(?P=mark)(?P<day>[0-9]{{1,2}}){_TIME})?",
+        rf"{_FULL_YEAR}(?P<month>[0-9]{{2}})(?P<day>[0-9]{{2}})",
+        rf"{_WEEKDAY}{_DAY}\s(?:(?:day\s)?of\s)?{_MONTH},?\s(?:of\s)?{_YEAR}{_CLOCK}",
+        rf"{_WEEKDAY}{_MONTH}\s?(?:the\s)?{_DAY}(?:,\s?|\s)(?:of\s)?{_YEAR}{_CLOCK}",
+        rf"{_FULL_YEAR},?\s{_MONTH}(?:\s{_DAY})?",
+        rf"(?P<day>[0-9]{{1,2}})(?P<mark>[-/. ]?){_MONTH}(?P=mark){_FULL_YEAR}",
+        rf"{_FULL_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark)(?P<day>[0-9]{{1,2}})",
+        rf"{_MONTH}(?P<mark>[-/.])(?P<day>[0-9]{{1,2}})(?P=mark){_FULL_YEAR}",
+        rf"(?:the\smonth\sof\s)?{_MONTH}(?:,?\s|-|/)(?:of\s)?{_YEAR}",
+        rf"(?P<month>[0-9]{{1,2}})/{_FULL_YEAR}",
+        rf"(?P<first>[0-9]{{1,2}}){_SEPARATOR}(?P<second>[0-9]{{1,2}})(?P=mark){_FULL_YEAR}{_TIME}",
     )
 ]
 LONGEST = 60
@@ -63,9 +77,10 @@ class Date:
 
 def read_date(text: str) -> Date | None:
     """The date that all of `text` is, or None where it is none, or more than one."""
-    plain = " ".join(text.lower().split()).rstrip(".")
+    plain = " ".join(unwrapped(fold(text)).lower().split()).rstrip(".,")
     if len(plain) > LONGEST or not plain.isascii():
         return None
+    plain = _ERA.sub(lambda era: re.sub(r"[.\s]", "", era[0]), _LEADING.sub("", plain))
     found = next((match for form in _FORMS if (match := form.fullmatch(plain))), None)
     return None if found is None else _date(found.groupdict())
 
@@ -85,14 +100,14 @@ def same_date(prediction: str, gold: str, granularity: Granularity | None = None
 
 
 def _date(parts: dict[str, str | None]) -> Date | None:
-    year = int(parts["year"] or 0) * (-1 if (parts.get("era") or "").startswith("b") else 1)
+    year = int(parts.get("year") or parts.get("counted") or 0) * (-1 if (parts.get("era") or "").startswith("b") else 1)
     month, day = _month_and_day(parts)
     if not year or (month is not None and not 1 <= month <= 12):
         return None
     if day is not None and not 1 <= day <= _days_in(year, month or 1):
         return None
     weekday = parts.get("weekday")
-    if weekday and (year < 1 or _DAYS[calendar.weekday(year, month or 1, day or 1)] != weekday):
+    if weekday and (year < 1 or not _DAYS[calendar.weekday(year, month or 1, day or 1)].startswith(weekday[:3])):
         return None
     return Date(year, month, day)
 

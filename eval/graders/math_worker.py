@@ -23,7 +23,8 @@ import sys
 from typing import Any, BinaryIO
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Eq, Expr, FiniteSet, Interval, MatrixBase, MatrixExpr, Set, Symbol, Tuple
+from sympy import And, Eq, Expr, FiniteSet, Float, Intersection, Interval, MatrixBase, MatrixExpr, Rational, Set, Symbol, Tuple
+from sympy import Union as SymbolicUnion
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
@@ -38,7 +39,10 @@ SERVED = 200
 DIGITS = 9
 """Significant digits to which a decimal must agree with an exact value."""
 
-_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+")
+_COMMAND = re.compile(
+    r"\\(?:begin|end|mathbb)\s*\{\w+\*?\}(?:\{[clr|]+\})?|\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+"
+)
+_OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|\\(?:lor|vee)\b")
 _CURRENCIES = {"$": " dollars ", "€": " euros ", "£": " pounds "}
 _WARMING = (
     (r"\frac{1}{2}", "0.5"),
@@ -134,11 +138,48 @@ def same_expression(gold: str, prediction: str) -> bool:
     right, given = _read(gold), _read(prediction)
     if right is None:
         raise ValueError("the gold cannot be read as mathematics")
-    if given is None or not _one_kind(right, given) or _units_differ(gold, prediction, right, given):
+    if given is None or _units_differ(gold, prediction, right, given):
         return False
+    right, given = _alike((right, gold), (given, prediction))
+    if not _one_kind(right, given):
+        return False
+    return (_verified(right, given) or _verified(_exact(right), _exact(given))) and _close(right, given)
+
+
+def _verified(right: Any, given: Any) -> bool:
+    """Whether math-verify says yes both ways."""
     both_ways = ((right, given), (given, right))
-    equal = all(verify(one, other, float_rounding=DIGITS, timeout_seconds=None) for one, other in both_ways)
-    return equal and _close(right, given)
+    same_set = isinstance(right, Set) and right == given
+    return same_set or all(verify(one, other, float_rounding=DIGITS, timeout_seconds=None) for one, other in both_ways)
+
+
+def _exact(value: Any) -> Any:
+    """The value with its decimals as the fractions that they stand for."""
+    floats = value.atoms(Float) if hasattr(value, "atoms") else ()
+    return value.xreplace({number: Rational(str(number)) for number in floats})
+
+
+def _alike(*sides: tuple[Any, str]) -> tuple[Any, ...]:
+    """The values of both sides; inequalities of one variable as the set of what they allow, where the other is an interval or a set."""
+    plain = [_kind(value) in ("interval", "set") and not _inequalities(value) for value, _ in sides]
+    if not any(plain):
+        return tuple(value for value, _ in sides)
+    return tuple(value if a_set else _solutions(value, latex) for (value, latex), a_set in zip(sides, plain, strict=True))
+
+
+def _inequalities(value: Any) -> tuple[Any, ...]:
+    """The inequalities that a value is, several being read as a set of them; none where it is anything else."""
+    members = value.args if isinstance(value, FiniteSet) else (value,)
+    return members if all(isinstance(member, Relational | And) and not isinstance(member, Eq) for member in members) else ()
+
+
+def _solutions(value: Any, latex: str) -> Any:
+    """What inequalities of one real variable allow, all together but where an «or» stands; the value itself where it is anything else."""
+    members = _inequalities(value)
+    if not members or len(value.free_symbols) != 1:
+        return value
+    allowed = [member.as_set() for member in members]
+    return SymbolicUnion(*allowed) if _OR.search(latex) else Intersection(*allowed)
 
 
 def warm() -> None:
@@ -176,7 +217,8 @@ def _assigns(value: Any) -> bool:
 def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
     """Whether the words in the texts differ where they are no variables; a plain number may go without its unit."""
     symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
-    units = [_unit(text) for text in (gold, prediction)]
+    names = {str(symbol).lower() for value in (right, given) if _inequalities(value) for symbol in value.free_symbols}
+    units = [" ".join(word for word in _unit(text).split() if word not in names | {"or"}) for text in (gold, prediction)]
     if all(symbols) or units[0] == units[1]:
         return False
     return _kind(right) in ("interval", "set", "tuple", "matrix") or (all(units) and not any(symbols))
@@ -185,7 +227,7 @@ def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
 def _unit(text: str) -> str:
     """The words of a number's text, currency signs among them."""
     spelt = "".join(_CURRENCIES.get(sign, sign) for sign in text)
-    return " ".join(re.findall(r"[A-Za-z]+", _COMMAND.sub(r" \1 ", spelt))).lower()
+    return " ".join(re.findall(r"[A-Za-z]+", _COMMAND.sub(lambda found: f" {found[1] or ''} ", spelt))).lower()
 
 
 def _close(right: Any, given: Any) -> bool:

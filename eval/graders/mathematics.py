@@ -1,12 +1,14 @@
 """Mathematical answers: what counts as the final answer of a text, and whether it equals the right one.
 
 The final answer is, first that there is:
-  1. what stands in the last `\\boxed{…}`; where its line boxes several things that differ, there is none;
+  1. what stands in the last `\\boxed{…}`, with a percent sign after it; all that the boxes of its line hold, where nothing but commas
+     and «and» stand between them; where they are joined otherwise and differ, there is none;
   2. the rest of the line after the last `####`;
   3. the rest of the line after the last «answer is», `Answer:` or `A:`;
   4. the whole text, if it is one line.
 Dollar signs, `\\( \\)`, `\\[ \\]`, emphasis and a closing full stop are taken off. An answer of more than 1,000 characters is none; neither
-is one that denies («not 18») or offers a choice («17 or 18») where the right one does not.
+is one that denies («not 18») or offers a choice («17 or 18») where the right one does not. Where the last expression is asked for
+(`Extraction.LAST`), a final answer that is prose, or none, gives way to the last expression in it, unless that is denied or in doubt.
 
 Equal texts are equal; two plain numbers are compared exactly; words are compared as short answers; the rest goes to math-verify, see
 `eval.graders.math_worker`, in a process that is killed at the deadline.
@@ -16,33 +18,48 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from enum import StrEnum
 from fractions import Fraction
+from itertools import pairwise
 
 from eval.graders.answers import normalize
 from eval.graders.math_processes import compare
+from eval.graders.math_text import Assigned, as_latex, last_in_prose, read_names, split_list
 from eval.graders.numbers import measure, several_answers
 
 LONGEST = 1_000
 """Characters of an expression at most."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_MARKERS = (re.compile(r"####"), re.compile(r"(?i:\banswer is\b:?|\banswer:)|\bA:"))
+_BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad\b|\\text\s*\{\s*and\s*\}|\band\b)*")
+_BOX_PERCENT = re.compile(r"[\s$]*(?:\\?%|(?:percent|pct)\b)")
+_MARKERS = (re.compile(r"####"), re.compile(r"(?i:(?<!wrong )(?<!incorrect )(?<!false )\banswer is\b:?|\banswer:)|\bA:"))
+_SENTENCE = re.compile(r"(?<!\d)\.\s+(?=[A-Z<])|\n\s*\n|\bI hope it is\b")
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
-_UNICODE = {"−": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "°": r"^\circ "}
-_UNICODE |= {"²": "^2", "³": "^3", "\u00a0": " "}
-_PLAIN = (
-    (re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
-    (re.compile(r"(?<![\\A-Za-z])infinity(?![A-Za-z])"), r"\\infty "),
-    (re.compile(r"(?<![\\A-Za-z])sqrt\(([^()]*)\)"), r"\\sqrt{\1}"),
-    (re.compile(r"\*\*"), "^"),
-)
 _HEDGE = re.compile(
-    r"\b(?:not|never|neither|nor|or|and|maybe|either|isn't)\b|[≠±≈~…;']"
+    r"\b(?:not|never|neither|nor|or|maybe|either|isn't|more|less|fewer)\b|[±≈~…']|(?<=[0-9])(?:st|nd|rd|ths?)\b"
     r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b"
 )
-"""What an answer may hold only where the right one does: denials, choices, lists, and primes, which math-verify reads over."""
+"""What an answer may hold only where the right one does: denials, choices, ordinals, and primes, which math-verify reads over."""
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\l?or\b|\\vee\b")
+_INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
-_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}]*)\}")
+_INLINE = re.compile(r"(?<!\\)\$(\S|\S[^$]*[^\s\\])\$")
+_TEXT = re.compile(r"\\text(?:bf|it|rm|sf|tt)?\s*\{([^{}]*)\}")
+_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|mathbb)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
+_MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
+_INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
+_EQUATION = re.compile(r"(?<![<>!])=")
+_LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,2}(?![A-Za-z])")
+_ABBREVIATED = re.compile(r"[0-9](?:[kKMB]|bn|tn)\b")
+
+
+class Extraction(StrEnum):
+    """What of a text is its answer: the final answer and nothing else, or else the last expression of its prose."""
+
+    FINAL = "final"
+    LAST = "last"
 
 
 def final_expression(text: str) -> str | None:
@@ -50,46 +67,117 @@ def final_expression(text: str) -> str | None:
     if several_answers(text):
         return None
     if _BOX.search(text):
-        boxes = _boxes(text)
-        return _strip_wrapping(boxes[-1][1]) if boxes and len({content for line, content in boxes if line == boxes[-1][0]}) == 1 else None
+        return _boxed(text)
     for marker in _MARKERS:
         if found := list(marker.finditer(text)):
             return _strip_wrapping(text[found[-1].end() :].strip().partition("\n")[0])
     return _strip_wrapping(text) if "\n" not in text.strip() else None
 
 
-def same_mathematics(prediction: str, gold: str) -> bool:
+def last_expression(text: str) -> str | None:
+    """The final answer of `text` where it is an expression, else the last expression of the sentence that it is, or of the text."""
+    final = final_expression(text)
+    bare = _COMMAND.sub(" ", final or text)
+    if several_answers(text) or _BOX.search(text) or not _PROSE.search(bare) or _MEASURED.fullmatch(bare):
+        return final
+    ends = [found.end() for marker in _MARKERS for found in marker.finditer(text)]
+    found = last_in_prose(_SENTENCE.split(text[max(ends) :].lstrip())[0] if ends else text)
+    return final if found is None else _strip_wrapping(found)
+
+
+def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extraction.FINAL) -> bool:
     """Whether the final answers of both texts are equal, whichever is taken as the right one.
 
     Raises:
         ValueError: where `gold` has no final answer that can be read.
         Undecided: where the comparison had to be killed.
     """
-    right, given = final_expression(gold), final_expression(prediction)
+    extract = final_expression if extraction is Extraction.FINAL else last_expression
+    right, given = extract(gold), extract(prediction)
     if right is None or normalize(right) in ("nan", "none", "null"):
         raise ValueError("the gold has no final answer")
-    if given is None or not Counter(_HEDGE.findall(given)) <= Counter(_HEDGE.findall(right)):
+    if given is None or not _hedges(given) <= _hedges(right):
         return False
-    if given == right:
-        return True
+    return given == right or _same(*_compared(right, given))
+
+
+def _same(right: str, given: str) -> bool:
+    """Whether two expressions are equal that are no equal texts: as words, as numbers, or as mathematics."""
     words = [_TEXT.sub(r"\1", side).strip() for side in (right, given)]
     if any(_WORDS.fullmatch(side) for side in words):
         return all(_WORDS.fullmatch(side) for side in words) and normalize(words[0]) == normalize(words[1])
     if (numbers := (_plain_number(right), _plain_number(given))) and None not in numbers:
         return numbers[0] == numbers[1]
-    return right.isascii() and given.isascii() and compare(right, given)
+    if _indices(right) != _indices(given) or _cases_differ(right, given):
+        return False
+    return given == right or (right.isascii() and given.isascii() and compare(_unindexed(right), _unindexed(given)))
+
+
+def _compared(right: str, given: str) -> tuple[str, str]:
+    """What is compared of two answers: their values, where one names them and the other does not or by the same names."""
+    first, second = read_names(right), read_names(given)
+    if first.names and second.names:
+        return (first.values, second.values) if first.names == second.names else (right, given)
+    if _EQUATION.search(second.values if first.names else first.values):
+        return right, given
+    return _as_tuple(first.values, second), _as_tuple(second.values, first)
+
+
+def _as_tuple(values: str, other: Assigned) -> str:
+    """A plain list as a tuple, where the other side gives names to as many values."""
+    single = len(other.names) > 1 and len(split_list(other.values)) == 1
+    return f"({values})" if single and len(split_list(values)) == len(other.names) else values
+
+
+def _hedges(text: str) -> Counter[str]:
+    """The hedges of an expression; an «or» between inequalities is none, for it joins what they allow."""
+    found = Counter(_HEDGE.findall(text))
+    parts = _OR.split(text)
+    if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
+        found -= Counter({"or": len(parts) - 1, r"\lor": len(parts) - 1, r"\vee": len(parts) - 1})
+    return found
+
+
+def _indices(text: str) -> list[str]:
+    """The indices of figures, which name the base in which a number is written, and over which math-verify reads."""
+    return [(found[1] or found[2]).strip() for found in _INDEX.finditer(text)]
+
+
+def _unindexed(text: str) -> str:
+    return _INDEX.sub("", text)
+
+
+def _cases_differ(right: str, given: str) -> bool:
+    """Whether a letter is a capital on one side alone; math-verify takes `X` for `x`."""
+    sides = [{sign for run in _LETTER.findall(_COMMAND.sub(" ", side)) for sign in run} for side in (right, given)]
+    shared = {sign.lower() for sign in sides[0]} & {sign.lower() for sign in sides[1]}
+    return any(
+        {sign for sign in sides[0] if sign.lower() == letter} != {sign for sign in sides[1] if sign.lower() == letter} for letter in shared
+    )
 
 
 def _plain_number(text: str) -> Fraction | None:
     """The value of a number without a unit, or with a percent sign; None for anything else."""
-    found = measure(text.replace(r"\%", "%").replace("{,}", ","))
+    found = None if _ABBREVIATED.search(text) else measure(text.replace(r"\%", "%").replace("{,}", ",").replace(r",\!", ","))
     if found is None or found[1] not in ("", "%"):
         return None
     return found[0] / 100 if found[1] else found[0]
 
 
-def _boxes(text: str) -> list[tuple[int, str]]:
-    """(line number, content) of every `\\boxed` whose brace closes."""
+def _boxed(text: str) -> str | None:
+    """What the last box holds, or all boxes of its line together where they are a list; None where they are anything else."""
+    boxes = _boxes(text)
+    line = [box for box in boxes if "\n" not in text[box[0] : boxes[-1][0]]]
+    contents = list(dict.fromkeys(text[start:end].strip() for start, end in line))
+    if len(contents) < 2:
+        sign = r"\%" if line and _BOX_PERCENT.match(text, line[-1][1] + 1) else ""
+        return _strip_wrapping(contents[0] + sign) if contents else None
+    between = [text[one[1] + 1 : text.rindex("\\", 0, other[0])] for one, other in pairwise(line)]
+    return _strip_wrapping(", ".join(contents)) if all(map(_BETWEEN_BOXES.fullmatch, between)) else None
+
+
+def _boxes(text: str) -> list[tuple[int, int]]:
+    """Start and end of what every `\\boxed` holds whose brace closes."""
     boxes = []
     for start in _BOX.finditer(text):
         depth, end = 1, start.end()
@@ -97,7 +185,7 @@ def _boxes(text: str) -> list[tuple[int, str]]:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
         if not depth:
-            boxes.append((text.count("\n", 0, start.start()), text[start.end() : end - 1]))
+            boxes.append((start.end(), end - 1))
     return boxes
 
 
@@ -112,11 +200,8 @@ def _strip_wrapping(text: str) -> str | None:
         if shorter == bare:
             break
         bare = shorter
-    for sign, latex in _UNICODE.items():
-        bare = bare.replace(sign, latex)
-    for pattern, latex in _PLAIN:
-        bare = pattern.sub(latex, bare)
-    return bare if bare.strip() and _balanced(bare) else None
+    bare = " ".join(as_latex(_INLINE.sub(r"\1", bare)).split())
+    return bare if bare and _balanced(bare) else None
 
 
 def _balanced(text: str) -> bool:

@@ -1,12 +1,13 @@
 """Numbers in answers: the final number of a worked solution by the rule of GSM8K, and a single number with a tolerance.
 
 The final number is the first one after the last marker (`####`, `A:` or «answer is»), else the last number of the text. Numbers are
-decimal, in ASCII digits, with an optional sign, thousands separators, a currency sign, an exponent and a word of scale («3 million»).
+decimal, in ASCII digits, with an optional sign («minus 3» too), thousands separators, a currency sign, an exponent, a scale («3 million»,
+$3k) and a percent sign, which divides by 100.
 
 What only looks like an answer is none: a number that is a part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
-several side by side («16, 17 or 18»), one that is denied («not 18»), a bound (< 18) or under a function (√18), one of more than 1,000
-digits, and all that stands in a text with several answer tags. Where the rule meets one of these there is no number, and it does not
-go on looking.
+several side by side («16, 17 or 18»), one that is changed by what stands beside it («not 18», «at least 18», «half of 18», 18!, see
+`eval.graders.number_contexts`), one of more than 1,000 digits, and all that stands in a text with several answer tags. Where the rule
+meets one of these there is no number, and it does not go on looking.
 """
 
 from __future__ import annotations
@@ -17,33 +18,38 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from eval.graders.number_contexts import changed
+from eval.graders.text import unwrapped
+from eval.graders.units import same_unit
+
 LONGEST = 1_000
 """Digits of a number at most."""
 
 _MARKER = re.compile(r"####|\bA:|\b(?i:answer is)\b")
 _SCALES: Mapping[str, int] = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+"
+_LETTERS: Mapping[str, int] = {"k": 3, "K": 3, "M": 6, "B": 9, "bn": 9, "tn": 12}
+_SPACES = " \u00a0\u2009\u202f"
+_GROUPED = rf"[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]{{1,3}}(?:[{_SPACES}][0-9]{{3}})+(?![{_SPACES}]?[0-9])"
+_DIGITS = rf"(?:{_GROUPED}|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+"
 _RAISED = "²³¹¼-¾⁰-₟⅐-↏①-⓿"
 """Characters that are numbers and no digits: powers, indices, fractions."""
 _NUMBER = re.compile(
     rf"""(?<![\w{_RAISED}])(?<!\d\.)                     # not the tail of a word, of another number or of a version
-    (?P<sign>[-−+]?)(?:[$€£]\s?)?(?P<late_sign>[-−]?)
+    (?P<sign>[-−–+]|(?i:\b(?:minus|negative)\s+))?(?:[$€£]\s?)?(?P<late_sign>[-−–]?)
     (?P<digits>{_DIGITS})(?P<exponent>[eE][+-]?[0-9]{{1,3}})?
-    (?:\s(?P<scale>{"|".join(_SCALES)})\b)?
+    (?:(?P<letter>{"|".join(_LETTERS)})(?![^\W_]))?
+    (?:\s(?P<scale>(?i:{"|".join(_SCALES)}))\b)?
     (?P<trailing>[\d{_RAISED}]|[eE][+-]?\d|\.\d)?""",
     re.VERBOSE,
 )
+_PERCENT = re.compile(r"\s*\\?%|\s+(?:per\s?cent|pct)\b(?!\s+points?)", re.IGNORECASE)
 _JOINED = re.compile(
-    r"""\s*(?:\\?[-−–+/^*×÷|;,&~]|\*\*|\}\s*\{|\\(?:times|cdot|div|pm)|[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly)\b)?
-    (?:\s*\b(?:maybe|perhaps|possibly|even|else|just)\b)*\s*[{(]?[-−+$€£]{0,2} | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
+    r"""\s*(?:\\?[-−–+/^*×÷|;,&~]|\*\*|\}\s*\{|\\(?:times|cdot|div|pm)
+        |[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly|times|plus|minus|mod|over|x|by|divided\s+by|point|through)\b)?
+    (?:\s*\b(?:maybe|perhaps|possibly|even|else|just|minus|negative)\b)*\s*[{(]?[-−–+$€£]{0,2} | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
     re.IGNORECASE | re.VERBOSE,
 )
 """What makes one number of two where it is all that stands between them."""
-_DENIED = re.compile(r"(?:\b(?:not|never|neither|nor|no)\b|n't\b|≠|!=|\\neq?\b)\s*(?:[\w$€£]+\s+){0,2}$", re.IGNORECASE)
-_BOUNDED = re.compile(r"(?:(?<!<)<|(?<![\w>/\"'])>|[≤≥]|\\[lg]eq?\b)=?\s*$")
-"""What makes a bound of a number; `>>` closes a calculation of GSM8K, and `>` after a word closes a tag."""
-_APPLIED = re.compile(r"(?:[√∛∜]|\\(?:sqrt|[dt]?frac|log|ln|sin|cos|tan|binom)|\b(?:sqrt|log|ln|sin|cos|tan|exp))\s*[\[{(]*$")
-"""A function of the number."""
 _TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
@@ -63,8 +69,8 @@ def final_number(text: str) -> Decimal | None:
     for marker in reversed(list(_MARKER.finditer(text))):
         after = next((place for place, number in enumerate(numbers) if number.start() >= marker.end()), None)
         if after is not None:
-            return _standing_alone(text, numbers, after)
-    return _standing_alone(text, numbers, len(numbers) - 1) if numbers else None
+            return _in_percent(text, numbers, after)
+    return _in_percent(text, numbers, len(numbers) - 1) if numbers else None
 
 
 def same_number(prediction: str, gold: str) -> bool:
@@ -77,15 +83,18 @@ def same_number(prediction: str, gold: str) -> bool:
 
 def measure(text: str) -> tuple[Fraction, str] | None:
     """The number that all of `text` is, and its unit (lower case, empty where there is none); None where it is anything else."""
+    text = unwrapped(text)
     found = list(_NUMBER.finditer(text))
     if len(found) == 2:
         return _quotient(found[0], found[1], text)
     value = _standing_alone(text, found, 0) if len(found) == 1 else None
     if value is None:
         return None
-    around = text[: found[0].start()] + " " + text[_end(found[0]) :]
+    rest = text[_end(found[0]) :]
+    if rest.endswith("..") or (rest.startswith(".") and found[0]["digits"].startswith(".")):
+        return None
     currency = "".join(sign for sign in "$€£" if sign in found[0][0])
-    unit = " ".join(f"{currency} {around}".lower().rstrip(". \n").split())
+    unit = " ".join(f"{currency} {text[: found[0].start()]} {rest}".lower().rstrip(". ").split())
     return None if re.search(r"[0-9;|]|\bor\b|\band\b", unit) else (Fraction(value), unit)
 
 
@@ -97,7 +106,7 @@ def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance())
     right, given = measure(gold), measure(prediction)
     if right is None:
         raise ValueError("the gold is not one number")
-    if given is None or given[1] not in ("", right[1]):
+    if given is None or (given[1] and not same_unit(given[1], right[1])):
         return False
     return abs(given[0] - right[0]) <= max(tolerance.absolute, tolerance.relative * abs(right[0]))
 
@@ -117,18 +126,28 @@ def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Deci
     after = text[_end(number) : numbers[place + 1].start("digits")] if place + 1 < len(numbers) else None
     if number["trailing"] or any(between is not None and _JOINED.fullmatch(between) for between in (before, after)):
         return None
-    line = text[: number.start()].rsplit("\n", 1)[-1][-80:]
-    return None if any(sign.search(line) for sign in (_DENIED, _BOUNDED, _APPLIED)) else _value(number)
+    return None if changed(text[: number.start()], text[_end(number) :]) else _value(number)
+
+
+def _in_percent(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:
+    """The number at `place`, a hundredth of it before a percent sign."""
+    value = _standing_alone(text, numbers, place)
+    return value if value is None or not _PERCENT.match(text, _end(numbers[place])) else _shifted(value, -2)
 
 
 def _value(match: re.Match[str]) -> Decimal | None:
     if len(match["digits"]) > LONGEST:
         return None
-    negative = (match["sign"] in ("-", "−")) != bool(match["late_sign"])
-    value = Decimal(match["digits"].replace(",", "") + (match["exponent"] or ""))
-    _, digits, exponent = value.as_tuple()
-    # Put together rather than multiplied or negated, for arithmetic on decimals rounds to 28 digits.
-    return Decimal((int(negative), digits, int(exponent) + _SCALES.get(match["scale"] or "", 0)))
+    negative = (match["sign"] not in (None, "+")) != bool(match["late_sign"])
+    value = Decimal(re.sub(rf"[,{_SPACES}]", "", match["digits"]) + (match["exponent"] or ""))
+    scale = _SCALES.get((match["scale"] or "").lower(), 0) + _LETTERS.get(match["letter"] or "", 0)
+    return _shifted(value.copy_negate() if negative else value, scale)
+
+
+def _shifted(value: Decimal, places: int) -> Decimal:
+    """`value` times a power of ten: put together rather than multiplied, for arithmetic on decimals rounds to 28 digits."""
+    sign, digits, exponent = value.as_tuple()
+    return Decimal((sign, digits, int(exponent) + places))
 
 
 def _quotient(above: re.Match[str], below: re.Match[str], text: str) -> tuple[Fraction, str] | None:

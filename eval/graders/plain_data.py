@@ -1,8 +1,8 @@
 """Plain data between two processes that do not trust each other: values in JSON, in frames on a stream socket.
 
-None, booleans, numbers, text, bytes, lists, tuples, sets, dictionaries and iterators of these can cross. What is rebuilt is of Python's
-own types, whatever class it had: an object that says that it equals everything arrives as its content. Both sides of `eval.graders.code`
-copy this file into their sandboxes, so it imports the standard library alone.
+None, booleans, numbers (numpy's too), text, bytes, lists, tuples, sets, dictionaries and iterators of these can cross. What is rebuilt is
+of Python's own types, whatever class it had: an object that says that it equals everything arrives as its content. Both sides of
+`eval.graders.code` copy this file into their sandboxes, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def encode(value: Any) -> Any:
     for kind, write in _WRITERS:
         if isinstance(value, kind):
             return write(value)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return encode(value.item())
     raise NotPlain(f"{type(value).__name__} is not plain data")
 
 

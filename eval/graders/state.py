@@ -85,7 +85,7 @@ class StateVerifier:
     @property
     def version(self) -> str:
         """Version of its verdicts."""
-        return "2"
+        return "3"
 
     def verify(self, task: Task, trajectory: Trajectory) -> Score:
         """1 for a state that was reached, else 0; invalid after a fault, and where task or trajectory holds no state."""

@@ -26,7 +26,7 @@ class Agreement:
     """Scores each attempt by how many of its group agree with it; a group is what one policy tried on one task at one step."""
 
     name: str = f"{UNSUPERVISED}agreement"
-    version: str = "1"
+    version: str = "2"
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
         """A score for each attempt, in their order; those that ended by a fault take no part."""

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from eval.graders.answers import exact_match, f1, join_items, set_scores, split_items
+from eval.graders.answers import exact_match, f1, join_items, read_set, set_scores, squad_match
 from eval.graders.base import Verifier, graded, invalid, why_not_finished
 from eval.graders.code import passes
 from eval.graders.dates import Granularity, same_date
 from eval.graders.environment_reward import EnvironmentReward
-from eval.graders.mathematics import same_mathematics
+from eval.graders.mathematics import Extraction, same_mathematics
 from eval.graders.numbers import Tolerance, close_number, same_number
 from eval.graders.state import StateVerifier
 from warehouse.records import Score, Task, Trajectory
@@ -61,6 +61,10 @@ def _exact_match(answer: str | Sequence[str], golds: Golds, options: Options) ->
     return _any([exact_match(_one(answer), _flat(golds))])
 
 
+def _squad_match(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+    return _any([squad_match(_one(answer), _flat(golds))])
+
+
 def _f1(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
     """The value is F1. The verdict is that of the exact match, for «Ann beat Bob» and «Bob beat Ann» have an F1 of 1."""
     if _flag(options, "set"):
@@ -69,7 +73,7 @@ def _f1(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
 
 
 def _set(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
-    scores = set_scores(split_items(answer, _flat(golds)) if isinstance(answer, str) else answer, golds)
+    scores = set_scores(read_set(answer, _flat(golds)) if isinstance(answer, str) else answer, golds)
     return scores.f1, scores.exact
 
 
@@ -91,7 +95,10 @@ def _date(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
 
 
 def _math(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
-    return _any(same_mathematics(_one(answer), gold) for gold in _flat(golds))
+    name = options.get("extraction", Extraction.FINAL)
+    if name not in list(Extraction):
+        raise ValueError(f"extraction is {name!r:.40}; it is one of {', '.join(Extraction)}")
+    return _any(same_mathematics(_one(answer), gold, Extraction(name)) for gold in _flat(golds))
 
 
 def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
@@ -102,14 +109,15 @@ def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
 GRADERS: dict[str, Grader] = {
     grader.name: grader
     for grader in (
-        Grader("qa_em", "2", _exact_match, frozenset({"set"})),
-        Grader("qa_f1", "2", _f1, frozenset({"set"})),
-        Grader("set", "2", _set),
-        Grader("gsm8k", "2", _gsm8k),
-        Grader("number", "1", _number, frozenset({"absolute", "relative"})),
-        Grader("date", "1", _date, frozenset({"granularity"})),
-        Grader("math", "1", _math),
-        Grader("code", "1", _code),
+        Grader("qa_em", "3", _exact_match, frozenset({"set"})),
+        Grader("qa_f1", "3", _f1, frozenset({"set"})),
+        Grader("squad_em", "1", _squad_match),
+        Grader("set", "3", _set),
+        Grader("gsm8k", "3", _gsm8k),
+        Grader("number", "2", _number, frozenset({"absolute", "relative"})),
+        Grader("date", "2", _date, frozenset({"granularity"})),
+        Grader("math", "2", _math, frozenset({"extraction"})),
+        Grader("code", "2", _code),
     )
 }
 """Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""

@@ -11,6 +11,7 @@ from typing import Any
 
 GOLDS: dict[str, tuple[Any, ...]] = {
     "qa_em": ("Green Lake", "3.5", "C++", "The The", "9/11", "Ångström"),
+    "squad_em": ("Green Lake", "The The", "Ångström"),
     "qa_f1": ("Green Lake", "Ann beat Bob", "-40"),
     "set": (["red", "blue"], [["New York", "NYC"], ["Oslo"]], ["3.5", "4"]),
     "gsm8k": ("so\n#### 18", "#### -1,234.50", "#### 12345678901234567890"),

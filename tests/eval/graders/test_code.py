@@ -211,3 +211,68 @@ def test_mbpp_gold_passes_and_empty_fails(every: int) -> None:
 def test_the_tests_of_a_row_are_read() -> None:
     assert read_tests(HUMANEVAL_FORM).check == "double"
     assert read_tests({"test_list": ["assert f(1)"], "test_imports": ["import math"]}).tests == "import math\nassert f(1)"
+
+
+STACK = """class Stack:
+    def __init__(self): self.items = []
+    def push(self, item): self.items.append(item)
+    def pop(self): return self.items.pop()
+"""
+PRIMES = "def primes():\n    n = 2\n    while True:\n        if all(n % k for k in range(2, n)):\n            yield n\n        n += 1\n"
+ASYNC = "import asyncio\nasync def f(n):\n    await asyncio.sleep(0)\n    if n < 0:\n        raise ValueError(n)\n    return n + n\n"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "s = Stack()\ns.push(1)\nassert s.pop() == 1",
+        "assert Stack().pop() is None",
+        "class Twice(Stack): pass\nassert Twice()",
+        "assert isinstance(Stack(), Stack)",
+        "assert Stack.empty() == 0",
+        "assert Stack() + Stack() == 2",
+        "try:\n    f()\nexcept Stack: pass",
+        "async def run():\n    async for item in f(): assert item\nimport asyncio\nasyncio.run(run())",
+    ],
+)
+@pytest.mark.parametrize("program", [STACK, "def Stack(): return 1\ndef f(): return 1", "1 / 0", ""])
+def test_tests_of_classes_are_no_verdict_whatever_the_program(tests: str, program: str) -> None:
+    judgement = judge({"test_list": [tests]}, program)
+    assert judgement.verdict is Outcome.INVALID
+    assert "cannot cross" in str(judgement.error) or "only calls cross" in str(judgement.error)
+
+
+@pytest.mark.parametrize(
+    ("program", "tests", "success"),
+    [
+        (PRIMES, "from itertools import islice\nassert list(islice(primes(), 5)) == [2, 3, 5, 7, 11]", True),
+        (PRIMES, "p = primes()\nassert (next(p), next(p)) == (2, 3)", True),
+        (PRIMES, "assert list(primes()) == [2]", False),
+        ("def primes(): return iter([2])", "p = primes()\nnext(p)\nassert next(p) == 3", False),
+        (
+            "def primes():\n    yield 2\n    raise KeyError(3)",
+            "p = primes()\nassert next(p) == 2\ntry: next(p)\nexcept KeyError: pass\nelse: assert 0",
+            True,
+        ),
+        (PRIMES, "assert primes() == [2, 3]", False),
+        (ASYNC, "import asyncio\nassert asyncio.run(f(3)) == 6", True),
+        (ASYNC, "assert await f(3) == 6", True),
+        (ASYNC, "assert await f(3) == 7", False),
+        (ASYNC, "assert f(3) == 6", False),
+        (ASYNC, "try:\n    await f(-1)\nexcept ValueError: pass\nelse: assert False", True),
+        ("import numpy\ndef f(n): return numpy.int64(n) * 2", "assert f(3) == 6 and f(4) == 8", True),
+        ("import numpy\ndef f(n): return [numpy.bool_(True), numpy.float32(0.5)]", "assert f(3) == [True, 0.5]", True),
+        ("import numpy\ndef f(n): return numpy.array([n])", "assert f(3) == [3]", False),
+        (STACK + "def f(n): return Stack()", "assert f(3) == 6", False),
+        ("def Extract(rows): return [row[0] for row in rows]", "assert Extract([[1, 2], [3]]) == [1, 3]", True),
+    ],
+)
+def test_iterators_coroutines_and_numbers_of_numpy_are_examined(program: str, tests: str, success: bool) -> None:
+    limits = SandboxConfig(wall_seconds=4, memory_mib=512)
+    assert judge_code(CodeTests(tests), program, limits).passed is success
+
+
+def test_a_check_that_is_asynchronous_is_awaited() -> None:
+    gold = {"test": "async def check(candidate):\n    assert await candidate(3) == 6\n", "entry_point": "f"}
+    assert judge(gold, ASYNC, form="program").verdict is Outcome.SUCCESS
+    assert judge(gold, ASYNC.replace("n + n", "n"), form="program").verdict is Outcome.FAILURE

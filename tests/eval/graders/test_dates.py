@@ -17,7 +17,7 @@ from eval.graders.dates import Date, Granularity, read_date, same_date
         ("1999", Date(1999)),
         (" In 1999. ", Date(1999)),
         ("44 BC", Date(-44)),
-        ("AD 44", None),
+        ("AD 44", Date(44)),
         ("1999-07", Date(1999, 7)),
         ("July of 1999", Date(1999, 7)),
         ("sept. 1999", Date(1999, 9)),

@@ -26,7 +26,9 @@ def passed(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Outcome]]:
 
 def test_there_are_enough_and_each_says_why() -> None:
     assert len(NEGATIVES) >= 300
-    assert {row["kind"] for row in NEGATIVES} == set(GRADERS) - {"code"}, "programs that cheat stand in test_code.py"
+    assert {row["kind"] for row in NEGATIVES} == set(GRADERS) - {"code", "squad_em"}, (
+        "programs that cheat stand in test_code.py; SQuAD is as lenient as it is"
+    )
     assert all(row["why"] for row in NEGATIVES)
 
 

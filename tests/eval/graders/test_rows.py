@@ -57,6 +57,13 @@ def test_rows_are_judged(kind: str, gold: Any, pred: Any, value: float, verdict:
         ("set", [["New York", "NYC"], "Oslo"], ["oslo", "nyc"], {}, True),
         ("set", ["AC; DC", "Oslo"], "AC; DC | Oslo", {}, True),
         ("math", "0.5", "\\boxed{1/2}", {}, True),
+        ("math", "9", "there are 9 of them", {"extraction": "last"}, True),
+        ("math", "9", "there are 9 of them", {"extraction": "final"}, False),
+        ("squad_em", "50%", "50", {}, True),
+        ("squad_em", "10:30", "10-30", {}, True),
+        ("squad_em", "Green Lake", "the green lake!", {}, True),
+        ("squad_em", "Green Lake", "Green Lakes", {}, False),
+        ("squad_em", "O'Neill", "O’Neill", {}, False),
     ],
 )
 def test_rows_with_options(kind: str, gold: Any, pred: Any, options: dict[str, Any], success: bool) -> None:
@@ -76,6 +83,8 @@ def test_rows_with_options(kind: str, gold: Any, pred: Any, options: dict[str, A
         ("qa_em", {"set": 1}),
         ("gsm8k", {"set": True}),
         ("math", [1]),
+        ("math", {"extraction": "first"}),
+        ("math", {"extraction": []}),
     ],
 )
 def test_options_that_mean_nothing_are_an_error(kind: str, options: Any) -> None:

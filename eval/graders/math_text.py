@@ -1,0 +1,192 @@
+"""Mathematical text: Unicode signs as LaTeX, lists and names of values, and where expressions stand in prose.
+
+`x = 5`, `f(x) = 5` and `(x, y) = (1, 2)` name their values; beside an answer without names the values alone are compared.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import partial
+
+from eval.graders.number_contexts import changed
+from eval.graders.numbers import final_number
+
+_SIGNS = {
+    "−": "-",
+    "–": "-",
+    "×": r"\times ",
+    "·": r"\cdot ",
+    "⋅": r"\cdot ",
+    "÷": "/",
+    "π": r"\pi ",
+    "θ": r"\theta ",
+    "∞": r"\infty ",
+    "≤": r"\le ",
+    "⩽": r"\le ",
+    "≥": r"\ge ",
+    "⩾": r"\ge ",
+    "≠": r"\ne ",
+    "∈": r"\in ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∅": r"\emptyset ",
+    "ℝ": r"\mathbb{R}",
+    "°": r"^\circ ",
+    "\u00a0": " ",
+    "\u2009": " ",
+    "\u202f": " ",
+}
+_COMPOSED = (
+    (re.compile("([⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+)"), r"^{\1}"),
+    (re.compile("([¼-¾⅐-⅞])"), r"\\frac{\1}"),
+)
+"""Raised figures, and fractions of one sign."""
+_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|sqrt|sin|cos|tan|log|exp)\b)[A-Za-z]{3,}")
+"""A word, beside which an «and» joins words and no values."""
+_AND = r"(?:\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z]))"
+_SPACE = r"(?:\\[,;:!>]|\\q?quad\b|~|\s)"
+_LISTED = re.compile(rf"{_SPACE}*{_AND}{_SPACE}*")
+_REWRITTEN = (
+    (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"√\s*\{([^{}]*)\}", r"\\sqrt{\1}"),
+    (r"√\s*([0-9]+(?:\.[0-9]+)?|[A-Za-z])", r"\\sqrt{\1}"),
+    (r"(?<![\\A-Za-z])sqrt\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
+    (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
+    (r"\*\*", "^"),
+    (r"\\mathrm\s*\{([dei])\}", r"\1 "),
+    (r"\\(?:textnormal|textrm|textit|mathrm|mbox)\b", r"\\text"),
+    (r"(?<!\\);", ","),
+    (r"(?<=[0-9])\s*(?:per\s?cent|pct)\b(?!\s*points?)", r"\\%"),
+    (r"!=|\\neq\b", r"\\ne "),
+    (r",\s*\\!\s*(?=[0-9]{3})", ","),
+    (r",\s*(?:\\[,;:>]|\\q?quad|\\ )+\s*(?=[^A-Za-z]|[A-Za-z](?![a-z]))", ", "),
+    (r"\s*\\q?quad\s*(?=[A-Za-z]_)", ", "),
+)
+_REWRITTEN_SIGNS = tuple((re.compile(pattern), template) for pattern, template in _REWRITTEN)
+LONGEST_PROSE = 4_000
+"""Characters from the end of a text in which its last expression is looked for."""
+_LETTER = r"(?:[A-Za-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|ell))"
+_SYMBOL = rf"{_LETTER}(?:\s*_\s*(?:\w|\{{[^{{}}]*\}}))?(?:\s*\(\s*\w+(?:\s*,\s*\w+)*\s*\))?"
+_FIGURE = r"\|?[A-Z]{2,5}\|?|\\(?:angle|triangle)\s*[A-Z]{1,3}|\\overline\{[A-Z]+\}"
+_NAME = rf"(?:{_SYMBOL}|{_FIGURE})"
+_RATIO = rf"{_NAME}(?:_\{{[^{{}}]*\}})?(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}}"
+_TUPLE = rf"(?:\\left)?\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*(?:\\right)?\)"
+_NAMES = rf"(?:{_RATIO}|{_TUPLE})"
+_NAMED = re.compile(rf"\s*(?P<name>{_NAMES})\s*(?:=|\\in\b)\s*(?P<value>[^=]+?)\s*")
+_SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$|\\\(([^\n]+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_FRACTION = re.compile(r"(?<![\w/.^])-?[0-9]+\s*/\s*[0-9]+(?![\w/^])")
+_JOINED = re.compile(r"[\s,;]*(?:\band\b)?[\s,;]*", re.IGNORECASE)
+_HEDGED = re.compile(
+    r"(?:\b(?:about|around|approximately|roughly|maybe|perhaps|possibly|either|or|to|between|and)\b|[≈~;/|+×*-])\s*$", re.IGNORECASE
+)
+_BROKEN = re.compile(r"\$\s*\n|\\[(\[]")
+"""Delimiters of LaTeX that close nowhere, or on another line."""
+_PERCENT = re.compile(r"\s*(?:\\?%|(?:percent|pct)\b)")
+_EQUALS = re.compile(r"(?<![<>!\\])=")
+_ROUNDED = re.compile(r"(?<==)([^=]*?)(?:\\approx|≈).*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The values of a text, as LaTeX, and the names that it gives them; no names where it gives values alone."""
+
+    names: tuple[str, ...]
+    values: str
+
+
+def as_latex(text: str) -> str:
+    """`text` with the signs of Unicode and of plain text as LaTeX, an «and» between values as a comma."""
+    for sign, latex in _SIGNS.items():
+        text = text.replace(sign, latex)
+    for pattern, template in _COMPOSED:
+        text = pattern.sub(partial(_composed, template), text)
+    for pattern, template in _REWRITTEN_SIGNS:
+        text = pattern.sub(template, text)
+    return text if _WORD.search(text) else _LISTED.sub(", ", text)
+
+
+def _composed(template: str, sign: re.Match[str]) -> str:
+    """Raised figures, or a fraction of one sign, in ASCII."""
+    return unicodedata.normalize("NFKC", sign.expand(template)).replace("\u2044", "}{").replace("\u2212", "-")
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of `text` between commas and semicolons outside of all brackets."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign in ",;" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts]
+
+
+def read_names(text: str) -> Assigned:
+    """The values of `a = 1, b = 2` as a tuple, those of `x = 1, x = 2` as a list, of `p = 5, q = 2; p = 7, q = 2` as a list of tuples."""
+    found = [_NAMED.fullmatch(part) for part in split_list(text)]
+    named = [match for match in found if match is not None]
+    if not named or (len(named) < len(found) and found[0] is None):
+        return Assigned((), text)
+    if len(named) < len(found):
+        plain = [part for match, part in zip(found[1:], split_list(text)[1:], strict=True) if match is None and "=" not in part]
+        whole = len(named) == 1 and len(plain) == len(found) - 1
+        return Assigned((_tight(named[0]["name"]),), ", ".join([named[0]["value"], *plain])) if whole else Assigned((), text)
+    names, values = [_tight(match["name"]) for match in named], [match["value"] for match in named]
+    period = tuple(dict.fromkeys(names))
+    if len(names) % len(period) or names != list(period) * (len(names) // len(period)):
+        return Assigned((), text)
+    width = len(period)
+    groups = [", ".join(values[place : place + width]) for place in range(0, len(values), width)]
+    return Assigned(period, ", ".join(groups if width == 1 else [f"({group})" for group in groups]))
+
+
+def last_in_prose(text: str) -> str | None:
+    """The last expression of a sentence, LaTeX or a number; None where it is denied, in doubt, one of a choice, or there is none.
+
+    Segments of LaTeX that nothing but commas and «and» separate are one list.
+    """
+    text = text[-LONGEST_PROSE:]
+    segments = list(_SEGMENT.finditer(text))
+    prose = _SEGMENT.sub(lambda found: "\x00" * len(found[0]), text)
+    fraction = next(iter(list(_FRACTION.finditer(prose))[-1:]), None)
+    figure = max((place for place, sign in enumerate(prose) if sign in "0123456789"), default=-1)
+    if _BROKEN.search(prose):
+        return None
+    if segments and segments[-1].end() > figure:
+        return _last_segments(text, segments)
+    if fraction and fraction.end() > figure:
+        return None if _in_doubt(text, fraction.start(), fraction.end()) else fraction[0]
+    number = final_number(prose)
+    start = re.search(r"[-−–$€£]*[0-9][0-9.,\s]*$", prose[: figure + 1])
+    if number is None or start is None or _HEDGED.search(prose[: start.start()]):
+        return None
+    return f"{number:f}"
+
+
+def _last_segments(text: str, segments: list[re.Match[str]]) -> str | None:
+    first = len(segments) - 1
+    while first and (between := text[segments[first - 1].end() : segments[first].start()]).strip() and _JOINED.fullmatch(between):
+        first -= 1
+    if _in_doubt(text, segments[first].start(), segments[-1].end()):
+        return None
+    inner = [next(filter(None, segment.groups())) for segment in segments[first:]]
+    sign = r"\%" if _PERCENT.match(text, segments[-1].end()) else ""
+    return ", ".join(_end_of_chain(_ROUNDED.sub(r"\1", expression)) for expression in inner) + sign
+
+
+def _end_of_chain(expression: str) -> str:
+    """What a chain `a = b = c` ends on; one equation stays as it is."""
+    parts = _EQUALS.split(expression)
+    return (parts[-1] if len(parts) > 2 and "," not in expression else expression).strip()
+
+
+def _in_doubt(text: str, start: int, end: int) -> bool:
+    return bool(_HEDGED.search(text[:start])) or changed(text[:start], text[end:])
+
+
+def _tight(name: str) -> str:
+    return re.sub(r"\s|\\left|\\right", "", name)

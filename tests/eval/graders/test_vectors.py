@@ -1,0 +1,118 @@
+"""Answers known to be right or wrong, `vectors/KIND.jsonl`, each with its reason, and what holds for every answer of a kind."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.graders.answers import exact_match, join_items, normalize, read_set
+from eval.graders.dates import Date, read_date, same_date
+from eval.graders.mathematics import final_expression
+from eval.graders.numbers import close_number, final_number, same_number
+from eval.graders.rows import verify_rows
+from eval.graders.text import fold
+from warehouse.records import Outcome
+
+Row = dict[str, Any]
+FOLDER = Path(__file__).with_name("vectors")
+VECTORS: dict[str, list[Row]] = {
+    path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(FOLDER.glob("*.jsonl"))
+}
+KINDS = [pytest.param(kind, marks=pytest.mark.slow) if kind == "math" else kind for kind in VECTORS]
+EXPECTED = {True: Outcome.SUCCESS, False: Outcome.FAILURE}
+
+
+def verdict(kind: str, gold: Any, pred: Any, options: Row | None = None) -> Outcome:
+    (judgement,) = verify_rows(kind, [{"id": 0, "gold": gold, "pred": pred, "options": options or {}}])
+    return judgement.verdict
+
+
+def padded(answer: Any) -> Any:
+    """An answer with blanks around it, a list with blanks around its items."""
+    if isinstance(answer, list):
+        return [padded(item) for item in answer]
+    return f" \n\t{answer}\u00a0\n " if isinstance(answer, str) else answer
+
+
+def test_there_are_sixty_of_each_sort_and_each_says_why() -> None:
+    assert set(VECTORS) == {"qa_em", "set", "gsm8k", "number", "date", "math"}
+    for kind, rows in VECTORS.items():
+        assert min(sum(row["right"] for row in rows), sum(not row["right"] for row in rows)) >= 60, kind
+        assert all(row["why"] for row in rows)
+        assert len({json.dumps([row["gold"], row["pred"], row.get("options")]) for row in rows}) == len(rows), kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_right_answers_pass_and_wrong_ones_fail(kind: str) -> None:
+    mistaken = [row for row in VECTORS[kind] if verdict(kind, row["gold"], row["pred"], row.get("options")) is not EXPECTED[row["right"]]]
+    assert mistaken == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blanks_around_an_answer_change_no_verdict(kind: str) -> None:
+    mistaken = [
+        row
+        for row in VECTORS[kind]
+        if verdict(kind, padded(row["gold"]), padded(row["pred"]), row.get("options")) is not EXPECTED[row["right"]]
+    ]
+    assert mistaken == []
+
+
+@pytest.mark.parametrize("kind", ["qa_em", "gsm8k", pytest.param("math", marks=pytest.mark.slow)])
+def test_right_and_given_may_change_places(kind: str) -> None:
+    """But for a choice and for doubt, which an answer may hold only where the right one does."""
+    sure = [row for row in VECTORS[kind] if " or " not in str(row["pred"]) and "in doubt" not in row["why"]]
+    texts = [row for row in sure if isinstance(row["gold"], str) and isinstance(row["pred"], str)]
+    swapped = [(row, verdict(kind, row["pred"], row["gold"], row.get("options"))) for row in texts]
+    assert [row for row, judged in swapped if judged not in (EXPECTED[row["right"]], Outcome.INVALID)] == []
+    assert sum(judged is not Outcome.INVALID for _, judged in swapped) >= 60
+
+
+@given(st.text())
+def test_folding_and_normalising_again_change_nothing(text: str) -> None:
+    assert fold(fold(text)) == fold(text)
+    assert normalize(normalize(text)) == normalize(text)
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_short_answers_match_both_ways(one: str, other: str) -> None:
+    assert exact_match(one, [other]) == exact_match(other, [one])
+
+
+@given(st.lists(st.text("ab;|, [\n", min_size=1).map(str.strip).filter(bool), min_size=1, max_size=4))
+def test_a_joined_list_is_read_back_where_no_item_holds_what_separates(items: list[str]) -> None:
+    plain = [item.translate(str.maketrans(";|[\n", "cdef")) for item in items]
+    assert read_set(join_items(plain), plain) == plain
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**12), max_value=10**12))
+def test_a_number_is_itself_in_every_notation(number: Decimal) -> None:
+    texts = [f"{number:f}", f"{number:,f}", f"{number:,f}".replace(",", " "), f"{number:f}".replace("-", "minus "), f"${number:f}"]
+    assert all(final_number(text) == number for text in texts)
+    assert all(close_number(text, f"${number:f}") for text in texts)
+    assert final_number(f"{final_number(texts[1]):f}") == number
+
+
+@given(st.integers(-10_000, 10_000), st.integers(-10_000, 10_000))
+def test_numbers_are_the_same_both_ways(one: int, other: int) -> None:
+    assert same_number(f"#### {one:,}", f"{other}") == same_number(f"{other}", f"#### {one:,}") == (one == other)
+    assert close_number(f"{one} km", f"{other} kilometres") == close_number(f"{other} kilometres", f"{one} km") == (one == other)
+
+
+@given(st.dates(min_value=date(1000, 1, 1)), st.dates(min_value=date(1000, 1, 1)))
+def test_days_are_the_same_both_ways_and_read_back(one: date, other: date) -> None:
+    for form in ("on %d %B %Y", "%d-%b-%Y", "%Y-%m-%dT00:00:00", "%a %b %d %Y", "%Y %B %d", "%Y%m%d"):
+        assert read_date(one.strftime(form)) == Date(one.year, one.month, one.day)
+        assert same_date(one.strftime(form), other.isoformat()) == same_date(other.isoformat(), one.strftime(form)) == (one == other)
+
+
+def test_a_final_expression_is_its_own() -> None:
+    finals = {final_expression(text) for row in VECTORS["math"] for text in (row["gold"], row["pred"])} - {None}
+    assert {final for final in finals if final_expression(str(final)) != final} == set()
