@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, FormulaDefect, count_constants, depth, validate
+from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Task, Triple
@@ -182,9 +183,9 @@ def _read_row(line: bytes, file: str, number: int) -> Row:
 def _parse_json(line: bytes) -> Any:
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
-        row = json.loads(text)
+        row = read_json(text)
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair or a NaN could not be stored
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Unreadable("json", [f"no line of JSON: {error}"]) from error
     return row
 
