@@ -12,9 +12,10 @@ import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import settings
 
-from flows.runtime import quiet_libraries
+from flows.runtime import import_safely, quiet_libraries
 
 quiet_libraries()
+import_safely()
 gc.disable()  # a fifth of the time that imports take; what they made is there for good, and is not looked at again
 settings.register_profile("untimed", deadline=None)  # how long an example takes says more of the machine than of the code
 settings.load_profile("untimed")

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from flows.cli import data, evaluation, inspection, lake, schedules, stages, verification
-from flows.runtime import quiet_libraries
+from flows.runtime import import_safely, quiet_libraries
 from flows.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -64,6 +64,7 @@ def main() -> None:
 def run_app(app: Callable[[], Any]) -> None:
     """Run a command line with our log on standard error; an error of ours ends it with one sentence and its exit status."""
     quiet_libraries()
+    import_safely()
     # A flow that fails raises, and the error is printed once, below.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     handler = logging.StreamHandler(sys.stderr)
