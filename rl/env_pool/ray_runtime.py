@@ -65,8 +65,8 @@ class RayRuntime:
 
     def _begin(self, config: RayConfig, cpus: float, gpus: float) -> None:
         if config.address is not None:
-            remote = {} if config.address.startswith("ray://") else {"job_config": job_config()}  # a client hands on no folder
-            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING, **remote)
+            told = None if config.address.startswith("ray://") else job_config()  # a client hands on no folder
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING, job_config=told)  # type: ignore[arg-type]
             return
         # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
         self._folder = make_folder("ray", Path("/tmp"))

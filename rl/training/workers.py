@@ -129,7 +129,7 @@ def _trainer(learner: LearnerConfig, folder: Path, work: Callable[[Starter], T],
             name="learner",
             storage_path=str(_notes(folder)),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-            worker_runtime_env={"env_vars": {"PYTHONSAFEPATH": "1"}},
+            worker_runtime_env={"env_vars": {"PYTHONSAFEPATH": "1"}},  # type: ignore[call-arg]  # its types are those of an older form
         ),
     )
 

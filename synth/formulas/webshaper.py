@@ -17,6 +17,7 @@ from typing import Any
 from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, FormulaDefect, count_constants, depth, validate
 from warehouse.bounds import read_json
 from warehouse.digests import digest
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Task, Triple
 
@@ -155,17 +156,14 @@ def write_rows(tasks: Iterable[Task], path: Path) -> tuple[int, list[Failure]]:
     """
     if path.exists():
         raise RequestError(f"{path} exists already: choose another path or remove it.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.part")
     written, failures = 0, []
-    with draft.open("w", encoding="utf-8") as file:
+    with drafted(path) as draft, draft.open("w", encoding="utf-8") as file:
         for task in sorted((task for task in tasks if task.formula), key=_order):
             try:
                 file.write(json.dumps(fields_of(task), ensure_ascii=False) + "\n")
                 written += 1
             except Unreadable as error:
                 failures.append(Failure("export", error.kind, str(error), {"key": task.key}))
-    draft.replace(path)
     return written, failures
 
 
