@@ -30,7 +30,7 @@ from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
-from warehouse.settings import Section, first_error
+from warehouse.settings import Section, fault_of
 from warehouse.storage import LOCAL, Storage
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
@@ -219,7 +219,10 @@ class FlywheelConfig(TurnConfig):
 
     @model_validator(mode="after")
     def _check_later(self) -> FlywheelConfig:
-        self.for_turn(2)
+        try:
+            self.for_turn(2)
+        except ValidationError as error:
+            raise ValueError(f"in later, {fault_of(error, 'the settings')}") from error
         return self
 
     @model_validator(mode="after")
@@ -285,24 +288,31 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
         return FlywheelConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
         known = f"; `flywheel run --profile {profile} --dry-run` prints those there are"
-        raise RequestError(describe(error, profile, known=known)) from error
+        raise RequestError(describe(error, profile, overrides, known=known)) from error
 
 
 def read_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The table of a TOML file with `overrides` laid over it. Raises RequestError where it is no TOML or an override is wrong."""
     try:
         table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not TOML: {error}.") from error
     return apply_overrides(table, overrides)
 
 
-def describe(error: ValidationError, where: str, what: str = "the configuration", known: str = "") -> str:
-    """The first thing wrong with `what`, read from `where`, in one sentence; `known` says where the keys that there are can be read."""
+def describe(error: ValidationError, where: str, overrides: Sequence[str], what: str = "the configuration", known: str = "") -> str:
+    """The first thing wrong with `what`, in one sentence; `known` says where the keys that there are can be read.
+
+    It names what the user wrote: the one of `overrides` that sets the key, or else the file `where`, with them where they may be why.
+    """
     first = error.errors(include_url=False)[0]
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key {'.'.join(map(str, first['loc']))}{known}."
-    return f"{where}: {first_error(error, what)} (it is {str(first['input'])[:80]!r})."
+    key, paths = list(map(str, first["loc"])), [parse_override(text)[0] for text in overrides]
+    own = [text for text, path in zip(overrides, paths, strict=True) if key[: len(path)] == path]
+    near = [text for text, path in zip(overrides, paths, strict=True) if path[: len(key)] == key]
+    place = f"--set {own[-1]}" if own else f"{where} with --set {near[-1]}" if near else where
+    return f"{place}: {fault_of(error, what)}{known if first['type'] == 'extra_forbidden' else ''}."
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:

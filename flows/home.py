@@ -27,7 +27,7 @@ from flows.config import FlywheelConfig, load_config
 from flows.operations.config import OPERATIONAL
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.settings import first_error
+from warehouse.settings import fault_of
 
 log = logging.getLogger("flywheel")
 
@@ -74,6 +74,7 @@ class Home:
         Raises:
             RequestError: the folder belongs to another configuration, or holds something that is no home.
         """
+        check_place(self.root)
         resolved = config.model_dump(mode="json")
         if self.config_file.is_file():
             stored = self.load().model_dump(mode="json")  # a setting that came later has its default there
@@ -102,8 +103,10 @@ class Home:
             raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
         try:
             return FlywheelConfig.model_validate(json.loads(self.config_file.read_text())["config"])
+        except OSError as error:
+            raise RequestError(f"{self.config_file} cannot be read ({error.strerror}); see to its permissions.") from error
         except ValidationError as error:
-            why = f"{self.config_file} does not fit this version ({first_error(error)})"
+            why = f"{self.config_file} does not fit this version ({fault_of(error)})"
             raise RequestError(f"{why}; start anew in another --home.") from error
         except (ValueError, KeyError, TypeError) as error:
             raise RequestError(f"{self.config_file} is damaged ({error!r}); restore it, or start anew in another --home.") from error
@@ -114,6 +117,19 @@ class Home:
         if differing:
             named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
+
+
+def check_place(root: Path) -> None:
+    """Raises RequestError where no home can be: below a file, on a disk that is only read, or where there are no files at all."""
+    above = (root.absolute(), *root.absolute().parents)
+    there = next(place for place in above if place.exists() or place.is_symlink())
+    if not there.is_dir():
+        raise RequestError(f"{root} cannot be a home, for {there} is no folder; name another --home.")
+    disk = os.statvfs(there)
+    if disk.f_flag & os.ST_RDONLY or not os.access(there, os.W_OK | os.X_OK):
+        raise RequestError(f"{root} cannot be written to: {there} is read-only; name another --home.")
+    if not disk.f_blocks:
+        raise RequestError(f"{root} cannot be a home, for no files can be made in {there}; name another --home.")
 
 
 def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new: bool = True) -> FlywheelConfig:

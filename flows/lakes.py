@@ -6,6 +6,7 @@ from pathlib import Path
 
 from warehouse import Lake, Policy
 from warehouse.errors import RequestError
+from warehouse.storage import Place
 
 
 def open_lake(home: Path) -> Lake:
@@ -18,6 +19,12 @@ def open_to_keep(home: Path) -> Lake:
     """The lake of `home` for its upkeep. Raises RequestError where there is none: upkeep makes no lake."""
     _check(home)
     return Lake(home)
+
+
+def place_of(home: Path) -> Place:
+    """Where the lake of `home` lies. Raises RequestError where there is none."""
+    _check(home)
+    return Place.of(home)
 
 
 def policy_of(lake: Lake, policy_id: str) -> Policy:

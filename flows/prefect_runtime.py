@@ -10,6 +10,7 @@ Prefect makes for each flow within a flow, does not try again: before one of tho
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -55,7 +56,19 @@ def quiet_prefect(home: Path) -> Iterator[None]:
         PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120,
     }
     with temporary_settings(settings), kept_up():
+        with uninterrupted():
+            SubprocessASGIServer().start(int(UP_SECONDS))
         yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """What this thread starts within the block does not hear Ctrl-C: a server that ended by it would leave its flows without one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -92,4 +105,5 @@ def _watch(ended: threading.Event) -> None:
         process = server.server_process if server.running else None
         if process is not None and process.poll() not in (None, PORT_TAKEN):
             log.warning("Prefect's temporary server died with status %d and is started again", process.returncode)
-            server.server_process = server._run_uvicorn_command()
+            with uninterrupted():
+                server.server_process = server._run_uvicorn_command()

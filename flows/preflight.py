@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from flows.config import FlywheelConfig
+from flows.home import check_place
 from flows.task_choice import check_choice
 from rl.config import PolicyConfig
 from warehouse.corpora.files import read_wordings
@@ -52,6 +53,7 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
 
 def _room(config: FlywheelConfig, home: Path) -> None:
     """Room on the disk for what one iteration leaves, and for what it holds at its fullest."""
+    check_place(home)
     needed = bytes_of_iteration(config)
     there = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free

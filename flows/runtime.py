@@ -1,4 +1,4 @@
-"""What a process of ours needs before it works: quiet libraries, one folder for temporary files, and a reaper for what it starts.
+"""What a process of ours needs before it works: quiet libraries, safe imports, one folder for temporary files, a reaper of what it starts.
 
 SIGKILL leaves a process no time to stop Prefect's temporary server, Ray or an engine, and them none to remove their sockets. So a run
 starts a reaper: a small companion process that waits for the end of a pipe. The pipe ends when the run does, however it dies; then the
@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ SETTINGS = {
 LONGEST_PLACE = 38
 """Letters of the path in which the folder of temporary files may lie: with a socket's name in it the whole may have 107."""
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Heard by Python: neither the current folder nor a script's own is searched for modules."""
 KEEP_ENVIRONMENT = "SPT_NOENV"
 """Heard by setproctitle, in Ray and in vLLM: a process that takes a title does not write it over its environment, and so its token."""
 GRACE_SECONDS = 3.0
@@ -56,6 +59,18 @@ def quiet_libraries() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(logging.ERROR)
+
+
+def import_safely() -> None:
+    """From here on, no Python that this process starts imports what lies in the folder that it is started in.
+
+    `python -m` looks there first: a `uvicorn.py` beside the user would run as soon as a server is started. Where this process has found
+    this package by its own search path alone, as in a checkout that is not installed, what it starts is told where it is.
+    """
+    os.environ[SAFE_PATH] = "1"
+    root, known = str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root in sys.path and root not in (*known, *site.getsitepackages(), site.getusersitepackages()):
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
 
 
 def gather_files() -> Path:

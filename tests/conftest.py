@@ -13,13 +13,14 @@ import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import settings
 
-from flows.runtime import quiet_libraries
+from flows.runtime import import_safely, quiet_libraries
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 if SHARED.is_dir():
     os.environ.setdefault("FLYWHEEL_DATA", str(SHARED))  # public data that this machine has already, beside the repository
 
 quiet_libraries()
+import_safely()
 gc.disable()  # a fifth of the time that imports take; what they made is there for good, and is not looked at again
 settings.register_profile("untimed", deadline=None)  # how long an example takes says more of the machine than of the code
 settings.load_profile("untimed")

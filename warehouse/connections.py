@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import duckdb
 
@@ -82,6 +85,26 @@ def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConn
     with closed_on_error(connection):
         connection.execute(attach_statement(place, read_only=True, at=at))
     return connection
+
+
+def connect_or_copy(
+    place: Place, connect: Callable[[Place], duckdb.DuckDBPyConnection]
+) -> tuple[duckdb.DuckDBPyConnection, Place, TemporaryDirectory[str] | None]:
+    """A connection that reads the lake, its place, and the folder of what was copied for it, where something was.
+
+    SQLite reads no catalogue beside which it cannot write, as in a home that is read-only; then a copy of the catalogue is read.
+    """
+    try:
+        return connect(place), place, None
+    except duckdb.Error:
+        if place.storage.catalogue is not None or os.access(place.folder, os.W_OK):
+            raise
+    copied = TemporaryDirectory(prefix="flywheel-catalogue-")
+    for name in (place.catalogue.name, f"{place.catalogue.name}-wal"):
+        if (place.folder / name).exists():
+            shutil.copyfile(place.folder / name, Path(copied.name, name))
+    there = replace(place, copy=Path(copied.name, place.catalogue.name))
+    return connect(there), there, copied
 
 
 @contextmanager

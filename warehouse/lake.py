@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -18,8 +19,17 @@ import duckdb
 import pyarrow as pa
 
 from warehouse import rows
-from warehouse.connections import CATALOG, attach_statement, closed_on_error, connect_to_files, connect_to_read, cursor_in_lake
+from warehouse.connections import (
+    CATALOG,
+    attach_statement,
+    closed_on_error,
+    connect_or_copy,
+    connect_to_files,
+    connect_to_read,
+    cursor_in_lake,
+)
 from warehouse.errors import RequestError
+from warehouse.fixity import keep_digests
 from warehouse.migrations import check_readable, migrate
 from warehouse.queries import first_paragraph, run_query
 from warehouse.records import (
@@ -58,6 +68,8 @@ class Lake:
         self.read_only = read_only
         self._waited = threading.local()
         self._reading: duckdb.DuckDBPyConnection | None = None
+        self._copied: TemporaryDirectory[str] | None = None
+        self._wrote = False
         self._connection = self._open_to_read() if read_only else self._open_to_write()
 
     def __enter__(self) -> Lake:
@@ -67,10 +79,16 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the lake's files."""
+        """Lets go of the lake's files; what this wrote has its digest then."""
+        if self._wrote and self.place.storage.data is None:
+            with suppress(OSError, duckdb.Error):  # a full disk: they have it from the next who writes
+                keep_digests(self._connection, self.place)
+        self._wrote = False
         self._connection.close()
         if self._reading is not None:
             self._reading.close()
+        if self._copied is not None:
+            self._copied.cleanup()
 
     @property
     def seconds(self) -> float:
@@ -114,6 +132,7 @@ class Lake:
         """Runs `work` with a cursor as one transaction; it must bear being run again after a conflict."""
         if self.read_only:
             raise RequestError(f"The lake in {self.place.home} was opened to read; open it without read_only to write.")
+        self._wrote = True
         with self._timed():
             return commit(self._connection, self.place, work)
 
@@ -223,13 +242,13 @@ class Lake:
         if self.place.storage.catalogue is None and not self.place.catalogue.exists():
             raise RequestError(f"There is no lake in {self.place.home}: give the --home of a run that has started.")
         try:
-            connection = connect_to_read(self.place)
+            connection, self.place, self._copied = connect_or_copy(self.place, connect_to_read)
         except duckdb.Error as error:
             raise self._unreachable(error) from error
         try:
             with closed_on_error(connection), cursor_in_lake(connection) as cursor:
                 check_readable(cursor, str(self.place.home))
-        except duckdb.IOException as error:  # the catalogue answers, and the data does not
+        except duckdb.Error as error:  # the catalogue answers, and the data does not
             raise self._unreachable(error) from error
         return connection
 

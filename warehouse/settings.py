@@ -39,5 +39,34 @@ def first_error(error: ValidationError, whole: str = "") -> str:
     return f"{'.'.join(map(str, first['loc'])) or whole}: {_why(first)}".removeprefix(": ")
 
 
+_MUST = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "string": "a text",
+    "path": "a path",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a table",
+    "model": "a table",
+}
+"""What a value must be, by the beginning of Pydantic's name for the fault."""
+
+
+def fault_of(error: ValidationError, whole: str = "") -> str:
+    """The first thing that is wrong with a setting, in the words of whoever wrote it; `whole` as in `first_error`."""
+    first = error.errors(include_url=False)[0]
+    key, kind, value = ".".join(map(str, first["loc"])) or whole, first["type"], first["input"]
+    shown = f", not {value!r:.80}" if isinstance(value, str | int | float) else ""
+    if kind == "extra_forbidden":
+        return f"unknown key {key}"
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind == "value_error":
+        return f"{'.'.join(map(str, first['loc']))}: {_why(first)}".removeprefix(": ")
+    wanted = _MUST.get(kind.partition("_")[0]) if kind.endswith(("_type", "_parsing", "_from_float")) else None
+    return f"{key} {f'must be {wanted}' if wanted else _why(first).replace('Input should', 'must', 1)}{shown}"
+
+
 def _why(first: Mapping[str, Any]) -> str:
     return str(first["msg"]).removeprefix("Value error, ")

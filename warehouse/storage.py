@@ -99,6 +99,8 @@ class Place:
 
     home: Path
     storage: Storage = LOCAL
+    copy: Path | None = None
+    """A copy of the catalogue, to read where nothing can be written beside the catalogue itself."""
 
     @classmethod
     def of(cls, home: Path) -> Place:
@@ -114,7 +116,7 @@ class Place:
     @property
     def catalogue(self) -> Path:
         """The SQLite file that knows tables, snapshots and data files."""
-        return self.folder / "catalog.sqlite"
+        return self.copy or self.folder / "catalog.sqlite"
 
     @property
     def data(self) -> Path:
@@ -125,6 +127,11 @@ class Place:
     def data_path(self) -> str:
         """Where the Parquet files lie, ending in a slash."""
         return f"{self.data}/" if self.storage.data is None else f"{self.storage.data.rstrip('/')}/"
+
+    @property
+    def digests(self) -> Path:
+        """The digests of the data files, where these lie in the home."""
+        return self.folder / "digests.jsonl"
 
     @property
     def lock(self) -> Path:

@@ -36,7 +36,7 @@ class _Worker:
         root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "eval.graders.math_worker"],
+            [sys.executable, "-P", "-m", "eval.graders.math_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from typing import Any
 from eval.graders.patches import Files, PatchError, apply_patch
 from eval.sandbox.program import MIB, SandboxConfig, SandboxResult
 from eval.sandbox.sandbox import Sandbox, python_program
+from warehouse.bounds import MOST_MEMBERS, unpacked
 from warehouse.errors import RequestError
 
 LIMITS = SandboxConfig(wall_seconds=60, cpu_seconds=60, memory_mib=1024, disk_mib=256)
@@ -125,7 +126,7 @@ def read_snapshot(path: Path) -> dict[str, bytes]:
     if not path.is_file():
         raise RequestError(f"there is no snapshot {path}: give a folder or a tar.")
     try:
-        with tarfile.open(path) as archive:
+        with unpacked(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             members = ((str(PurePosixPath(m.name)), m.size, lambda m=m: _member(archive, m)) for m in archive if m.isfile())
             return _bounded(members, path)
     except tarfile.TarError as error:
@@ -215,7 +216,7 @@ def _bounded(found: Iterable[tuple[str, int, Any]], path: Path) -> dict[str, byt
     total = 0
     for name, size, read in found:
         total += size
-        if total > _MAX_SNAPSHOT_BYTES:
-            raise RequestError(f"the snapshot {path} holds more than {_MAX_SNAPSHOT_BYTES // MIB} MiB.")
+        if total > _MAX_SNAPSHOT_BYTES or len(files) == MOST_MEMBERS:
+            raise RequestError(f"the snapshot {path} holds more than {_MAX_SNAPSHOT_BYTES // MIB} MiB, or {MOST_MEMBERS:,} files.")
         files[name] = read()
     return files

@@ -6,7 +6,6 @@ zero. A `pred` of null is an attempt without an answer, which is a failure.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from eval.graders.code import judge_row
 from eval.graders.verifiers import GRADERS, Grader, Judged
+from warehouse.bounds import lines_of, read_row
 from warehouse.errors import RequestError
 from warehouse.records import Outcome
 
@@ -50,12 +50,12 @@ def read_rows(path: Path) -> Iterator[Any]:
 
 def _rows(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in lines_of(file):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                row = read_row(line)
+            except ValueError as error:
                 row = RowError(f"line {number} is not JSON: {error}")
             yield row
 

@@ -1,4 +1,4 @@
-"""`flywheel`: the command line. Exit status 0: done; 1: the work failed; 2: the request was wrong.
+"""`flywheel`: the command line. Exit status 0: done; 1: the work failed; 2: the request was wrong; 130: interrupted.
 
 Each family of commands is a module. Heavy imports stay inside the commands: `--help` must answer at once. A wrong request is one
 sentence on standard error. With `--json`, standard output is one JSON document and nothing else.
@@ -15,7 +15,8 @@ from typing import Any
 import typer
 
 from flows.cli import data, evaluation, inspection, lake, public_data, schedules, stages, verification
-from flows.runtime import quiet_libraries
+from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
+from flows.runtime import import_safely, quiet_libraries
 from flows.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -65,6 +66,7 @@ def main() -> None:
 def run_app(app: Callable[[], Any]) -> None:
     """Run a command line with our log on standard error; an error of ours ends it with one sentence and its exit status."""
     quiet_libraries()
+    import_safely()
     # A flow that fails raises, and the error is printed once, below.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     handler = logging.StreamHandler(sys.stderr)
@@ -75,8 +77,15 @@ def run_app(app: Callable[[], Any]) -> None:
     flywheel.propagate = False
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            say_interrupted()
+        raise
+    except KeyboardInterrupt:  # outside of the command itself
+        say_interrupted()
+        sys.exit(INTERRUPTED)
     except Exception as error:
-        sys.exit(_exit_status(error))
+        sys.exit(exit_status(error))
 
 
 class PlainFormatter(logging.Formatter):
@@ -85,13 +94,3 @@ class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         return visible(super().format(record))
-
-
-def _exit_status(error: Exception) -> int:
-    """Print an error of ours as one sentence and return its exit status; every other is raised again."""
-    from warehouse.errors import RequestError, WorkFailed  # and with it DuckDB and Pydantic, which --help does not need
-
-    if not isinstance(error, RequestError | WorkFailed):
-        raise error
-    print(f"flywheel: {visible(str(error))}", file=sys.stderr)
-    return 2 if isinstance(error, RequestError) else 1

@@ -87,6 +87,37 @@ def pins(home: HomeOption, json_: JsonOption = False) -> None:
 
 
 @lake_app.command()
+def check(
+    home: HomeOption,
+    record: Annotated[bool, typer.Option("--record", help="Keep the digests of files that have none, as they are now.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Whether every data file is as it was written, by its size and SHA-256; exit status 1 where one has changed or is missing.
+
+    Whoever writes keeps the digests. Files of earlier versions, or of a run that was killed, have none until somebody writes again.
+
+    Example: flywheel lake check --home runs/demo
+    """
+    from dataclasses import asdict
+
+    from flows.lakes import place_of
+    from warehouse.fixity import FileState, check_lake
+
+    files, recorded = check_lake(place_of(home), record)
+    broken = [file for file in files if file.state in (FileState.changed, FileState.missing)]
+    if json_:
+        print_json([asdict(file) for file in files])
+    else:
+        for file in broken:
+            print(f"{file.state:8} {file.path}")
+        unrecorded = sum(file.state is FileState.unrecorded for file in files)
+        advice = "; `flywheel lake check --record` keeps theirs" if unrecorded else ""
+        print(f"{len(files)} files: {len(broken)} changed or missing, {unrecorded} without a digest{advice}, {recorded} recorded now")
+    if broken:
+        raise typer.Exit(1)
+
+
+@lake_app.command()
 def compact(home: HomeOption) -> None:
     """Merge small files and remove those that no snapshot needs. Readers and writers go on meanwhile.
 

@@ -25,15 +25,14 @@ def verify(
     Example: flywheel verify qa_em --input rows.jsonl --output scored.jsonl
     """
     from eval.graders.rows import read_rows, verify_rows
+    from warehouse.drafts import drafted
 
     judged = invalid = 0
     rows = verify_rows(kind, read_rows(input_))
-    draft = output.with_name(f"{output.name}.part")  # a run that stops half-way leaves no half of an output under its name
-    with draft.open("w") as file:
+    with drafted(output) as draft, draft.open("w") as file:
         for row in rows:
             judged, invalid = judged + 1, invalid + (row.value is None)
             file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
-    draft.replace(output)
     print(f"{judged} rows judged by {kind}, {invalid} of them invalid, written to {output}")
 
 

@@ -19,6 +19,7 @@ from synth.teachers.model_teacher import open_teacher
 from warehouse import Lake
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.files import read_documents, read_pages
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 
 log = logging.getLogger("flywheel")
@@ -59,6 +60,5 @@ def _write(corpus: Corpus, to: Path) -> None:
 
 def _write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """JSON lines, whole or not at all."""
-    draft = path.with_name(f"{path.name}.part")
-    draft.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    draft.replace(path)
+    with drafted(path) as draft:
+        draft.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

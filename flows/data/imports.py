@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import FlywheelConfig
-from flows.home import Home
+from flows.home import Home, check_place
 from synth.formulas.webshaper import read_rows, task_of
 from warehouse import Document, Failure, Lake, Task
 from warehouse.digests import digest
@@ -92,7 +92,8 @@ def config_of(home: Path) -> FlywheelConfig | None:
 
 
 def check_home(home: Path) -> None:
-    """A home is new, empty, or holds a lake or a configuration already. Raises RequestError where it is something else."""
+    """A home is new, empty, or holds a lake or a configuration already. Raises RequestError where it is not, or cannot be."""
+    check_place(home)
     known = (home / "lake").is_dir() or (home / "config.json").is_file()
     if home.is_file() or (home.is_dir() and not known and any(home.iterdir())):
         raise RequestError(f"{home} is not empty and is no run's home; name an empty or new folder with --home.")

@@ -23,6 +23,7 @@ from flows.data.imports import PLACE, check_home, config_of, lake_of, store
 from rl.envs.base import ENVIRONMENTS
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import TRAINED_SPLITS, DocumentSplit, Failure, Task
+from warehouse.bounds import read_json
 from warehouse.corpora.files import read_documents, read_pages
 from warehouse.errors import RequestError
 from warehouse.importers.tables import name_of
@@ -156,7 +157,7 @@ def _why_not_judged(task: Task, grader: Grader) -> str | None:
     try:
         if grader.name == "code":
             for tests in task.answers:
-                read_tests(json.loads(tests))
+                read_tests(read_json(tests))
         else:
             subject = subject_of(task, grader)
             for answer in right_answers(grader, subject):

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from warehouse import Lake
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.exporters.traces import spans_of
 
@@ -34,7 +35,8 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
     if to.startswith(("http://", "https://")):
         _send(spans, to)
     elif to.endswith(".jsonl"):
-        Path(to).write_text("".join(f"{span.to_json(indent=None)}\n" for span in spans), encoding="utf-8")
+        with drafted(Path(to)) as draft:
+            draft.write_text("".join(f"{span.to_json(indent=None)}\n" for span in spans), encoding="utf-8")
     else:
         raise RequestError(f"--to {to!r} is no address and no file: give http://host:port/v1/traces, or a name that ends in .jsonl.")
     return len(trajectories), len(spans)

@@ -151,7 +151,7 @@ def prefect_server() -> Check:
 
 def _cluster_fault(address: str) -> str | None:
     """Why Ray's own check of a cluster fails; None where it does not."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check"]
     if address != "auto":
         command += ["--address", address]
     try:

@@ -23,6 +23,7 @@ from prefect.events import emit_event
 
 from flows.home import Home
 from flows.operations.config import EventKind, EventsConfig
+from flows.runtime import SAFE_PATH
 from flows.terminal import in_line
 from warehouse import Failure, Lake
 
@@ -70,7 +71,9 @@ def notify(event: Event, config: EventsConfig, lake: Lake | None) -> None:
 
 def run_command(command: tuple[str, ...], document: dict[str, Any], timeout_seconds: float) -> None:
     """Run a command with the event on its standard input. Raises OSError or SubprocessError where that fails or takes too long."""
-    subprocess.run(command, input=json.dumps(document, default=str), text=True, capture_output=True, timeout=timeout_seconds, check=True)
+    own = {name: value for name, value in os.environ.items() if name != SAFE_PATH}  # a script of the user may import what lies beside it
+    text = json.dumps(document, default=str)
+    subprocess.run(command, input=text, text=True, capture_output=True, timeout=timeout_seconds, check=True, env=own)
 
 
 def post(config: EventsConfig, document: dict[str, Any]) -> None:

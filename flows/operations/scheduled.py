@@ -35,7 +35,7 @@ from flows.operations.config import BudgetConfig, EventKind
 from flows.operations.events import Event, notify
 from flows.plan import completed, next_turn
 from flows.run_stage import open_home
-from flows.runtime import cancel_exit, quiet_libraries, start_reaper
+from flows.runtime import cancel_exit, import_safely, quiet_libraries, start_reaper
 from flows.stage_flows import evaluation_flow, synthesis_flow
 from flows.wheel import wheel_flow
 from warehouse.errors import RequestError
@@ -146,8 +146,9 @@ def week_of(moment: datetime) -> str:
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """What a process needs that nobody watches: quiet libraries, its lines in Prefect, and an end to all that it started."""
+    """What a process needs that nobody watches: quiet libraries, safe imports, its lines in Prefect, an end to all that it started."""
     quiet_libraries()
+    import_safely()
     log.setLevel(logging.INFO)
     start_reaper()
     try:

@@ -25,6 +25,7 @@ from flows.report.summary import monitored_metrics, percent, signed, summarize, 
 from flows.report.trajectories import Reading, read_trajectories
 from flows.results import probability
 from warehouse import Lake
+from warehouse.drafts import drafted
 
 CHUNK = 40
 """Trajectories whose parts are packed together: opening one inflates as many."""
@@ -35,8 +36,8 @@ _READ = ("stop_reason", "error", "parts")
 def build_report(lake: Lake, output: Path) -> Path:
     """Writes the report on `lake` to the file `output` (its folder is made) and gives the path back."""
     page = render(read_report_data(lake), read_trajectories(lake))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8", errors="replace")
+    with drafted(output) as draft:
+        draft.write_text(page, encoding="utf-8", errors="replace")
     return output
 
 

@@ -31,6 +31,7 @@ def environment_variables(config: EngineConfig) -> dict[str, str]:
     Threads are not bound to cores: engine and learner take turns on the same ones.
     """
     return {
+        "PYTHONSAFEPATH": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

@@ -27,7 +27,7 @@ from warehouse.errors import RequestError
 from warehouse.records import Task
 
 T = TypeVar("T")
-PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+PROCESS_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 START_SECONDS = 180.0
 """How long the workers of a kind may take to start and to check that their environment can be made."""
 HUNG_FACTOR = 2.0

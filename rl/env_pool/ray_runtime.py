@@ -6,17 +6,37 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import ray
+from ray.job_config import JobConfig
 
 from rl.config import RayConfig
 from rl.env_pool.process_folders import make_folder
 
 GIB = 1024**3
+
+
+class SearchPath(list[str]):
+    """Folders in which workers look for modules: of those that Ray adds, the ones in which this process looks too.
+
+    Ray would add the current folder always, and in front: a `transformers.py` that lies there would be every worker's.
+    """
+
+    def extend(self, folders: Iterable[str]) -> None:
+        """Add the folders that this process searches."""
+        super().extend(folder for folder in folders if folder in sys.path)
+
+
+def job_config() -> JobConfig:
+    """What Ray is told of this process: where its workers look for modules."""
+    config = JobConfig()
+    config._py_driver_sys_path = SearchPath()
+    return config
 
 
 class RayRuntime:
@@ -45,7 +65,8 @@ class RayRuntime:
 
     def _begin(self, config: RayConfig, cpus: float, gpus: float) -> None:
         if config.address is not None:
-            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING)
+            told = None if config.address.startswith("ray://") else job_config()  # a client hands on no folder
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING, job_config=told)  # type: ignore[arg-type]
             return
         # Ray puts Unix sockets into this folder, and their paths may not be longer than 107 bytes.
         self._folder = make_folder("ray", Path("/tmp"))
@@ -58,6 +79,7 @@ class RayRuntime:
                 log_to_driver=False,
                 logging_level=logging.WARNING,
                 _temp_dir=str(self._folder),
+                job_config=job_config(),
             )
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ quotation marks, a line break and the text, as in Search-R1's corpora.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from pydantic import BaseModel, Field
 from rl.config import SearchConfig
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
+from warehouse.bounds import read_json
 from warehouse.errors import RequestError
 from warehouse.records import Document
 
@@ -69,7 +69,7 @@ def read_documents(path: Path) -> list[Document]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = read_json(line)
                 title, text = (row["title"], row["text"]) if "text" in row else row["contents"].split("\n", 1)
                 documents.append(Document(str(row["id"]), title.strip('"'), text, path.name))
             except (ValueError, KeyError, AttributeError, TypeError) as error:

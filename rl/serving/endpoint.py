@@ -152,7 +152,7 @@ class Endpoint:
 
     def _check_model(self, model: str) -> None:
         if model != self.model:
-            raise Refused(f"there is no model {model!r}; this endpoint serves {self.model!r}", status=404)
+            raise Refused(f"there is no model {model!r}; this endpoint serves {self.model!r}", status=404, param="model")
 
     def _checked_ids(self, prompt_ids: list[int]) -> tuple[int, ...]:
         """The ids, checked: one that the policy does not have could end the engine."""

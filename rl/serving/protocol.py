@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt
 
 
 class Refused(Exception):
-    """The request cannot be honoured: a sentence for the client, and the HTTP status that goes with it."""
+    """The request cannot be honoured: a sentence for the client, the HTTP status that goes with it, and what of the request is meant."""
 
-    def __init__(self, message: str, status: int = 400) -> None:
+    def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.param = status, param
 
 
 class ContextFull(Refused):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import uuid
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +14,7 @@ import uvicorn
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.config import RolloutConfig, ServingConfig
@@ -24,6 +24,7 @@ from rl.renderers.registry import open_dialect
 from rl.rollouts.rollout import Rollouts
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Caller, Endpoint, server_sent_events
+from rl.serving.guard import Guard, error_response
 from rl.serving.protocol import ChatRequest, CompletionRequest, Refused
 from rl.serving.recorder import Recorder
 from warehouse.errors import RequestError
@@ -32,19 +33,23 @@ from warehouse.records import Trajectory
 if TYPE_CHECKING:
     from rl.rollouts.langchain_model import PolicyChatModel
 
-_NAME = re.compile(r"[\w.:@/-]{1,200}")
-_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 503: "server_error"}
+_TRAJECTORY = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 
 
 def create_app(endpoint: Endpoint, api_key: str | None) -> FastAPI:
     """The application with the endpoint's routes. With `api_key`, every request must bear it."""
-    routes = _Routes(endpoint, api_key)
-    app = FastAPI(title="policy", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(routes.check_key)])
+    routes = _Routes(endpoint)
+    app = FastAPI(title="policy", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, api_key=api_key)
     app.add_api_route("/v1/models", routes.models, methods=["GET"])
     app.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", routes.complete, methods=["POST"], response_model=None)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(RecursionError, _too_deep)
+    app.add_exception_handler(HTTPException, _not_served)
+    app.add_exception_handler(Exception, _failed)
     return app
 
 
@@ -52,20 +57,20 @@ def _caller(
     x_trajectory_id: Annotated[str | None, Header()] = None,
     x_task_key: Annotated[str | None, Header()] = None,
 ) -> Caller:
-    for name in (x_trajectory_id, x_task_key):
-        if name is not None and not _NAME.fullmatch(name):
-            raise Refused("X-Trajectory-Id and X-Task-Key are 1 to 200 letters, digits and . : @ / _ -")
+    _check_name("X-Trajectory-Id", x_trajectory_id)
+    if x_task_key is not None and not _TASK.fullmatch(x_task_key):
+        raise Refused("X-Task-Key is 1 to 200 letters, digits and . : @ / _ -", param="X-Task-Key")
     return Caller(x_trajectory_id, x_task_key)
 
 
-class _Routes:
-    def __init__(self, endpoint: Endpoint, api_key: str | None) -> None:
-        self._endpoint, self._key = endpoint, api_key
+def _check_name(param: str, name: str | None) -> None:
+    if name is not None and not _TRAJECTORY.fullmatch(name):
+        raise Refused(f"{param} is 1 to 200 letters, digits and . : _ -, for it names the trajectory", param=param)
 
-    async def check_key(self, authorization: Annotated[str, Header()] = "") -> None:
-        """Refuse a request that does not bear the key."""
-        if self._key is not None and not secrets.compare_digest(authorization.encode(), f"Bearer {self._key}".encode()):
-            raise Refused("a wrong api key, or none", status=401)
+
+class _Routes:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
 
     async def models(self) -> dict[str, Any]:
         """The one model."""
@@ -84,8 +89,7 @@ def _with_user(caller: Caller, request: ChatRequest | CompletionRequest) -> Call
     """The caller, whose conversation is the one that the header names, else `user`."""
     if caller.conversation is not None or not request.user:
         return caller
-    if not _NAME.fullmatch(request.user):
-        raise Refused("user is 1 to 200 letters, digits and . : @ / _ -, for it names the trajectory")
+    _check_name("user", request.user)
     return Caller(request.user, caller.task_key)
 
 
@@ -96,8 +100,22 @@ def _respond(answer: dict[str, Any], request: ChatRequest | CompletionRequest) -
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, Refused) else 500
-    return _error(str(error), status)
+    assert isinstance(error, Refused)
+    return error_response(str(error), error.status, error.param)
+
+
+async def _too_deep(request: Request, error: Exception) -> Response:
+    return error_response("the body is nested too deep", 400)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """What is no route of the endpoint, and a body that cannot be read."""
+    assert isinstance(error, HTTPException)
+    return error_response(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return error_response(f"the endpoint failed: {type(error).__name__}", 500)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -105,12 +123,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error), "type": ""}
     key = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     problem = "is not supported" if first["type"] == "extra_forbidden" else f"cannot be honoured: {first['msg']}"
-    return _error(f"{key} {problem}", 400, key)
-
-
-def _error(message: str, status: int, param: str | None = None) -> Response:
-    body = {"message": message, "type": _ERRORS.get(status, "server_error"), "param": param, "code": None}
-    return JSONResponse({"error": body}, status_code=status)
+    return error_response(f"{key} {problem}", 400, key)
 
 
 class PolicyServer:

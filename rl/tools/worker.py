@@ -25,7 +25,7 @@ MAX_WAITING = 10_000
 """Calls that may wait in a worker for a place."""
 EXIT_SECONDS = 0.2
 """How long a worker that ends itself leaves for its last answer to get out."""
-PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false"}
+PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 
 
 @dataclass(frozen=True, slots=True)

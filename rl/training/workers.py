@@ -126,7 +126,10 @@ def _trainer(learner: LearnerConfig, folder: Path, work: Callable[[Starter], T],
         torch_config=TorchConfig(backend="nccl" if learner.gpus else "gloo", timeout_s=COLLECTIVE_SECONDS),
         scaling_config=ScalingConfig(num_workers=learner.workers, use_gpu=learner.gpus > 0, resources_per_worker=resources),
         run_config=RunConfig(
-            name="learner", storage_path=str(_notes(folder)), failure_config=FailureConfig(max_failures=0, controller_failure_limit=0)
+            name="learner",
+            storage_path=str(_notes(folder)),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+            worker_runtime_env={"env_vars": {"PYTHONSAFEPATH": "1"}},  # type: ignore[call-arg]  # its types are those of an older form
         ),
     )
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from synth.formulas.triples import CONSTANT, TARGET, UNION, VARIABLE, FormulaDefect, count_constants, depth, validate
+from warehouse.bounds import read_json
 from warehouse.digests import digest
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Task, Triple
 
@@ -154,17 +156,14 @@ def write_rows(tasks: Iterable[Task], path: Path) -> tuple[int, list[Failure]]:
     """
     if path.exists():
         raise RequestError(f"{path} exists already: choose another path or remove it.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.part")
     written, failures = 0, []
-    with draft.open("w", encoding="utf-8") as file:
+    with drafted(path) as draft, draft.open("w", encoding="utf-8") as file:
         for task in sorted((task for task in tasks if task.formula), key=_order):
             try:
                 file.write(json.dumps(fields_of(task), ensure_ascii=False) + "\n")
                 written += 1
             except Unreadable as error:
                 failures.append(Failure("export", error.kind, str(error), {"key": task.key}))
-    draft.replace(path)
     return written, failures
 
 
@@ -182,9 +181,9 @@ def _read_row(line: bytes, file: str, number: int) -> Row:
 def _parse_json(line: bytes) -> Any:
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
-        row = json.loads(text)
+        row = read_json(text)
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair or a NaN could not be stored
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Unreadable("json", [f"no line of JSON: {error}"]) from error
     return row
 

@@ -7,8 +7,6 @@ Evaluation sets beside the suites are read from JSON or JSON lines, and of them 
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +17,7 @@ from pydantic import Field
 
 from synth.formulas.triples import formula_digest, is_constant, members, nodes_of
 from synth.questions.text_comparison import NearDuplicates, words_of
+from warehouse.bounds import read_json, unpacked
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Example, Failure, Task
@@ -192,10 +191,11 @@ def read_evaluation_set(path: Path) -> list[Task]:
     """
     if not path.is_file():
         raise RequestError(f"there is no evaluation set {path}; name a file of JSON or JSON lines.")
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    with unpacked(path) as file:
+        data = file.read()
     try:
         text = data.decode("utf-8-sig")
-        rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = read_json(text) if text.lstrip().startswith("[") else [read_json(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
         raise RequestError(f"{path} is neither JSON nor JSON lines: {error}.") from error
     tasks: dict[str, Task] = {}

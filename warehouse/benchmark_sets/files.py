@@ -5,13 +5,11 @@ A benchmark set that is half read would be another one under the same name, so a
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from warehouse.bounds import read_json, unpacked
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -52,9 +50,9 @@ def texts_in(row: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        text = data.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        with unpacked(path) as file:
+            text = file.read().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read as text: {error}.") from error
     if text.lstrip().startswith("["):
         yield from ((f"row {number} of {path}", row) for number, row in enumerate(_parsed(text, str(path)), start=1))
@@ -67,8 +65,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parsed(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return read_json(text)
+    except ValueError as error:
         raise RequestError(f"{place} is not JSON: {error}.") from error
 
 
@@ -115,7 +113,7 @@ def _inner(row: Mapping[str, Any], name: str, place: str, kind: type) -> Any:
     """What stands under `name`, as JSON or as its text, which is how a table's export writes it."""
     value = row.get(name)
     try:
-        value = kind() if value is None else json.loads(value) if isinstance(value, str) else value
+        value = kind() if value is None else read_json(value) if isinstance(value, str) else value
     except ValueError as error:
         raise RequestError(f"{place}: {name} is not JSON; correct it.") from error
     if not isinstance(value, kind):

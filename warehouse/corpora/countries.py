@@ -5,12 +5,12 @@ The Factbook's pages are long, so each of their sections is a document of its ow
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording, folded, plain, states
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
@@ -92,7 +92,7 @@ class _Names:
 
 def _load(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path.read_bytes())
     except FileNotFoundError as error:
         raise RequestError(f"There is no file {path}: put the data of kg_countries there or name another folder.") from error
     except ValueError as error:

@@ -6,17 +6,15 @@ A broken row or page never stops the reading: it is left out and reported as a `
 from __future__ import annotations
 
 import csv
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 from pydantic import ValidationError
 
+from warehouse.bounds import open_parquet, parquet_rows, read_json
 from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
@@ -133,7 +131,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 def _json_rows(path: Path) -> Iterator[Row]:
     for number, line in _lines(path):
         try:
-            row = json.loads(line)
+            row = read_json(line)
         except ValueError as error:
             yield number, f"not JSON ({error})"
             continue
@@ -141,17 +139,9 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
-    try:
-        file = parquet.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RequestError(f"{path} is not a Parquet file ({error}): write it again.") from error
-    with file:
+    with open_parquet(path) as file:
         _require(path, columns, file.schema_arrow.names)
-        number = 0
-        for batch in file.iter_batches():
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+        yield from enumerate(parquet_rows(file, path), start=1)
 
 
 def _require(path: Path, columns: tuple[str, ...], found: list[str]) -> None:

@@ -8,7 +8,6 @@ five do.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording, states, tidy
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
@@ -86,7 +86,7 @@ def _rows(folder: Path) -> Iterator[Any]:
         raise RequestError(f"There are no files movies-*.json in {folder}: put the data of kg_movies there or name another folder.")
     for path in paths:
         try:
-            rows = json.loads(path.read_text(encoding="utf-8"))
+            rows = read_json(path.read_bytes())
         except ValueError as error:
             raise RequestError(f"{path} is not JSON ({error}): fetch it again.") from error
         if not isinstance(rows, list):

@@ -7,7 +7,6 @@ README.md. A path that ends in `.parquet` or `.jsonl` is one file with all split
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.records import Failure
 
@@ -150,15 +150,13 @@ def card_beside(path: Path) -> Path:
 def write_dataset(dataset: Dataset, path: Path, form: str) -> None:
     """Write `dataset` to `path`. Raises `RequestError` where there is something already."""
     check_free(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    if is_file(path):
-        _write_rows(dataset.schema, [row for rows in dataset.splits.values() for row in rows], part, form)
-        card_beside(path).write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
-    else:
-        shutil.rmtree(part, ignore_errors=True)
-        _write_folder(dataset, part, form)
-    part.rename(path)
+    with drafted(path) as part:
+        if is_file(path):
+            _write_rows(dataset.schema, [row for rows in dataset.splits.values() for row in rows], part, form)
+            with drafted(card_beside(path)) as card:
+                card.write_text(card_of(dataset, form, {"train": path.name}), encoding="utf-8")
+        else:
+            _write_folder(dataset, part, form)
 
 
 def check_free(path: Path) -> None:

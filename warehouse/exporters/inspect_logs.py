@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from warehouse.digests import digest
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.exporters.dataset import check_free
 from warehouse.importers.inspect_logs import inspect_log_module
@@ -42,10 +43,8 @@ def export_logs(lake: Lake, path: Path) -> list[Path]:
     pairs = [(row["policy"], row["suite"]) for row in lake.query(sql).to_pylist()]
     files = _files(lake, path, pairs)
     for (policy, suite), file in zip(pairs, files, strict=True):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.part")
-        module.write_eval_log(_log(module, lake, policy, suite), str(part), format=file.suffix.removeprefix("."))
-        part.rename(file)
+        with drafted(file) as part:
+            module.write_eval_log(_log(module, lake, policy, suite), str(part), format=file.suffix.removeprefix("."))
     return files
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from warehouse.connections import connect_unlocked, cursor_in_lake
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.exporters.dataset import check_free
 from warehouse.lake import Lake
@@ -25,17 +26,16 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
         raise RequestError(f"The lake has no table {name!r}: choose one of {', '.join(known)}.")
     if path.suffix not in _FORMATS:
         raise RequestError(f"{path} names no known format: end it in one of {', '.join(_FORMATS)}.")
-    part = _part_of(path)
-    with connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
+    check_free(path)
+    with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         rows = cursor.execute(f"COPY (FROM {name}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
-    part.rename(path)
     return int(rows[0][0])
 
 
 def export_database(lake: Lake, path: Path) -> None:
     """Writes all tables, views and macros as they are now to one DuckDB file; raises `RequestError` where `path` exists."""
-    part = _part_of(path)
-    with connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
+    check_free(path)
+    with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         cursor.execute(f"ATTACH {quoted(str(part))} AS exported")
         cursor.begin()
         for table in TABLES:
@@ -48,13 +48,3 @@ def export_database(lake: Lake, path: Path) -> None:
             cursor.execute(f"CREATE MACRO {macro.signature} AS TABLE {macro.sql}")
         cursor.execute("USE memory")
         cursor.execute("DETACH exported")
-    part.rename(path)
-
-
-def _part_of(path: Path) -> Path:
-    """The file to write first, so that a broken export never stands under the final name."""
-    check_free(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    return part

@@ -23,10 +23,11 @@ from warehouse.importers.runs import (
     ParsedAction,
     RunCollector,
     RunEnd,
-    files_of,
     mark_not_run,
+    read_files,
     trajectory_of,
     turns_of,
+    why_not_storable,
 )
 from warehouse.records import Outcome, Score, Task
 
@@ -47,10 +48,7 @@ def read_fireact(path: Path) -> ImportedRuns:
     Raises:
         RequestError: there is no such file, or it is no JSON object.
     """
-    collector = RunCollector(FORMAT)
-    for file in files_of(path, ".json"):
-        _read_file(file, collector)
-    return collector.done()
+    return read_files(FORMAT, path, (".json",), _read_file)
 
 
 def _read_file(path: Path, collector: RunCollector) -> None:
@@ -66,11 +64,10 @@ def _read_file(path: Path, collector: RunCollector) -> None:
         collector.rows += 1
         place = max(place, text.find(json.dumps(key), place))
         line = text.count("\n", 0, place) + 1
-        row = _plain(pairs)
         try:
-            _read_row(key, row, path, line, collector)
-        except MalformedRow as error:
-            collector.quarantine(path, line, str(error), json.dumps(row, ensure_ascii=False))
+            _read_row(key, _plain(pairs), path, line, collector)
+        except (MalformedRow, RecursionError) as error:
+            collector.quarantine(path, line, str(error), text[place : place + 500])
 
 
 def _plain(value: Any) -> Any:
@@ -81,6 +78,8 @@ def _plain(value: Any) -> Any:
 
 
 def _read_row(key: str, row: Any, path: Path, line: int, collector: RunCollector) -> None:
+    if fault := why_not_storable(row):
+        raise MalformedRow(fault)
     if not isinstance(row, dict):
         raise MalformedRow(f"row {key} is no object")
     question, exchanges = _exchanges(row.get("traj"))

@@ -13,13 +13,17 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warehouse.bounds import Archive, read_json, why_too_large
 from warehouse.columns import to_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -29,7 +33,7 @@ from warehouse.importers.runs import (
     MalformedRow,
     RunCollector,
     RunEnd,
-    files_of,
+    read_files,
     task_of,
     texts_of,
     trajectory_of,
@@ -47,7 +51,13 @@ _LIMITS = {
     "time": StopReason.MAX_SECONDS,
     "working": StopReason.MAX_SECONDS,
 }
-_LEFT_OUT = {"events", "events_data", "timelines", "attachments"}
+_EVENTS = {"events", "events_data", "timelines"}
+_LEFT_OUT = {*_EVENTS, "attachments"}
+_FRAME = ("version", "status", "eval", "plan")
+"""The parts of a log in one object that a sample cannot be read without."""
+
+Named = tuple[str, Callable[[], Any]]
+"""A sample's name and what reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,69 +80,88 @@ def inspect_log_module() -> ModuleType:
 
 
 def read_inspect(path: Path) -> ImportedRuns:
-    """Every sample of a log, or of the `.eval` and `.json` logs in a folder.
+    """Every sample of a log, or of the `.eval` and `.json` logs in a folder, of which one that cannot be read is set aside.
 
     Raises:
-        RequestError: there is no such file, it is no log of Inspect, or the package `inspect-ai` is missing.
+        RequestError: there is no such file, it is no log of Inspect or too large a one, or the package `inspect-ai` is missing.
     """
-    collector = RunCollector(FORMAT)
     module = inspect_log_module()
-    for file in files_of(path, ".eval", ".json"):
-        log, samples = _open(module, file)
-        for place, (name, sample) in enumerate(samples, start=1):
+    return read_files(FORMAT, path, (".eval", ".json"), lambda file, collector: _read_file(module, file, collector))
+
+
+def _read_file(module: ModuleType, path: Path, collector: RunCollector) -> None:
+    with ExitStack() as held:
+        try:
+            log, samples = (_open_archive if path.suffix == ".eval" else _open_json)(module, path, held)
+        except RequestError:
+            raise
+        except Exception as error:  # whatever a broken archive or header makes zip, JSON and validation raise
+            raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
+        for place, (name, read) in enumerate(samples, start=1):
             collector.rows += 1
             try:
-                if isinstance(sample, Exception):
-                    raise MalformedRow(f"the sample cannot be read: {type(sample).__name__}: {sample}")
-                _read_sample(log, sample, file, place, collector)
+                _read_sample(log, _sample(read), path, place, collector)
             except (MalformedRow, UnicodeEncodeError) as error:
-                collector.quarantine(file, place, str(error).encode(errors="replace").decode(), name)
-    return collector.done()
+                collector.quarantine(path, place, str(error).encode(errors="replace").decode(), name)
 
 
-def _open(module: ModuleType, path: Path) -> tuple[Any, Iterator[tuple[str, Any]]]:
-    """A log and its samples with their names; one by one, with the error in place of a sample, where they cannot be read together."""
+def _sample(read: Callable[[], Any]) -> Any:
     try:
-        log = module.read_eval_log(str(path), resolve_attachments=True)
-        return log, ((f"{sample.id} epoch {sample.epoch}", sample) for sample in log.samples or [])
-    except Exception as error:  # whatever a broken archive makes zip, JSON and validation raise
-        try:
-            return _open_broken(module, path)
-        except Exception:  # as above, where the archive's directory or its header is broken too
-            raise RequestError(f"{path} is no log of Inspect that can be read ({type(error).__name__}: {error}).") from error
-
-
-def _open_broken(module: ModuleType, path: Path) -> tuple[Any, Iterator[tuple[str, Any]]]:
-    if path.suffix == ".json":
-        data = json.loads(path.read_bytes())
-        samples = data.pop("samples", None) or []
-        return module.EvalLog.model_validate(data), (
-            (f"sample {n}", _or_error(_validated, module, one)) for n, one in enumerate(samples, 1)
-        )
-    with zipfile.ZipFile(path) as archive:
-        names = [name for name in dict.fromkeys(archive.namelist()) if name.startswith("samples/") and name.endswith(".json")]
-    log = module.read_eval_log(str(path), header_only=True)
-    return log, ((name, _or_error(_sample_named, module, path, name)) for name in names)
-
-
-def _or_error(read: Any, *arguments: Any) -> Any:
-    try:
-        return read(*arguments)
+        return read()
     except Exception as error:  # as above, and then of this sample alone
-        return error
+        raise MalformedRow(f"the sample cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _validated(module: ModuleType, sample: Any) -> Any:
-    return module.resolve_sample_attachments(module.EvalSample.model_validate(sample), True)
+def _open_archive(module: ModuleType, path: Path, held: ExitStack) -> tuple[Any, Iterator[Named]]:
+    """A log and its samples one by one: each is given to Inspect in an archive of its own, made of what was read within bounds."""
+    archive = held.enter_context(closing(Archive(path)))
+    frame = {name: archive.read(name) for name in archive.names if _is_frame(name)}
+
+    def read(name: str) -> Any:
+        (sample,) = _from_archive(module, {**frame, name: _without_events(read_json(archive.read(name)))}).samples
+        return sample
+
+    names = (name for name in archive.names if name.startswith("samples/") and name.endswith(".json"))
+    return _from_archive(module, frame), ((name, partial(read, name)) for name in names)
 
 
-def _sample_named(module: ModuleType, path: Path, name: str) -> Any:
-    identity, _, epoch = name.removeprefix("samples/").removesuffix(".json").rpartition("_epoch_")
-    return module.read_eval_log_sample(str(path), id=identity, epoch=int(epoch), resolve_attachments=True)
+def _is_frame(name: str) -> bool:
+    """Whether a member says what was evaluated: the header, or what stands in its place until a log is finished."""
+    return name == "header.json" or (name.startswith("_journal/") and not name.startswith("_journal/summaries/"))
+
+
+def _from_archive(module: ModuleType, members: Mapping[str, bytes]) -> Any:
+    plain = BytesIO()
+    with zipfile.ZipFile(plain, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return module.read_eval_log(plain, resolve_attachments=True, format="eval")
+
+
+def _open_json(module: ModuleType, path: Path, held: ExitStack) -> tuple[Any, Iterator[Named]]:
+    """As `_open_archive`, of a log in one object."""
+    data = read_json(path.read_bytes())
+    samples = data.pop("samples", None) or []
+    frame = {name: data[name] for name in _FRAME if name in data}
+
+    def read(sample: Any) -> Any:
+        whole = b'{"samples": [' + _without_events(sample) + b"], " + json.dumps(frame).encode()[1:]
+        (read,) = module.read_eval_log(BytesIO(whole), resolve_attachments=True, format="json").samples
+        return read
+
+    log = module.read_eval_log(BytesIO(json.dumps(data).encode()), format="json")
+    return log, ((f"sample {place}", partial(read, sample)) for place, sample in enumerate(samples, start=1))
+
+
+def _without_events(sample: Any) -> bytes:
+    """A sample as JSON without what is not kept of it and is most of it."""
+    return json.dumps({name: value for name, value in sample.items() if name not in _EVENTS}).encode()
 
 
 def _read_sample(log: Any, sample: Any, path: Path, place: int, collector: RunCollector) -> None:
     kept = sample.model_dump(mode="json", exclude=_LEFT_OUT, exclude_none=True)
+    if fault := why_too_large(kept):  # an attachment stands once in a log, and here wherever it is named
+        raise MalformedRow(fault)
     to_json(kept).encode()  # raises for halves of surrogate pairs, which no table holds
     messages = [_message(message, number) for number, message in enumerate(sample.messages) if not _is_prompt_example(message)]
     task = task_of(FORMAT, _question(sample), texts_of(sample.target))

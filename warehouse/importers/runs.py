@@ -11,16 +11,16 @@ halves of surrogate pairs, which JSON text can name and a table cannot hold, are
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+from warehouse.bounds import is_too_deep, lines_of, read_row, unpacked
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import NOT_RUN, Call, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
@@ -115,6 +115,11 @@ class RunCollector:
         item = {"file": path.name, "line": line, "text": text[:500]}
         self.failures.append(Failure("import", f"{self.format}_row", f"{path.name}, line {line}: {reason}", item))
 
+    def quarantine_file(self, path: Path, reason: str) -> None:
+        """Set a whole file aside, and whatever was read of it."""
+        self.records.clear()
+        self.failures[:] = [Failure("import", f"{self.format}_file", reason, {"file": path.name})]
+
     def done(self) -> ImportedRuns:
         """All of it."""
         return ImportedRuns(self.rows, tuple(self.records), tuple(self.failures))
@@ -203,55 +208,65 @@ def mark_not_run(calls: Iterable[ParsedAction], response: str) -> list[ParsedAct
     return [replace(first, response=response), *(replace(call, outcome=NOT_RUN) for call in others)]
 
 
+def read_files(form: str, path: Path, suffixes: tuple[str, ...], read: Callable[[Path, RunCollector], None]) -> ImportedRuns:
+    """What `read` makes of a file, or of each of the files with `suffixes` in a folder, of which one that cannot be read is set aside.
+
+    Raises:
+        RequestError: there is no such file, or the one that is named cannot be read.
+    """
+    collectors = []
+    for file in files_of(path, *suffixes):
+        collectors.append(RunCollector(form))
+        try:
+            read(file, collectors[-1])
+        except RequestError as error:
+            if file == path:
+                raise
+            collectors[-1].quarantine_file(file, str(error))
+    parts = [collector.done() for collector in collectors]
+    records = tuple(chain.from_iterable(part.records for part in parts))
+    return ImportedRuns(sum(part.rows for part in parts), records, tuple(chain.from_iterable(part.failures for part in parts)))
+
+
 def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) -> ImportedRuns:
     """What `read` makes of every row of a file, or of the files with `suffixes` in a folder.
 
     Raises:
-        RequestError: there is no such file.
+        RequestError: as `read_files` does.
     """
-    collector = RunCollector(form)
-    for file in files_of(path, *suffixes):
+
+    def read_file(file: Path, collector: RunCollector) -> None:
         for row in rows_of(file):
             collector.rows += 1
             try:
                 read(_object(row), row, collector)
             except (MalformedRow, RecursionError) as error:
                 collector.quarantine(file, row.line, str(error), row.text)
-    return collector.done()
+
+    return read_files(form, path, suffixes, read_file)
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """Every row of a file, packed by gzip or not; blank lines are none. Raises RequestError where it cannot be unpacked."""
-    try:
-        yield from _rows(path)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise RequestError(f"{path} cannot be unpacked: {error}.") from error
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
+    """Every row of a file, packed or not; blank lines are none. Raises RequestError where it cannot be unpacked, or to too much."""
+    with unpacked(path) as file:
         beginning = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
     yield from _listed(path) if beginning.startswith(b"[") else _lines(path)
 
 
-def _opened(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
-
-
 def _lines(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
+    with unpacked(path) as file:
+        for number, line in lines_of(file):
             if not line.strip(b" \t\r\n\xef\xbb\xbf"):
                 continue
             shown = line[:_KEPT].decode(errors="replace")
             try:
-                yield _storable(path, number, shown, json.loads(line.decode("utf-8-sig")))
-            except (ValueError, RecursionError) as error:
+                yield _storable(path, number, shown, read_row(line))
+            except ValueError as error:
                 yield Row(path, number, shown, fault=f"not JSON: {error}")
 
 
 def _listed(path: Path) -> Iterator[Row]:
-    with _opened(path) as file:
+    with unpacked(path) as file:
         data = file.read()
     try:
         text = data.decode("utf-8-sig")
@@ -287,6 +302,8 @@ def _storable(path: Path, line: int, text: str, value: Any) -> Row:
 
 def why_not_storable(value: Any) -> str | None:
     """Why a table cannot hold `value` as JSON; None where it can."""
+    if is_too_deep(value):
+        return "it is nested too deep"
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
-
+from warehouse.bounds import open_parquet, parquet_rows
 from warehouse.corpora.files import is_saved, open_saved
 from warehouse.errors import RequestError
 from warehouse.importers.runs import Row, rows_of
@@ -92,12 +90,8 @@ def _under(header: list[str], cells: list[str], path: Path, line: int) -> Row:
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                yield from batch.to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RequestError(f"{path} is not a Parquet file ({error}): write it again.") from error
+    with open_parquet(path) as file:
+        yield from parquet_rows(file, path)
 
 
 def _open_hub(name: str) -> Dataset:

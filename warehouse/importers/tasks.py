@@ -17,6 +17,7 @@ from typing import Any
 
 from warehouse.benchmark_sets.files import task_of
 from warehouse.benchmark_sets.published import HUMANEVAL_COLUMNS, MARK, MBPP_COLUMNS, gsm8k_task, humaneval_task, mbpp_task
+from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.importers.openai import question_of, read_messages
@@ -192,8 +193,8 @@ def _about(value: Any) -> dict[str, Any]:
     """What a row says beside question and answers: an object, as it is or as JSON text; anything else stands under `info`."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = read_json(value)
+        except ValueError:
             return {"info": value}
     return value if isinstance(value, dict) else {} if value is None else {"info": value}
 

@@ -11,10 +11,10 @@ policy's name; without it, that is the file's.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from warehouse.bounds import read_json
 from warehouse.importers.openai import ChatMessage, question_of, read_messages, turns_of_messages
 from warehouse.importers.runs import (
     ImportedRuns,
@@ -54,8 +54,8 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
 def _metadata(path: Path) -> dict[str, Any]:
     """What stands beside the file, if that is an object."""
     try:
-        value = json.loads((path.parent / "metadata.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        value = read_json((path.parent / "metadata.json").read_bytes())
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

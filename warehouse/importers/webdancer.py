@@ -15,8 +15,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from warehouse.bounds import lines_of, read_row
 from warehouse.digests import digest
-from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, files_of, trajectory_of, turns_of
+from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, read_files, trajectory_of, turns_of
 from warehouse.records import Task
 
 FORMAT = "webdancer"
@@ -27,22 +28,19 @@ _QUESTION = "\nUser: "
 
 def read_webdancer(path: Path) -> ImportedRuns:
     """Every run of a file, or of the `.jsonl` files in a folder. Raises RequestError where there is no such file."""
-    collector = RunCollector(FORMAT)
-    for file in files_of(path, ".jsonl"):
-        _read_file(file, collector)
-    return collector.done()
+    return read_files(FORMAT, path, (".jsonl",), _read_file)
 
 
 def _read_file(path: Path, collector: RunCollector) -> None:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in lines_of(file):
             if not line.strip():
                 continue
             collector.rows += 1
             try:
-                _read_row(json.loads(line), path, number, collector)
+                _read_row(read_row(line), path, number, collector)
             except (MalformedRow, ValueError, RecursionError) as error:
-                collector.quarantine(path, number, str(error), line.decode(errors="replace"))
+                collector.quarantine(path, number, str(error), line[:1000].decode(errors="replace"))
 
 
 def _read_row(row: Any, path: Path, line: int, collector: RunCollector) -> None:

@@ -99,7 +99,7 @@ def test_an_absent_or_broken_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"there is no file .*none\.jsonl: put GSM8K's test\.jsonl there"):
         read_gsm8k(tmp_path / "none.jsonl")
     (tmp_path / "x.jsonl.gz").write_bytes(b"no gzip")
-    with pytest.raises(RequestError, match="cannot be read as text"):
+    with pytest.raises(RequestError, match="cannot be unpacked"):
         read_humaneval(tmp_path / "x.jsonl.gz")
     with pytest.raises(RequestError, match="no number after ####"):
         read_gsm8k(written(tmp_path / "test.jsonl", {"question": "Q", "answer": "18"}))

@@ -1,0 +1,81 @@
+"""What stands before the endpoint: the key is asked for before a body is read, a body has a bound, errors have OpenAI's form."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BODY_BYTES = 8 * 2**20
+"""Of a request: a million tokens as ids, or several as text."""
+_TYPES = {401: "authentication_error", 404: "not_found_error"}
+
+
+def error_response(message: str, status: int, param: str | None = None) -> JSONResponse:
+    """An error as OpenAI's clients read it."""
+    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    body = {"message": message, "type": kind, "param": param, "code": None}
+    return JSONResponse({"error": body}, status_code=status)
+
+
+class Guard:
+    """An application before which requests without the key (where there is one), and those with too large a body, end."""
+
+    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
+        self._app = app
+        self._expected = None if api_key is None else f"Bearer {api_key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on with its whole body."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._expected is not None and not secrets.compare_digest(_header(scope, b"authorization"), self._expected):
+            await _refuse("a wrong api key, or none", 401, scope, receive, send)
+            return
+        body = None if _declared(scope) > MOST_BODY_BYTES else await _body(receive)
+        if body is None:
+            await _refuse(f"the body is larger than {MOST_BODY_BYTES // 2**20} MiB", 413, scope, receive, send)
+            return
+        await self._app(scope, _replayed(body, receive), send)
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+    return next((value for key, value in headers if key == name), b"")
+
+
+def _declared(scope: Scope) -> int:
+    text = _header(scope, b"content-length")
+    return int(text) if text.isdigit() and len(text) < 20 else 0 if not text else MOST_BODY_BYTES + 1
+
+
+async def _body(receive: Receive) -> list[Message] | None:
+    """The messages of a whole body, or None where it is too large."""
+    messages, size, more = [], 0, True
+    while more:
+        message = await receive()
+        messages.append(message)
+        size += len(message.get("body", b""))
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        if size > MOST_BODY_BYTES:
+            return None
+    return messages
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    """`receive` as it was before `messages` were taken from it."""
+    waiting = iter(messages)
+
+    async def replay() -> Message:
+        return next(waiting, None) or await receive()
+
+    return replay
+
+
+async def _refuse(message: str, status: int, scope: Scope, receive: Receive, send: Send) -> None:
+    response = error_response(message, status)
+    response.headers["connection"] = "close"  # nobody reads the rest of the body
+    await response(scope, receive, send)

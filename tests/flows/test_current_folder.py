@@ -1,0 +1,118 @@
+"""Modules that lie beside the user are not imported by anything that we start, whatever they are called."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray.job_config import JobConfig
+
+from flows.runtime import SAFE_PATH
+from rl.config import EngineConfig
+from rl.engines.vllm_engine import environment_variables
+from rl.env_pool.pool import PROCESS_ENVIRONMENT
+from rl.env_pool.ray_runtime import job_config
+from rl.tools.worker import PROCESS_ENVIRONMENT as OF_TOOLS
+
+HOSTILE = ("uvicorn", "ray", "json", "prefect", "eval", "flows", "rl", "warehouse", "sympy", "math_verify", "torch", "random", "pip")
+BEGIN = "from flows.runtime import import_safely\nimport_safely()\n"
+PREFECT = """
+import subprocess
+from prefect.server.api import server
+begin = subprocess.Popen
+def help_alone(args, env):
+    return begin([*args[: args.index("uvicorn") + 1], "--help"], env=env, stdout=subprocess.DEVNULL)
+server.subprocess.Popen = help_alone
+assert server.SubprocessASGIServer(port=1)._run_uvicorn_command().wait() == 0
+"""
+MATHEMATICS = """
+from eval.graders.math_processes import compare
+assert compare("1/2", "0.5")
+"""
+CLUSTER = """
+from flows.doctor import software
+software._PATIENCE_SECONDS = 60
+print(software._cluster_fault("127.0.0.1:1"))
+"""
+SPAWNED = """
+import multiprocessing, os
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+MODULE = """
+import subprocess, sys
+assert subprocess.run([sys.executable, "-m", "uvicorn", "--version"], stdout=subprocess.DEVNULL).returncode == 0
+assert subprocess.run([sys.executable, "-c", "import flows.home, warehouse"]).returncode == 0
+"""
+REAPER = """
+from flows import runtime
+runtime.start_reaper()
+runtime._reapers[0].stdin.close()
+runtime._reapers[0].wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in which every module that is imported leaves a trace, and does harm."""
+    place = tmp_path / "downloads"
+    place.mkdir()
+    for name in HOSTILE:
+        (place / f"{name}.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'a').write({name!r} + ' ')\nraise SystemExit(66)\n")
+    return place
+
+
+def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run `script`, which lies elsewhere as a console script does, in the folder."""
+    path = folder.parent / "script.py"
+    path.write_text(script)
+    plain = {name: value for name, value in os.environ.items() if name != SAFE_PATH}
+    return subprocess.run([sys.executable, str(path)], cwd=folder, env=plain, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "child",
+    [PREFECT, MATHEMATICS, CLUSTER, SPAWNED, MODULE, REAPER],
+    ids=["server", "mathematics", "cluster", "spawned", "module", "reaper"],
+)
+def test_nothing_that_lies_in_the_current_folder_is_imported_by_what_we_start(folder: Path, child: str) -> None:
+    done = run(folder, BEGIN + child)
+    assert not (folder.parent / "trace").exists(), (folder.parent / "trace").read_text()
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_line_imports_nothing_that_lies_in_the_current_folder(folder: Path) -> None:
+    done = run(folder, "import sys\nfrom flows.cli import main\nsys.argv[1:] = ['sql', 'SELECT 1', '--home', 'none']\nmain()\n")
+    assert done.returncode == 2 and "holds no lake" in done.stderr
+    assert not (folder.parent / "trace").exists()
+
+
+@pytest.mark.slow
+def test_a_command_of_the_users_own_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "notify.py").write_text("import beside\n")
+    (tmp_path / "beside.py").write_text(f"open({str(tmp_path / 'told')!r}, 'w')\n")
+    command = f"(sys.executable, {str(tmp_path / 'notify.py')!r})"
+    done = run(tmp_path, f"{BEGIN}import sys\nfrom flows.operations.events import run_command\nrun_command({command}, {{}}, 30)\n")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "told").exists()
+
+
+def test_workers_search_the_current_folder_only_where_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    config = job_config()
+    config._py_driver_sys_path.extend([str(tmp_path / "mine"), str(tmp_path)])  # as Ray does
+    assert isinstance(config, JobConfig)
+    assert list(config._get_proto_job_config().py_driver_sys_path) == [str(tmp_path / "mine")]
+
+
+def test_workers_of_a_cluster_are_told_too() -> None:
+    for environment in (PROCESS_ENVIRONMENT, OF_TOOLS, environment_variables(EngineConfig())):
+        assert environment["PYTHONSAFEPATH"] == "1"

@@ -1,0 +1,241 @@
+"""Places that cannot be written, disks that are full or only read, settings that are wrong, and Ctrl-C: one sentence, and data whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from flows.cli.faults import exit_status
+from flows.config import load_config
+from flows.home import Home, check_place
+from warehouse import Lake, Task
+from warehouse.drafts import drafted
+from warehouse.errors import RequestError
+
+FLYWHEEL = Path(sys.executable).parent / "flywheel"
+OWN_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+"""A shell that may mount filesystems, which nobody else sees."""
+MOUNTS = subprocess.run([*OWN_DISK, "mount -t tmpfs -o size=1m tmpfs /mnt"], capture_output=True).returncode == 0
+mounts = pytest.mark.skipif(not MOUNTS, reason="this machine lets nobody have a filesystem of their own, and root heeds no permissions")
+INTERRUPTED = """
+import logging, os, signal, sys, time
+from pathlib import Path
+import typer
+from flows.cli import run_app
+
+def long_work():
+    print("at work", flush=True)
+    time.sleep(60)
+
+def work(home: Path):
+    from prefect import flow
+    from flows.prefect_runtime import quiet_prefect
+    with quiet_prefect(home):
+        flow(long_work)()
+
+app = typer.Typer()
+app.command()(work)
+run_app(app)
+"""
+
+
+def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(FLYWHEEL), *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def sentence_of(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """The one line that a command said."""
+    assert done.returncode == status, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("flywheel: ") and line.endswith(".")
+    return line
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("homes") / "home"
+    with Lake(place) as lake:
+        lake.add([Task("a", "search", "Who?", ("Ann",), formula=(("V@X", "r", "?"),))])
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("below", ["/proc/xyz", "/etc/passwd/x"])
+@pytest.mark.parametrize(
+    "command",
+    [("run", "--home"), ("run", "--dry-run", "--home"), ("synth", "webshaper", "--profile", "quickstart", "--home")],
+    ids=lambda command: command[0],
+)
+def test_a_home_that_cannot_be_is_told_in_a_sentence_that_names_it(command: tuple[str, ...], below: str) -> None:
+    assert f"{below}/home" in sentence_of(flywheel(*command, f"{below}/home"), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("below", ["/proc/xyz", "/etc/passwd"])
+def test_a_target_that_cannot_be_written_is_one_sentence(home: Path, below: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "gold": "a", "pred": "a"}\n')
+    for command in (
+        ("export", "webshaper", "--home", home, "--to", f"{below}/y"),
+        ("export", "tasks", "--home", home, "--to", f"{below}/y.parquet"),
+        ("export", "duckdb", "--home", home, "--to", f"{below}/y.duckdb"),
+        ("report", "--home", home, "--output", f"{below}/r.html"),
+        ("verify", "qa_em", "--input", tmp_path / "rows.jsonl", "--output", f"{below}/o.jsonl"),
+        ("import", "webshaper", tmp_path / "rows.jsonl", "--home", f"{below}/h"),
+    ):
+        assert below in sentence_of(flywheel(*command), 2)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("before")
+    with pytest.raises(ValueError, match="half-way"), drafted(tmp_path / "kept") as draft:
+        draft.write_text("af")
+        raise ValueError("half-way")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("kept", "before")]
+    with drafted(tmp_path / "kept") as draft:
+        draft.write_text("after")
+    assert (tmp_path / "kept").read_text() == "after"
+
+
+def test_a_report_that_fails_leaves_the_one_before(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.report import build_report
+
+    page = tmp_path / "report.html"
+    page.write_text("the one before")
+    write = Path.write_text
+
+    def full(path: Path, text: str, **options: str) -> int:
+        write(path, text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with Lake(home, read_only=True) as lake, pytest.raises(OSError, match="No space"):
+        build_report(lake, page)
+    assert page.read_text() == "the one before" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError(28, "No space left on device"), 1, "the disk is full"),
+        (duckdb.IOException('IO Error: Could not write file "x": No space left on device'), 1, "the disk is full"),
+        (duckdb.Error("database or disk is full"), 1, "the disk is full"),
+        (OSError(30, "Read-only file system", "/home/lake/writer.lock"), 2, "/home/lake/writer.lock"),
+        (PermissionError(13, "Permission denied", "/x/y.part"), 2, "/x/y cannot"),
+        (duckdb.Error("attempt to write a readonly database"), 2, "readonly"),
+    ],
+)
+def test_faults_of_disks_are_sentences(error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(error) == status
+    line = capsys.readouterr().err
+    assert said in line and line.count("\n") == 1
+
+
+def test_a_bug_is_not_made_a_sentence() -> None:
+    with pytest.raises(KeyError):
+        exit_status(KeyError("x"))
+
+
+@mounts
+@pytest.mark.slow
+def test_a_home_on_a_disk_that_is_only_read_can_be_read(home: Path, tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    shutil.copytree(home, place, ignore=shutil.ignore_patterns("*-shm", "*-wal"))
+    script = f"""
+mount --bind {place} {place} && mount -o remount,ro,bind {place} || exit 9
+{FLYWHEEL} sql "SELECT key FROM tasks" --home {place} --format csv || exit 1
+{FLYWHEEL} sql "SELECT key FROM tasks" --at 2 --home {place} --format csv || exit 2
+{FLYWHEEL} report --home {place} --output {tmp_path / "r.html"} || exit 3
+{FLYWHEEL} export tasks --home {place} --to {tmp_path / "t.jsonl"} || exit 4
+{FLYWHEEL} lake check --home {place} || exit 5
+for change in "report" "lake compact" "import webshaper /dev/null" "run"; do {FLYWHEEL} $change --home {place}; test $? = 2 || exit 6; done
+"""
+    done = subprocess.run([*OWN_DISK, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("key\na\nkey\na\n")
+    assert json.loads((tmp_path / "t.jsonl").read_text())["key"] == "a"
+    refused = done.stderr.splitlines()
+    assert len(refused) == 4 and all(str(place) in line and "ead-only" in line for line in refused)
+
+
+@mounts
+@pytest.mark.slow
+def test_a_disk_that_fills_up_is_one_sentence_and_what_was_stored_is_whole(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    with rows.open("w") as file:
+        for number in range(3000):
+            row = {"id": str(number), "question": os.urandom(900).hex(), "answer": "Ann", "formalization": [["V@X", "r", "?"]], "urls": []}
+            file.write(json.dumps(row) + "\n")
+    first = tmp_path / "first.jsonl"
+    first.write_text(rows.read_text().splitlines()[0] + "\n")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = f"""
+mount -t tmpfs -o size=2m tmpfs {disk}
+{FLYWHEEL} import webshaper {first} --home {disk}/home || exit 8
+{FLYWHEEL} import webshaper {rows} --home {disk}/home; test $? = 1 || exit 9
+{FLYWHEEL} export webshaper --home {disk}/home --to {tmp_path}/out.jsonl || exit 10
+{FLYWHEEL} sql "SELECT count(*) AS n FROM tasks" --home {disk}/home --format csv
+"""
+    done = subprocess.run([*OWN_DISK, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("n\n1\n")
+    assert (tmp_path / "out.jsonl").read_text().count("\n") == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("flywheel: the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("profile", "overrides", "said"),
+    [
+        ("", ("rl.steps=abc",), "--set rl.steps=abc: rl.steps must be a whole number, not 'abc'."),
+        ("", ("policy=3",), "--set policy=3: policy must be a table, not 3."),
+        ("", ("seed=-1",), "--set seed=-1: seed must be greater than or equal to 0, not -1."),
+        ('[rl]\nsteps = "abc"', (), "{file}: rl.steps must be a whole number, not 'abc'."),
+        ('[rl]\nsteps = "abc"', ("seed=1",), "{file}: rl.steps must be a whole number, not 'abc'."),
+        ('[later.rl]\nsteps = "abc"', (), "{file}: in later, rl.steps must be a whole number, not 'abc'."),
+        ("[rl]\nolder_share = 0.5", (), "{file}: rl.older_share needs an engine that holds an older policy: set rollout.engine.older = 1."),
+        ("[wheel]\nstages = 3", (), "{file}: wheel.stages must be a list, not 3."),
+        ("seed =", (), "{file} is not TOML: Invalid value (at end of document)."),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_that_names_what_the_user_wrote(
+    profile: str, overrides: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(profile)
+    with pytest.raises(RequestError) as refused:
+        load_config(str(file), overrides)
+    assert str(refused.value) == said.format(file=file)
+
+
+def test_a_home_is_checked_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    for place in (tmp_path / "file" / "home", tmp_path / "file", tmp_path / "dangling" / "home", Path("/proc/xyz/home")):
+        with pytest.raises(RequestError, match="another --home"):
+            Home(place).claim(load_config("quickstart"))
+    check_place(tmp_path / "new" / "deep" / "home")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["dangling", "file"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_that_the_command_goes_on_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "home")]
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everything that runs in it hears it
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (130, "flywheel: interrupted; the same command goes on\n")

@@ -1,0 +1,193 @@
+"""Files that are small and say much: each is refused in one sentence or set aside, within bounds of memory, and other files are read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import resource
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from eval.graders.repository import read_snapshot
+from eval.graders.rows import read_rows
+from flows.data.imports import import_file
+from synth.questions.decontamination import read_evaluation_set
+from warehouse import Lake
+from warehouse.benchmark_sets.files import read_tasks
+from warehouse.bounds import FREE_BYTES, MIB, MOST_DEPTH, MOST_MEMBERS, is_too_deep, read_json, room_for
+from warehouse.corpora.files import read_documents, read_facts
+from warehouse.errors import RequestError
+from warehouse.importers.inspect_logs import read_inspect
+from warehouse.importers.openai import read_openai
+from warehouse.importers.tables import table_rows
+
+pytestmark = pytest.mark.slow
+
+ROW: dict[str, Any] = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Amber"}]}
+EVALUATED = {"task": "t", "model": "m", "created": "2026-01-01T00:00:00+00:00", "dataset": {"name": "d"}, "config": {}}
+HEADER = {"version": 2, "status": "success", "eval": EVALUATED}
+SAMPLE: dict[str, Any] = {"id": 1, "epoch": 1, "input": "Who?", "target": "Amber", **ROW}
+DEEP = "[" * 400 + "]" * 400
+DEEPEST = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Room for another gigabyte and a half: what a bomb of these tests unpacks to has none."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + 1536 * MIB, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def zeros(megabytes: int) -> bytes:
+    """So many megabytes of blanks, packed by gzip in as many members of one."""
+    return gzip.compress(b" " * MIB) * megabytes
+
+
+def log(path: Path, samples: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("header.json", json.dumps(HEADER))
+        for name, content in samples.items():
+            archive.writestr(f"samples/{name}_epoch_1.json", content)
+    return path
+
+
+@pytest.mark.parametrize("read", [lambda path: list(table_rows(path)), read_tasks, read_evaluation_set])
+def test_a_small_gzip_of_gigabytes_is_refused_in_one_sentence(read: Callable[[Path], Any], tmp_path: Path, little_memory: None) -> None:
+    (tmp_path / "bomb.jsonl.gz").write_bytes(zeros(3000))
+    with pytest.raises(RequestError, match=r"bomb.jsonl.gz \(\d\.\d MiB\) unpacks to more than \d+ MiB, and at most that is read"):
+        read(tmp_path / "bomb.jsonl.gz")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_log_of_three_megabytes_that_holds_gigabytes_is_refused(compression: int, tmp_path: Path, little_memory: None) -> None:
+    bomb = log(tmp_path / "bomb.eval", {str(n): b'{"input": "' + b" " * (25 * MIB) + b'"}' for n in range(8)}, compression)
+    with pytest.raises(RequestError, match="unpacks to 9 members of 200 MiB, and at most"):
+        read_inspect(bomb)
+
+
+def test_a_member_that_is_larger_than_the_archive_says_is_not_unpacked(tmp_path: Path, little_memory: None) -> None:
+    path = log(tmp_path / "liar.eval", {"0": json.dumps(SAMPLE).encode(), "1": b" " * (120 * MIB)})
+    content = path.read_bytes()
+    path.write_bytes(content.replace((120 * MIB).to_bytes(4, "little"), (20).to_bytes(4, "little")))
+    found = read_inspect(path)
+    assert (found.rows, len(found.trajectories), len(found.failures)) == (2, 1, 1)
+    assert "CRC" in found.failures[0].reason
+
+
+def test_an_archive_of_too_many_members_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "many.eval"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(MOST_MEMBERS + 1):
+            archive.writestr(f"{number:x}", "")
+    with pytest.raises(RequestError, match=f"unpacks to {MOST_MEMBERS + 1:,} members"):
+        read_inspect(path)
+
+
+def test_an_attachment_that_is_named_a_thousand_times_is_not_written_a_thousand_times(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "attachment://" + "a" * 32}] * 1000
+    attached = {"attachments": {"a" * 32: "x" * MIB}, "messages": [*said, *ROW["messages"]]}
+    path = log(tmp_path / "attached.eval", {"0": json.dumps(SAMPLE).encode(), "1": json.dumps({**SAMPLE, **attached}).encode()})
+    found = read_inspect(path)
+    assert len(found.trajectories) == 1
+    assert "it holds more than 128 MiB of text" in found.failures[0].reason
+
+
+def test_a_folder_is_read_without_the_file_that_cannot_be(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log(folder / "good.eval", {"0": json.dumps(SAMPLE).encode()})
+    log(folder / "bomb.eval", {str(n): b" " * (25 * MIB) for n in range(8)})
+    (folder / "torn.eval").write_bytes((folder / "good.eval").read_bytes()[:-30])
+    figures = import_file("inspect", folder, tmp_path / "home")
+    assert (figures["rows"], figures["trajectories"]["new"], figures["reasons"]) == (1, 1, {"inspect_file": 2})
+    with Lake(tmp_path / "home") as lake:
+        assert {failure.item["file"] for failure in lake.failures("import")} == {"bomb.eval", "torn.eval"}
+    with pytest.raises(RequestError, match="unpacks to"):
+        import_file("inspect", folder / "bomb.eval", tmp_path / "home")
+
+
+def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_path: Path, little_memory: None) -> None:
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 500_000, pa.int32()), pa.array(["x" * 100_000]))
+    columns = dict.fromkeys(("id", "title", "text", "question", "answer"), values)
+    parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=False)
+    assert (tmp_path / "bomb.parquet").stat().st_size < MIB
+    for read in (lambda path: list(table_rows(path)), read_documents):
+        with pytest.raises(RequestError, match="unpacks to more than"):
+            read(tmp_path / "bomb.parquet")
+
+
+@pytest.mark.parametrize("deep", [DEEP, DEEPEST])
+def test_a_row_that_is_nested_too_deep_is_a_fault_of_that_row(deep: str, tmp_path: Path) -> None:
+    path, nested = tmp_path / "rows.jsonl", json.dumps({**ROW, "extra": 0}).replace(" 0", deep)
+    path.write_text(f"{json.dumps(ROW)}\n{nested}\n{json.dumps({**ROW, 'id': 2})}\n")
+    found = read_openai(path)
+    assert (found.rows, len(found.trajectories), [failure.item["line"] for failure in found.failures]) == (3, 2, [2])
+    assert "nested" in found.failures[0].reason
+    path.write_text(f"[{json.dumps(ROW)},\n{nested},\n{json.dumps({**ROW, 'id': 2})}]\n")
+    assert "nested" in read_openai(path).failures[0].reason or "recursion" in read_openai(path).failures[0].reason
+    (tmp_path / "facts.jsonl").write_text(f'{{"subject": {deep}}}\n{{"subject": "a", "relation": "b", "object": "c"}}\n')
+    facts = read_facts(tmp_path / "facts.jsonl")
+    assert (len(facts.facts), len(facts.failures)) == (1, 1)
+    assert [isinstance(row, dict) for row in read_rows(path.with_name("facts.jsonl"))] == [False, True]
+
+
+@pytest.mark.parametrize("deep", [DEEP, DEEPEST])
+@pytest.mark.parametrize("form", ["openai", "search-r1", "tau-bench", "webdancer", "webshaper", "verifiers", "fireact", "inspect"])
+def test_no_format_falls_over_deep_json(form: str, deep: str, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "a.json").write_text(f'{{"a": {deep}}}')
+    (folder / "a.jsonl").write_text(f'{{"a": {deep}}}\n')
+    single = folder / ("a.json" if form in ("fireact", "inspect", "tau-bench") else "a.jsonl")
+    for path in (single,) if form == "webshaper" else (folder, single):
+        try:
+            figures = import_file(form, path, tmp_path / "home")
+        except RequestError as error:
+            assert path == single and len(str(error)) < 500
+        else:
+            assert figures["quarantined"] == (2 if path == folder and form in ("openai", "search-r1") else 1)
+
+
+@pytest.mark.parametrize("deep", [DEEP, DEEPEST])
+def test_an_evaluation_set_that_is_nested_too_deep_is_one_sentence(deep: str, tmp_path: Path) -> None:
+    (tmp_path / "set.json").write_text(f'[{{"question": "Who?", "answers": ["A"], "provenance": {deep}}}]')
+    for read in (read_evaluation_set, read_tasks):
+        with pytest.raises(RequestError, match="nested deeper than 200 levels"):
+            read(tmp_path / "set.json")
+
+
+@pytest.mark.parametrize("packing", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_snapshot_that_is_packed_small_and_holds_gigabytes_is_refused(packing: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("good.py"))
+        archive.addfile(tarfile.TarInfo("x" * (80 * MIB)))
+    name = {gzip.compress: "s.tar.gz", bz2.compress: "s.tar.bz2", lzma.compress: "s.tar.xz"}[packing]
+    (tmp_path / name).write_bytes(packing(plain.getvalue()))
+    with pytest.raises(RequestError, match="unpacks to more than"):
+        read_snapshot(tmp_path / name)
+    (tmp_path / name).write_bytes(packing(plain.getvalue())[:100])
+    with pytest.raises(RequestError, match="cannot be"):
+        read_snapshot(tmp_path / name)
+
+
+def test_depth_is_counted_and_room_grows_with_the_file(tmp_path: Path) -> None:
+    assert not is_too_deep(read_json("[" * MOST_DEPTH + "]" * MOST_DEPTH))
+    with pytest.raises(ValueError, match="nested deeper"):
+        read_json("[" * (MOST_DEPTH + 2) + "]" * (MOST_DEPTH + 2))
+    (tmp_path / "small").write_bytes(b"x")
+    (tmp_path / "large").write_bytes(b"x" * MIB)
+    assert (room_for(tmp_path / "small"), room_for(tmp_path / "large")) == (FREE_BYTES, 200 * MIB)

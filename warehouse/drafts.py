@@ -1,0 +1,46 @@
+"""Files that are written whole or not at all, and how an error says that a disk is full."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import duckdb
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_SAID_FULL = ("no space left on device", "disk is full", "disk quota exceeded")
+
+
+@contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write a file or folder to, which takes the name `path` when the block ends, in the place of a file there.
+
+    What is written of it is removed where the block fails. Folders above are made.
+    """
+    draft = path.with_name(f"{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _remove(draft)
+        yield draft
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            _remove(draft)
+        raise
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk that is full is why."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _SAID_FULL)
+
+
+def _remove(draft: Path) -> None:
+    if draft.is_dir():
+        shutil.rmtree(draft)
+    else:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""Whether the data files of a lake are as they were written: a SHA-256 of each, kept beside them, and compared when that is asked for.
+
+A writer that lets go of a lake adds the digests of the files that have none yet, so commits do not wait for them. It is a guard against
+disks, copies and careless hands; whoever means harm can change the digests too. Data elsewhere than in the home is its store's to guard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import duckdb
+
+from warehouse.connections import CATALOG, connect_or_copy, connect_unlocked
+from warehouse.errors import RequestError
+from warehouse.storage import Place
+
+_FILES = f"""
+SELECT path, file_size_bytes FROM __ducklake_metadata_{CATALOG}.ducklake_data_file
+UNION ALL SELECT path, file_size_bytes FROM __ducklake_metadata_{CATALOG}.ducklake_delete_file
+ORDER BY 1
+"""
+
+
+class FileState(StrEnum):
+    """What became of a data file."""
+
+    same = "same"
+    changed = "changed"
+    missing = "missing"
+    unrecorded = "unrecorded"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A data file that the catalogue knows, by its path within the lake's data."""
+
+    path: str
+    state: FileState
+
+
+def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
+    """Keep the digests of the files that have none yet; returns how many those were.
+
+    Several processes may do this at once: a file never changes, so they write the same.
+    """
+    known, there = read_digests(place), _files_there(place)
+    new = [path for name, _ in _committed(connection) if name not in known and (path := there.get(name)) is not None]
+    if new:
+        lines = [json.dumps({"file": path.name, "sha256": _digest_of(path)}) + "\n" for path in new]
+        with place.digests.open("a") as file:
+            file.write("\n" + "".join(lines))  # the line of a writer that was killed ends here
+    return len(new)
+
+
+def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], int]:
+    """Every data file of a lake that may be too broken to be opened, and how many digests were kept now, if they are to be (`record`).
+
+    Raises:
+        RequestError: the data does not lie in the home, or the catalogue cannot be read.
+    """
+    if place.storage.data is not None:
+        raise RequestError(f"The data of {place.home} is in {place.storage.data}: its store is who guards it.")
+    try:
+        connection, there, copied = connect_or_copy(place, connect_unlocked)
+    except duckdb.Error as error:
+        raise RequestError(f"The catalogue of {place.home} cannot be read: {str(error).splitlines()[0]}") from error
+    try:
+        recorded = keep_digests(connection, there) if record else 0
+        return check_files(connection, there), recorded
+    finally:
+        connection.close()
+        if copied is not None:
+            copied.cleanup()
+
+
+def check_files(connection: duckdb.DuckDBPyConnection, place: Place) -> list[CheckedFile]:
+    """Every data file of the lake, those of earlier snapshots too, compared with its size in the catalogue and its digest."""
+    known, there = read_digests(place), _files_there(place)
+    return [_checked(name, size, there.get(name), known.get(name), place) for name, size in _committed(connection)]
+
+
+def read_digests(place: Place) -> dict[str, str]:
+    """The digests that are kept, by the names of the files; a line that is torn is none."""
+    found: dict[str, str] = {}
+    for line in place.digests.read_text().splitlines() if place.digests.is_file() else ():
+        try:
+            entry = json.loads(line)
+            found.setdefault(entry["file"], entry["sha256"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _checked(name: str, size: int, path: Path | None, digest: str | None, place: Place) -> CheckedFile:
+    if path is None:
+        return CheckedFile(name, FileState.missing)
+    if path.stat().st_size != size or (digest is not None and _digest_of(path) != digest):
+        state = FileState.changed
+    else:
+        state = FileState.unrecorded if digest is None else FileState.same
+    return CheckedFile(str(path.relative_to(place.data)), state)
+
+
+def _committed(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, int]]:
+    """The names of the files that the catalogue knows, which are unique, and their sizes; what a commit is writing now is none of them."""
+    for path, size in connection.cursor().execute(_FILES).fetchall():
+        yield Path(path).name, int(size)
+
+
+def _files_there(place: Place) -> dict[str, Path]:
+    return {path.name: path for path in place.data.rglob("*.parquet")}
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
