@@ -192,18 +192,14 @@ def test_nothing_held_out_is_in_what_training_asked_read_or_was_shown(undisturbe
     )
     assert leaks == [{"n": 0}]
     with Lake(undisturbed, read_only=True) as lake:
-        hidden = {document.text for document in lake.documents() if document.split is DocumentSplit.HELD_OUT}
-        titles = {document.title for document in lake.documents() if document.split is DocumentSplit.HELD_OUT}
+        documents = lake.documents()
         read = [part.text for example in lake.examples() for part in example.parts]
         shown = [call.observation for each in lake.trajectories("stage = 'rl'") for turn in each.turns for call in turn.calls]
-        tried = [call.observation for each in lake.trajectories("stage = 'eval'") for turn in each.turns for call in turn.calls]
-    assert len(titles) > 100 and len(read) > 1000 and len(shown) > 100
-    assert not any(observation in hidden for observation in shown)
-    words = {title: title.casefold() for title in titles}
-    everything = "\n".join(dict.fromkeys([*read, *shown])).casefold()
-    assert not [title for title, word in words.items() if word in everything]
-    found = [observation for observation in tried if observation in hidden]
-    assert found and len(found) == sum(bool(observation) and "found:" not in observation for observation in tried)
+    hidden, seen = ([d.text for d in documents if (d.split is DocumentSplit.HELD_OUT) == held_out] for held_out in (True, False))
+    assert len(hidden) > 100 and len(read) > 1000 and shown
+    everything = "\n".join(dict.fromkeys([*read, *shown]))
+    assert sum(text in everything for text in seen) > 100, "what may be shown is found in this way"
+    assert not [text for text in hidden if text in everything]
 
 
 @pytest.mark.parametrize("policy", ["t1-rl", "t2-rl"])
