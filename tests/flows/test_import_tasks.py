@@ -227,7 +227,8 @@ def test_the_example_of_the_page_brings_in_what_its_run_draws_from(tmp_path: Pat
         if line.startswith(("mkdir", "printf")):
             subprocess.run(["bash", "-c", line], check=True)
         elif line.startswith("flywheel import"):
-            CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False)
+            imported = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], catch_exceptions=False)
+            assert imported.exit_code == 0, imported.output
     Path("own.toml").write_text(profile)
     config = load_config("own.toml")
     check_choice(config, Path("runs/own"))
