@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 
 _KEPT = "\n\t"
+_NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Categories of Unicode that have no form of their own: control, format, surrogate, private, unassigned, separators of lines."""
 
@@ -22,9 +23,11 @@ def visible(text: str, kept: str = _KEPT) -> str:
 
 def in_line(text: str) -> str:
     """`text` for one line: line ends and tabs are escapes too."""
-    return visible(text, kept="").replace("\\x0a", "\\n").replace("\\x09", "\\t").replace("\\x0d", "\\r")
+    return visible(text, kept="")
 
 
 def _escaped(one: str) -> str:
+    if one in _NAMED:
+        return _NAMED[one]
     code = ord(one)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

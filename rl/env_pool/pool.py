@@ -1,6 +1,6 @@
 """Environments on Ray: worker actors of each kind, and the trajectories on each.
 
-The indexes of the corpus lie once in the object store and is shared by all workers. An exception in an environment, a step that takes
+The indexes of the corpus lie once in the object store and are shared by all workers. An exception in an environment, a step that takes
 too long, a worker that dies or takes too much memory are faults with a kind: the trajectory becomes invalid, the worker is replaced.
 """
 
