@@ -179,6 +179,10 @@ class EvaluationConfig(Section):
         """Those that are reported and those of the gate: training keeps clear of both."""
         return {**self.suites, **self.gate}
 
+    def setting_of(self, suite: str) -> str:
+        """The key under which a suite stands."""
+        return f"evaluation.{'gate' if suite in self.gate else 'suites'}.{suite}"
+
     @model_validator(mode="after")
     def _check_names(self) -> EvaluationConfig:
         if both := sorted(self.suites.keys() & self.gate.keys()):

@@ -65,7 +65,7 @@ def build_questions(
             there are no intersections or unions.
         allowed: whether an entity may lie on a path (start, way and answer); the second condition of an intersection may not
             be refused. Give `split_of(...) == split` here to part one graph by its entities.
-        phrasing: how relations are worded; by default as the generated worlds word them.
+        phrasing: how relations are worded; by default as the graph words them.
         known: the keys of questions that are there already and are not made again.
         refuse: why a question that is proven may not be kept all the same, if so.
 

@@ -51,6 +51,11 @@ class QuestionConfig(Section):
             raise ValueError("count is shared out as counts says, and counts wants no question at all")
         return self
 
+    @property
+    def asked_by(self) -> str:
+        """The key that says how many questions are wanted."""
+        return "counts" if self.count is None else "count"
+
     def wanted(self) -> dict[int, int]:
         """Questions by rising hops; what remains of `count` after rounding down goes to the largest remainders."""
         if self.count is None:

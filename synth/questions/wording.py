@@ -2,7 +2,7 @@
 
 The formula's tree is read from the target down: what stands below a node becomes the words that describe it. Variety 1 is the
 compact form with one word a relation ("metropolis of nation of hometown of Amber Stone?"); 2 is a sentence; 3 paraphrases it. A
-graph with relations of its own brings its own words, questions, phrases and conditions; without them a relation's name serves.
+graph brings the words, questions, phrases and conditions of its relations; without them a relation's own name serves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from synth.formulas.triples import TARGET, is_constant, members
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.worlds.schema import ASKED, PHRASES
 from warehouse.records import Triple
 
 _OPENINGS = ("Who or what is {}?", "Name {}.", "Find {}.", "I am looking for {}.", "Could you tell me {}?")
@@ -27,9 +26,9 @@ class Phrasing:
     say what kind of thing a relation is about ("film"). `questions` and `conditions` are those of `Wording`. Each may lack a relation.
     """
 
-    phrases: Mapping[str, Sequence[str]] = field(default_factory=lambda: PHRASES)
+    phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     nouns: Mapping[str, str] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=lambda: ASKED)
+    words: Mapping[str, str] = field(default_factory=dict)
     questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
 
@@ -38,8 +37,8 @@ class Phrasing:
         return self.words.get(relation) or spoken(relation)
 
     @classmethod
-    def of(cls, graph: KnowledgeGraph, phrases: Mapping[str, Sequence[str]] = PHRASES) -> Phrasing:
-        """The phrasing of a graph: the noun of a relation is the type of the first entity that has it."""
+    def of(cls, graph: KnowledgeGraph) -> Phrasing:
+        """The phrasing of a graph by its wordings: the noun of a relation is the type of the first entity that has it."""
         nouns: dict[str, str] = {}
         relations = graph.relations
         for entity in graph.subjects:
@@ -49,8 +48,9 @@ class Phrasing:
                 nouns.setdefault(fact.relation, graph.types.get(entity, "one"))
         own = graph.wordings
         return cls(
-            {**phrases, **{relation: wording.phrases for relation, wording in own.items() if wording.phrases}},
+            {relation: wording.phrases for relation, wording in own.items() if wording.phrases},
             nouns,
+            {relation: wording.word for relation, wording in own.items() if wording.word},
             questions={relation: wording.questions for relation, wording in own.items() if wording.questions},
             conditions={relation: wording.condition for relation, wording in own.items() if wording.condition},
         )

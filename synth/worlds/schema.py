@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from warehouse.corpora.corpus import Wording
+
 TYPE_SHARES: dict[str, float] = {
     "person": 0.38,
     "company": 0.14,
@@ -113,8 +115,8 @@ RELATIONS: tuple[Relation, ...] = tuple(_read_relations(_RELATIONS))
 ASKED: dict[str, str] = {relation.name: relation.asked for relation in RELATIONS}
 """The word by which a plain question asks for each relation."""
 
-PHRASES: dict[str, tuple[str, ...]] = {relation.name: relation.phrases for relation in RELATIONS}
-"""How to ask for the object of each relation in varied prose."""
+WORDINGS: dict[str, Wording] = {relation.name: Wording(phrases=relation.phrases, word=relation.asked) for relation in RELATIONS}
+"""How questions about a generated world speak of its relations; other worlds may have relations of the same names."""
 
 
 def relations_of(subject: str) -> tuple[Relation, ...]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from synth.worlds.names import NAME_WORDS, Split, make_names
-from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES, Relation, relations_of
+from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES, WORDINGS, Relation, relations_of
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest, seed_from
 from warehouse.records import Document, DocumentSplit, Fact
@@ -60,7 +60,7 @@ class WorldConfig(Section):
 
 
 def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
-    """The world of `config`, `split` and `seed`: facts, documents for the searches of `split`, one an entity, and types."""
+    """The world of `config`, `split` and `seed`: facts, documents for the searches of `split`, one an entity, types and wordings."""
     name = world_name(config, split, seed)
     rng = np.random.default_rng(seed_from("world", seed, split))
     names = _names_by_type(config.entities, split, seed)
@@ -72,7 +72,7 @@ def generate_world(config: WorldConfig, split: Split, seed: int) -> Corpus:
             documents.append(replace(document, split=DocumentSplit(split)))
             facts.extend(stated)
     types = {entity: kind for kind, members in names.items() for entity in members}
-    return Corpus(facts=tuple(facts), documents=tuple(documents), types=types)
+    return Corpus(facts=tuple(facts), documents=tuple(documents), types=types, wordings=WORDINGS)
 
 
 def world_name(config: WorldConfig, split: Split, seed: int) -> str:

@@ -86,12 +86,12 @@ def test_small_batches_make_as_many_questions_and_none_twice(tmp_path: Path) -> 
         assert len([metric for metric in context.lake.metrics() if metric.name.startswith("made.questions")]) == 6
 
 
-def films(folder: Path) -> list[str]:
-    """Sixty films that lead nowhere, so that there are no two hops; returns the settings that read them."""
+def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
+    """Films that lead nowhere, so that there are no two hops; returns the settings that read them."""
     folder.mkdir()
-    rows = [f"Film {n},director,Person {n % 7},d{n}\nFilm {n},city,Place {n % 5},d{n}\n" for n in range(60)]
+    rows = [f"Film {n},director,Person {n % persons},d{n}\nFilm {n},city,Place {n % 5},d{n}\n" for n in range(count)]
     (folder / "facts.csv").write_text("subject,relation,object,documents\n" + "".join(rows))
-    texts = [f"Film {n} director Person {n % 7}. Film {n} city Place {n % 5}." for n in range(60)]
+    texts = [f"Film {n} director Person {n % persons}. Film {n} city Place {n % 5}." for n in range(count)]
     lines = [f'{{"id": "d{n}", "title": "Film {n}", "text": "{text}"}}\n' for n, text in enumerate(texts)]
     (folder / "documents.jsonl").write_text("".join(lines))
     return ["corpus.kind=files", f"corpus.path={folder}", "corpus.train={}", "corpus.held_out={}"]
@@ -105,6 +105,21 @@ def test_so_many_questions_in_all_where_the_graph_is_short_of_a_depth(tmp_path: 
         assert make(context, "webshaper")["tasks.train"] == 30
         assert {task.hops for task in context.lake.tasks()} == {1}
         assert any(failure.kind == "shortfall" for failure in context.lake.failures("synth"))
+
+
+@pytest.mark.slow
+def test_a_suite_that_the_graph_cannot_fill_is_smaller_and_says_which_key_asks_for_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    overrides = [*films(tmp_path / "data", 300, 300), 'wheel.stages=["rl"]', "evaluation.gate={}"]
+    with shop_at(tmp_path / "home", *overrides) as context, caplog.at_level("WARNING", "flywheel"):
+        figures = make(context, "all")
+        short = [failure.reason for failure in context.lake.failures("synth") if failure.kind == "shortfall"]
+    assert 0 < figures["tasks.held_out"] < 40
+    warning = f"evaluation.suites.held_out.counts asks for 40 questions, and the graph gives {figures['tasks.held_out']}"
+    assert any(warning in message for message in caplog.messages)
+    assert any("evaluation.suites.held_out.counts asks for them" in reason for reason in short)
+    assert any("synth.webshaper.counts asks for them" in reason for reason in short)
 
 
 @pytest.mark.slow

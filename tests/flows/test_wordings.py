@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from random import Random
@@ -13,6 +14,9 @@ from flows.preflight import preflight
 from flows.stages.synthesis.context import read_sources
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.wording import Phrasing, word_question
+from synth.worlds.schema import RELATIONS
+from synth.worlds.world import WorldConfig, generate_world
+from tests.flows.test_synthesis_kinds import make, shop_at
 from tests.warehouse.corpora.test_wordings import GOOD, written
 from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
@@ -40,6 +44,42 @@ def test_without_a_file_the_names_of_relations_serve(tmp_path: Path) -> None:
     config = load_config(SMALL, corpus_in(tmp_path))
     phrasing = Phrasing.of(KnowledgeGraph.of(read_sources(config.corpus, config.seed).train))
     assert (phrasing.questions, phrasing.conditions) == ({}, {})
+
+
+@pytest.mark.parametrize("variety", [1, 2, 3])
+def test_relations_are_spoken_of_as_the_user_wrote_them(tmp_path: Path, variety: int) -> None:
+    """Those of a generated world by the same names, too: its words for them (governor, manufacturer) are its own."""
+    (tmp_path / "facts.csv").write_text("subject,relation,object\nLunden,mayor,Ann Berg\nLunden,home_town_of,Ole Dahl\n")
+    (tmp_path / "Lunden.md").write_text("# Lunden\n\nThe mayor of Lunden is Ann Berg. It is home town of Ole Dahl.\n")
+    config = load_config(SMALL, ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"])
+    phrasing = Phrasing.of(KnowledgeGraph.of(read_sources(config.corpus, config.seed).train))
+    for relation, words in (("mayor", "mayor of Lunden"), ("home_town_of", "home town of of Lunden")):
+        assert words in word_question((("C@Lunden", relation, "?"),), phrasing, variety, Random(0))
+
+
+@pytest.mark.slow
+def test_nothing_that_is_made_of_a_users_facts_has_words_of_a_generated_world(tmp_path: Path) -> None:
+    """Questions, plans, reasoning: over the very facts and documents of a generated world, brought as files."""
+    world = generate_world(WorldConfig(entities=300), "train", 0)
+    rows = [{"subject": fact.subject, "relation": fact.relation, "object": fact.object} for fact in world.facts]
+    texts = [{"id": document.id, "title": document.title, "text": document.text} for document in world.documents]
+    for name, lines in (("facts", rows), ("documents", texts)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    own = ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"]
+    foreign = {relation.asked for relation in RELATIONS}
+    with shop_at(tmp_path / "home", *own) as context:
+        for kind in ("webshaper", "fas"):
+            make(context, kind)
+        texts = [task.question for task in context.lake.tasks()]
+        texts += [part.text for example in context.lake.examples() for part in example.parts]
+    assert len(texts) > 100
+    assert not [text for text in texts if foreign & set(re.findall(r"[a-z]+", text))]
+
+
+def test_a_word_of_the_users_own_stands_for_a_relation_in_the_compact_form(tmp_path: Path) -> None:
+    path = written(tmp_path, '[mayor]\nword = "head of town"\n')
+    phrasing = Phrasing.of(KnowledgeGraph([Fact("Lunden", "mayor", "Ann Berg")], wordings=read_wordings(path)))
+    assert word_question((("C@Lunden", "mayor", "?"),), phrasing, 1, Random(0)) == "head of town of Lunden?"
 
 
 def test_wordings_are_for_files_alone(tmp_path: Path) -> None:

@@ -23,13 +23,14 @@ class Wording:
     """How a relation is spoken of in plain English: `{s}` stands for its subject, `{o}` for its object.
 
     `questions` ask for the object («In which year was {s} released?»), `phrases` name it within a longer question («the release year of
-    {s}»), `condition` tells a subject by its object («released in {o}»). The first of several is the plainest. What is empty is made of the
-    relation's name.
+    {s}»), `condition` tells a subject by its object («released in {o}»). `word` stands for the relation in the compact form of a question
+    («year of Night Boat?»). The first of several is the plainest. What is empty is made of the relation's name.
     """
 
     questions: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
     condition: str = ""
+    word: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

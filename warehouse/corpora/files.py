@@ -271,10 +271,11 @@ class _WordingTable(Section):
     questions: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
     condition: str = ""
+    word: str = ""
 
 
 def read_wordings(path: Path) -> dict[str, Wording]:
-    """The wordings of relations in a TOML file, a table each: `["release year"]` with `questions`, `phrases` and `condition`.
+    """The wordings of relations in a TOML file, a table each: `["release year"]` with `questions`, `phrases`, `condition`, `word`.
 
     Raises:
         RequestError: the file is missing or no TOML, or a wording lacks the place of what it speaks of.
@@ -287,10 +288,10 @@ def read_wordings(path: Path) -> dict[str, Wording]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not TOML: {error}.") from error
     except ValidationError as error:
-        raise RequestError(f"{path}: {first_error(error)}; a wording has questions, phrases and a condition.") from error
+        raise RequestError(f"{path}: {first_error(error)}; a wording has questions, phrases, a condition and a word.") from error
     for relation, table in read.items():
         lacking = [text for text in (*table.questions, *table.phrases) if "{s}" not in text]
         lacking += [table.condition] if table.condition and "{o}" not in table.condition else []
         if lacking:
             raise RequestError(f"{path}: the wording {lacking[0]!r} of {relation!r} lacks {{s}} for its subject, or {{o}} in a condition.")
-    return {relation: Wording(table.questions, table.phrases, table.condition) for relation, table in read.items()}
+    return {relation: Wording(table.questions, table.phrases, table.condition, table.word) for relation, table in read.items()}

@@ -170,8 +170,8 @@ def demonstrations(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The oracle's trajectories, as good or as mixed as the configuration says."""
     config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
     seed, refuse = synthesis.seed("demonstrations"), synthesis.evaluation.objection
-    shown = partial(_shown, synthesis)
-    for batch in question_batches("demonstrations", synthesis.train, config, seed, synthesis.settings.batch, shown, refuse):
+    shown, setting = partial(_shown, synthesis), f"synth.demonstration_questions.{config.asked_by}"
+    for batch in question_batches("demonstrations", synthesis.train, config, seed, synthesis.settings.batch, shown, setting, refuse):
         yield Batch(batch.part, batch.number, partial(_demonstrate, synthesis, batch))
 
 
@@ -189,8 +189,8 @@ def taught(synthesis: SynthesisContext) -> Iterator[Batch]:
     """Questions that a teacher plays in their environment, and then the successes among its runs; both in one commit a batch."""
     config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
     seed, refuse = synthesis.seed("taught"), synthesis.evaluation.objection
-    size = min(synthesis.settings.batch, TAUGHT_BATCH)
-    for batch in question_batches("taught", synthesis.train, config, seed, size, synthesis.keys, refuse):
+    size, setting = min(synthesis.settings.batch, TAUGHT_BATCH), f"synth.demonstration_questions.{config.asked_by}"
+    for batch in question_batches("taught", synthesis.train, config, seed, size, synthesis.keys, setting, refuse):
         yield Batch(batch.part, batch.number, partial(_teach, synthesis, batch))
 
 

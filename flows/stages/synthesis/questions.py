@@ -7,19 +7,23 @@ the business of `synth.questions.builder.build_questions` alone.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from flows.stages.synthesis.batches import Batch, Made
 from flows.stages.synthesis.context import QuestionSource, SynthesisContext
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expander import expand
-from synth.questions.builder import build_questions
+from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.rewording import RewordingConfig, reword
 from warehouse import Failure, Task
 from warehouse.digests import seed_from
+
+log = logging.getLogger("flywheel")
 
 Refuse = Callable[[Task], Failure | None]
 """Why a task may not be kept; None where it may."""
@@ -32,13 +36,17 @@ def question_batches(
     seed: int,
     largest: int,
     stored: Callable[[], set[str]],
+    setting: str,
     refuse: Refuse | None = None,
 ) -> Iterator[Batch]:
-    """The batches, of at most `largest` questions each, that make what `config` asks for; `stored` gives the keys that are there."""
+    """The batches, of at most `largest` questions each, that make what `config` asks for; `stored` gives the keys that are there.
+
+    Fewer than that are made where the graph has no more: with a warning, and rows of `failures`, that name the `setting` which asks.
+    """
     for number, counts in enumerate(_shared_out(config.wanted(), largest)):
         own = config.model_copy(update={"counts": counts, "count": None if config.count is None else sum(counts.values())})
         own_seed = seed_from(seed, number) if number else seed
-        yield Batch(part, number, partial(_make, source, own, own_seed, stored if number else set, refuse))
+        yield Batch(part, number, partial(_make, source, own, own_seed, stored if number else set, setting, refuse))
 
 
 def _shared_out(wanted: Mapping[int, int], largest: int) -> Iterator[dict[int, int]]:
@@ -48,8 +56,24 @@ def _shared_out(wanted: Mapping[int, int], largest: int) -> Iterator[dict[int, i
         yield dict(sorted(Counter(hops for _, hops in order[start : start + largest]).items()))
 
 
-def _make(source: QuestionSource, config: QuestionConfig, seed: int, stored: Callable[[], set[str]], refuse: Refuse | None) -> Made:
-    return build_questions(source.graph, config, seed, source.retrieve, source.allowed, known=stored(), refuse=refuse)
+def _make(
+    source: QuestionSource, config: QuestionConfig, seed: int, stored: Callable[[], set[str]], setting: str, refuse: Refuse | None
+) -> Made:
+    made, failures = build_questions(source.graph, config, seed, source.retrieve, source.allowed, known=stored(), refuse=refuse)
+    return made, explain_shortfall(made, failures, config, setting)
+
+
+def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config: QuestionConfig, setting: str) -> list[Failure]:
+    """The failures, each shortfall among them with the `setting` that asks for more than the graph gives; with a warning where it is so."""
+    wanted = sum(config.wanted().values())
+    if len(made) < wanted:
+        log.warning("%s asks for %d questions, and the graph gives %d: lower it, or bring more facts and documents", setting, wanted, len(made))
+    return [
+        replace(failure, reason=f"{failure.reason}; {setting} asks for them", item={**failure.item, "setting": setting})
+        if failure.kind == Drop.SHORTFALL
+        else failure
+        for failure in failures
+    ]
 
 
 def suites(synthesis: SynthesisContext) -> Iterator[Batch]:
@@ -59,14 +83,16 @@ def suites(synthesis: SynthesisContext) -> Iterator[Batch]:
         config, part = wanted.model_copy(update={"split": name}), f"suite {name}"
         seed, size = synthesis.seed(part), synthesis.settings.batch
         refuse = synthesis.index_of(evaluation.suites).objection if name in evaluation.gate else None
-        yield from question_batches(part, synthesis.held_out, config, seed, size, synthesis.keys, refuse)
+        setting = f"{evaluation.setting_of(name)}.{config.asked_by}"
+        yield from question_batches(part, synthesis.held_out, config, seed, size, synthesis.keys, setting, refuse)
 
 
 def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The tasks that RL trains on."""
     config = synthesis.settings.webshaper.model_copy(update={"split": "train"})
     seed, refuse = synthesis.seed("questions"), synthesis.evaluation.objection
-    yield from question_batches("questions", synthesis.train, config, seed, synthesis.settings.batch, synthesis.keys, refuse)
+    setting, size = f"synth.webshaper.{config.asked_by}", synthesis.settings.batch
+    yield from question_batches("questions", synthesis.train, config, seed, size, synthesis.keys, setting, refuse)
 
 
 def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:

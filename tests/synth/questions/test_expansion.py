@@ -124,10 +124,10 @@ def test_readings_lead_from_the_constants_to_the_answer(graph: KnowledgeGraph, r
 
 def test_a_tree_is_worded_with_brackets_where_its_branches_would_run_together() -> None:
     formula = [("?", "cast", "V@X"), ("?", "year", "V@Y"), ("C@Dawn", "cast", "V@X"), ("C@Dusk", "cast", "V@X"), ("C@Noon", "year", "V@Y")]
-    words = word_question(formula, Phrasing({}, {"cast": "film"}, {}), 1, random.Random(1))
+    words = word_question(formula, Phrasing(nouns={"cast": "film"}), 1, random.Random(1))
     assert words == "the film with cast the (cast of Dawn and cast of Dusk) and year the year of Noon?"
     nested = word_question(
-        [("?", "cast", "V@X"), ("V@X", "club", "C@Sun")], Phrasing({}, {"cast": "film", "club": "man"}, {}), 1, random.Random(1)
+        [("?", "cast", "V@X"), ("V@X", "club", "C@Sun")], Phrasing(nouns={"cast": "film", "club": "man"}), 1, random.Random(1)
     )
     assert nested == "the film with cast the man with club Sun?"
 

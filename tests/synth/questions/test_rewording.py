@@ -11,10 +11,12 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.rewording import RewordingConfig, RewordingDefect, check, hidden_of, reword, same_formula
 from synth.questions.wording import Phrasing
 from synth.teachers.teacher import Ending, Fault, Reply, completion_id, failed
+from synth.worlds.schema import WORDINGS
 from warehouse.records import Completion, Document, Fact, Failure, Request, Task
 
 FORMULA = (("C@Amber Stone", "employer", "V@a"), ("V@a", "seat", "?"))
 TASK = Task("k", "search", "base of workplace of Amber Stone?", ("Green Lake",), FORMULA)
+PHRASING = Phrasing.of(KnowledgeGraph((), wordings=WORDINGS))
 GOOD = "Amber Stone works somewhere: in which city is that workplace's base?"
 READ = '[["V@x", "seat", "?"], ["C@Amber Stone", "employer", "V@x"]]'
 
@@ -22,7 +24,7 @@ READ = '[["V@x", "seat", "?"], ["C@Amber Stone", "employer", "V@x"]]'
 @pytest.fixture
 def graph() -> KnowledgeGraph:
     triples = [("Amber Stone", "employer", "Blue River"), ("Blue River", "seat", "Green Lake"), ("Amber Stone", "school", "Red Hill")]
-    return KnowledgeGraph([Fact(*triple) for triple in triples])
+    return KnowledgeGraph([Fact(*triple) for triple in triples], wordings=WORDINGS)
 
 
 class Scripted:
@@ -50,7 +52,7 @@ def says(wording: str | None, reading: str | None = READ) -> Scripted:
 
 
 def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue River",), words: bool = True) -> list[RewordingDefect]:
-    return [finding.defect for finding in check(question, task, hidden, Phrasing() if words else None)]
+    return [finding.defect for finding in check(question, task, hidden, PHRASING if words else None)]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ GOOD = """
 questions = ["In which year was {s} released?", "When did {s} come out?"]
 phrases = ["the release year of {s}"]
 condition = "released in {o}"
+word = "year"
 
 [capital]
 questions = ["Was ist die Hauptstadt von {s}, «été»?"]
@@ -30,7 +31,7 @@ def written(folder: Path, text: str | bytes) -> Path:
 def test_a_table_is_the_wording_of_a_relation(tmp_path: Path) -> None:
     assert read_wordings(written(tmp_path, GOOD)) == {
         "release year": Wording(
-            ("In which year was {s} released?", "When did {s} come out?"), ("the release year of {s}",), "released in {o}"
+            ("In which year was {s} released?", "When did {s} come out?"), ("the release year of {s}",), "released in {o}", "year"
         ),
         "capital": Wording(("Was ist die Hauptstadt von {s}, «été»?",)),
     }
@@ -49,10 +50,10 @@ def test_a_file_of_nothing_says_nothing(tmp_path: Path) -> None:
         ('[a]\ncondition = "of {s}"', "the wording 'of {s}' of 'a' lacks {s} for its subject, or {o} in a condition"),
         ("[a\n", "is not TOML"),
         (b"[a]\ncondition = '\xff {o}'", "is not TOML"),
-        ('[a]\nquestion = ["{s}?"]', "a wording has questions, phrases and a condition"),
-        ('[a]\nquestions = "{s}?"', "a wording has questions, phrases and a condition"),
-        ("[a]\ncondition = 3", "a wording has questions, phrases and a condition"),
-        ("a = 3", "a wording has questions, phrases and a condition"),
+        ('[a]\nquestion = ["{s}?"]', "a wording has questions, phrases, a condition and a word"),
+        ('[a]\nquestions = "{s}?"', "a wording has questions, phrases, a condition and a word"),
+        ("[a]\ncondition = 3", "a wording has questions, phrases, a condition and a word"),
+        ("a = 3", "a wording has questions, phrases, a condition and a word"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_one_sentence_that_names_it(tmp_path: Path, text: str | bytes, reason: str) -> None:
