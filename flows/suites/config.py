@@ -58,10 +58,12 @@ class QuestionSetSource(Section):
 
 
 class TaskSource(Section):
-    """Tasks as JSON lines, exported from a lake or written by anybody, over the home's own documents."""
+    """Tasks as JSON lines, exported from a lake or written by anybody."""
 
     kind: Literal["tasks"]
     path: Path
+    documents: Path | None = None
+    """What its searches read: a file of rows `id, title, text`, or a folder of pages; the documents of the home without it."""
 
 
 class HomeSource(Section):
@@ -182,6 +184,21 @@ def place_of(source: GraphSource | QuestionSetSource | TaskSource) -> Path:
     return locate(source.kind) if source.path is None else source.path
 
 
+def corpus_of(suite: SuiteConfig) -> str:
+    """Whose documents its searches read, in a few words."""
+    match suite.source:
+        case GeneratedSource():
+            return "those of the suite's own world"
+        case TaskSource(documents=Path() as documents):
+            return f"the suite's own, {documents}"
+        case TaskSource() | HomeSource():
+            return "those of the home"
+        case QuestionSetSource(kind=kind) if kind != "musique":
+            return "none"
+        case source:
+            return f"those of {source.kind}"
+
+
 def check_data(suite: SuiteConfig) -> None:
     """Raises RequestError where the data of the suite is absent: known before anything is started."""
     if isinstance(suite.source, GeneratedSource | HomeSource):
@@ -192,3 +209,6 @@ def check_data(suite: SuiteConfig) -> None:
             f"the suite {suite.name} needs {suite.source.kind} in {path}, and there is no such file or folder: put the data there, "
             f"or name another place with --set source.path=PATH."
         )
+    documents = suite.source.documents if isinstance(suite.source, TaskSource) else None
+    if documents is not None and not documents.exists():
+        raise RequestError(f"the suite {suite.name} searches {documents}, and there is nothing: name its documents with source.documents.")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,7 +20,7 @@ from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
 from flows.plan import evaluation_id
-from flows.suites.config import SuiteConfig
+from flows.suites.config import SuiteConfig, corpus_of
 from warehouse import Failure, Lake, Score, Trajectory
 from warehouse.errors import RequestError
 
@@ -39,6 +40,8 @@ class SuiteReport:
     suite: str
     policy: str
     meaning: str
+    documents: str
+    """Whose documents were searched."""
     coverage: Coverage
     objection: str | None
     headline: Figure
@@ -83,6 +86,7 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None
         suite=suite.name,
         policy=policy,
         meaning=suite.meaning,
+        documents=corpus_of(suite),
         coverage=covered,
         objection=covered.objection,
         headline=headline(trials, suite.headline),
@@ -106,13 +110,21 @@ def check_same(lake: Lake, suite: SuiteConfig) -> None:
     wanted = suite.model_dump(mode="json")
     attempted = {evaluation_id(policy, suite.name) for policy in policies_on(lake, suite.name)}
     for run in lake.runs("stage = 'eval'") if attempted else ():
-        stored = run.config.get(SUITE)
+        stored = _filled(run.config.get(SUITE))
         if run.id in attempted and isinstance(stored, Mapping) and stored != wanted:
             differing = ", ".join(sorted(key for key in {*stored, *wanted} if stored.get(key) != wanted.get(key)))
             raise RequestError(
                 f"{lake.place.home} has run a suite {suite.name} with other settings ({differing} differ): "
                 f"give this one another name with --set name=NAME."
             )
+
+
+def _filled(stored: Any) -> Any:
+    """The stored settings of a suite, those that came later at their defaults; as they are where they are none any more."""
+    try:
+        return SuiteConfig.model_validate(stored).model_dump(mode="json")
+    except ValidationError:
+        return stored
 
 
 def forget_invalid(lake: Lake, policy: str, suite: str) -> int:
@@ -136,6 +148,7 @@ def print_report(report: SuiteReport) -> None:
     """Headline, coverage, figures by k, hops, turns and horizon, cost, comparison; without a result, only why there is none."""
     console = Console()
     console.print(f"[bold]{report.suite}[/bold], {escape(report.policy)}: {escape(report.meaning)}")
+    console.print(f"documents searched: {escape(report.documents)}")
     covered = report.coverage
     console.print(
         f"{covered.tasks} tasks, {covered.wanted} attempts: {covered.judged} judged, {covered.invalid} invalid, {covered.missing} missing"

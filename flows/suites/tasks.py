@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ from pathlib import Path
 from eval.suites.tasks import enter_suite
 from flows.config import FlywheelConfig
 from flows.stages.synthesis.context import HELD_OUT_SHARE
+from flows.stages.synthesis.questions import explain_shortfall
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own, place_of
 from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import build_questions
+from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.difficulty import deepest
 from synth.questions.paths import first_hit
@@ -25,9 +27,12 @@ from warehouse.benchmark_sets.files import read_tasks
 from warehouse.benchmark_sets.published import read_gsm8k, read_humaneval, read_mbpp, read_musique
 from warehouse.corpora.corpus import Corpus
 from warehouse.corpora.countries import read_countries
+from warehouse.corpora.files import read_documents, read_pages
 from warehouse.corpora.films import read_films
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
+
+log = logging.getLogger("flywheel")
 
 _FILES: dict[str, Callable[[Path], list[Task]]] = {"gsm8k": read_gsm8k, "humaneval": read_humaneval, "mbpp": read_mbpp}
 
@@ -62,7 +67,13 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
     found = source.tasks
     chosen = deepest(found, suite.number) if suite.draw == "deepest" else _any(found, suite)
     if not chosen:
-        raise RequestError(f"the suite {suite.name} has no task: its source gives {len(found)}, and none that is wanted.")
+        raise RequestError(
+            f"the suite {suite.name} has no task: its source gives {len(found)}, and none that is wanted; see to source, number and draw."
+        )
+    if suite.number is not None and len(chosen) < suite.number:
+        few = f"number of the suite {suite.name} asks for {suite.number} tasks, and its source gives {len(chosen)}"
+        log.warning("%s", few)
+        source = replace(source, failures=(*source.failures, Failure("suite", Drop.SHORTFALL, few, {"suite": suite.name})))
     if not is_own(suite):
         chosen = [enter_suite(task, suite.name, suite.environment, suite.verifier, suite.rollout) for task in chosen]
     check_environments(chosen, suite, config)
@@ -89,12 +100,19 @@ def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
         if not tasks:
             raise RequestError(f"{lake.place.home} has no task in {', '.join(source.splits)}; `flywheel synth` makes them.")
         return SuiteTasks(tuple(tasks))
-    return SuiteTasks(tuple(read_tasks(source.path)))
+    documents = None if source.documents is None else _documents(source.documents)
+    failures = () if documents is None else documents.failures
+    return SuiteTasks(tuple(read_tasks(source.path)), None if documents is None else documents.documents, failures)
+
+
+def _documents(path: Path) -> Corpus:
+    return read_pages(path) if path.is_dir() else read_documents(path)
 
 
 def _proven(suite: SuiteConfig, wanted: QuestionConfig, corpus: Corpus, allowed: Callable[[str], bool] | None) -> SuiteTasks:
     seed = seed_from(suite.seed, suite.source.kind)
     tasks, failures = build_questions(KnowledgeGraph.of(corpus), wanted, seed, first_hit(SearchIndex(corpus.documents)), allowed)
+    failures = explain_shortfall(tasks, failures, wanted, f"source.questions.{wanted.asked_by} of the suite {suite.name}")
     return SuiteTasks(tuple(tasks), corpus.documents, (*corpus.failures, *failures))
 
 

@@ -79,6 +79,7 @@ def test_the_champions_figures_stand_beside_another_policys(home: Path) -> None:
     assert found["groups"]["hops"]["1"]["tasks"] == 50
     assert found["comparison"]["real"] is True and found["comparison"]["tasks"] == 98
     told = evaluate(home, "--against", "t1-sft")
+    assert "documents searched: those of the home" in told and found["documents"] == "those of the home"
     assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +40.8 points" in told.replace("\n", " ")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from eval.suites.tasks import origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
-from flows.suites.config import FOLDER, SuiteConfig, find_suite, is_own, own_suite
+from flows.suites.config import FOLDER, SuiteConfig, corpus_of, find_suite, is_own, own_suite
 from flows.suites.evaluation import rollout_config
 from flows.suites.results import check_same
 from flows.suites.tasks import digest_of, draw_tasks
@@ -98,6 +98,40 @@ def test_tasks_are_entered_under_the_suites_name_and_marked(tmp_path: Path, lake
     assert digest_of(reversed(drawn.tasks)) == drawn.digest
 
 
+def test_a_task_set_brings_the_documents_that_it_searches(tmp_path: Path, lake: Lake) -> None:
+    """As pages or as rows; they are not the home's, and none of them enters the lake."""
+    row = {"question": "Who is the mayor?", "answers": ["Ann"]}
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "lunden.md").write_text("# Lunden\n\nThe mayor is Ann.\n")
+    (tmp_path / "pages" / "empty.md").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"id": "d", "title": "Lunden", "text": "The mayor is Ann."}\n')
+    for name, left_out in (("pages", ["empty_page"]), ("rows.jsonl", [])):
+        source = {"kind": "tasks", "path": tmp_path / "tasks.jsonl", "documents": tmp_path / name}
+        wanted = suite(tmp_path, row).model_validate({"name": "mine", "meaning": MEANING, "source": source})
+        drawn = draw_tasks(wanted, CONFIG, lake)
+        assert drawn.documents is not None and [document.title for document in drawn.documents] == ["Lunden"]
+        assert [failure.kind for failure in drawn.failures] == left_out
+        assert corpus_of(wanted) == f"the suite's own, {tmp_path / name}"
+    assert corpus_of(suite(tmp_path, row)) == corpus_of(own_suite("held_out", CONFIG.evaluation)) == "those of the home"
+    assert not lake.documents()
+
+
+def test_documents_that_are_not_there_are_said_before_anything_runs(tmp_path: Path, lake: Lake) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"question": "Q?", "answers": ["a"]}\n')
+    wanted = find_suite("tasks", CONFIG.evaluation, [f"source.path={tmp_path / 'tasks.jsonl'}", "source.documents=nowhere"])
+    with pytest.raises(RequestError, match=r"searches nowhere, and there is nothing: name its documents with source\.documents"):
+        draw_tasks(wanted, CONFIG, lake)
+
+
+def test_a_suite_with_fewer_tasks_than_it_asks_for_says_which_key_asks(
+    tmp_path: Path, lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", "flywheel"):
+        drawn = draw_tasks(suite(tmp_path, {"question": "Q?", "answers": ["a"]}, number=3), CONFIG, lake)
+    told = "number of the suite mine asks for 3 tasks, and its source gives 1"
+    assert [failure.reason for failure in drawn.failures] == [told] and told in caplog.text
+
+
 def test_a_row_cannot_name_code_as_its_environment(tmp_path: Path, lake: Lake) -> None:
     wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"], "environment": "evil.py:create"})
     with pytest.raises(RequestError, match="which is code that the configuration does not know"):
@@ -110,6 +144,10 @@ def test_a_home_has_one_definition_of_a_suite(tmp_path: Path, lake: Lake) -> Non
     other = wanted.model_copy(update={"horizon": 3, "seed": 5})
     check_same(lake, other)  # nothing was attempted yet
     lake.add([Trajectory("x", "mine-k", "p", "eval", 8, (), (), StopReason.ANSWERED, None, None, 0, None, None, suite="mine")])
+    check_same(lake, wanted)
+    early = wanted.model_dump(mode="json")
+    del early["source"]["documents"]  # as a home has it that was evaluated before there was such a key
+    lake.replace([Run("eval-p-mine", "eval", 1, {"suite": early}, "d", 0, 1, "completed", datetime.now(UTC))])
     check_same(lake, wanted)
     check_same(lake, other.model_copy(update={"name": "other"}))
     with pytest.raises(RequestError, match=r"other settings \(horizon, seed differ\)"):
