@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
+from eval.graders.choice import verifiers_of
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.stages.synthesis.context import read_sources
@@ -110,7 +111,7 @@ def run_ours(setting: Setting) -> Outcome:
 
         def collect(step: int) -> Collected:
             requests = list(requests_of(setting, step))
-            return Collected(tuple(reward_trajectories([request.task for request in requests], rollouts.rollout(requests), "qa_em")[0]))
+            return Collected(tuple(reward_trajectories([request.task for request in requests], rollouts.rollout(requests), verifiers_of("qa_em"))[0]))
 
         def see(step: int, figures: Mapping[str, float]) -> None:
             if "success" in figures:

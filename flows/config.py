@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from eval.graders.verifiers import VERIFIERS
+from eval.graders.choice import Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
 from rl.training.config import ReinforceConfig
@@ -170,9 +170,15 @@ class EvaluationConfig(Section):
     """Nor is one unless it solves more, and McNemar's test over the tasks of all suites gives at most this."""
     verifier: str = "qa_em"
     """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`,
-    or `state`, `state_strict` or `environment`."""
+    `state`, `state_strict` or `environment`, one of `verifiers`, or code of your own as `module:attribute` or `file.py:attribute`."""
+    verifiers: dict[str, str] = Field(default_factory=dict)
+    """Verifiers of your own that tasks may name, each with its code, in the same two forms."""
     judge: TeacherConfig | None = None
     """The model behind the verifier `judge`, which `flywheel reverify` takes beside these kinds."""
+
+    def open_verifiers(self, default: str | None = None, listed: Mapping[str, str] | None = None) -> Verifiers:
+        """Those that judge the home's tasks; `default` in the place of its own, and those `listed` beside them."""
+        return verifiers_of(default or self.verifier, {**self.verifiers, **(listed or {})})
 
     @property
     def all_suites(self) -> dict[str, QuestionConfig]:
@@ -191,8 +197,10 @@ class EvaluationConfig(Section):
 
     @model_validator(mode="after")
     def _check_verifier(self) -> EvaluationConfig:
-        if self.verifier not in VERIFIERS:
-            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(VERIFIERS)}")
+        if not is_verifier(self.verifier, self.verifiers):
+            raise ValueError(f"verifier: {unknown(self.verifier, self.verifiers)}")
+        if taken := sorted(name for name in self.verifiers if is_verifier(name)):
+            raise ValueError(f"verifiers: {taken[0]!r} is the name of another verifier; give yours one of its own")
         if self.judge is not None and not self.judge.is_model:
             raise ValueError("judge.kind must be openai or engine: the graph's oracle answers questions, it judges nothing")
         return self

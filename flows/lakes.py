@@ -31,7 +31,8 @@ def policy_of(lake: Lake, policy_id: str) -> Policy:
     """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
     known = {policy.id: policy for policy in lake.policies()}
     if policy_id not in known:
-        raise RequestError(f"{lake.place.home} has no policy {policy_id!r}; it has {', '.join(sorted(known)) or 'none yet'}.")
+        has = f"it has {', '.join(sorted(known))}" if known else "`flywheel init` makes its first"
+        raise RequestError(f"{lake.place.home} has no policy {policy_id!r}; {has}.")
     return known[policy_id]
 
 

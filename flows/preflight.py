@@ -44,7 +44,7 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
         read_wordings(config.corpus.wordings)
     if not begun:
         _folder_of_policy(config)
-    for check in (_files, _rewards, _trackers, _environments, *(() if begun else (_policy,)), _teacher):
+    for check in (_files, _verifiers, _rewards, _trackers, _environments, *(() if begun else (_policy,)), _teacher):
         check(config)
     check_choice(config, home)
     if home is not None:
@@ -109,6 +109,11 @@ def _rewards(config: FlywheelConfig) -> None:
 
     for iteration in (1, 2) if config.later else (1,):
         find_functions(config.for_turn(iteration).rl.rewards)
+
+
+def _verifiers(config: FlywheelConfig) -> None:
+    for iteration in (1, 2) if config.later else (1,):
+        config.evaluation.open_verifiers(config.for_turn(iteration).rl.rewards.verifier)
 
 
 def _trackers(config: FlywheelConfig) -> None:

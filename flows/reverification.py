@@ -7,24 +7,27 @@ was trained on stays in the trajectory.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from eval.graders.base import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
-from eval.graders.verifiers import verifier_of
+from eval.graders.choice import Verifiers
 from flows.config import EvaluationConfig
 from flows.home import Home
 from flows.lakes import open_lake
 from flows.verifiers import open_verifier
 from warehouse import Lake, Outcome, Score, Task
 
+log = logging.getLogger("flywheel")
+
 BATCH = 1_000
 """Tasks whose trajectories are judged and committed together; groups are never divided."""
 
-Chosen = Verifier | BatchVerifier | str
-"""A verifier, or the kind that judges where a task names no other."""
+Chosen = Verifier | BatchVerifier | Verifiers
+"""A verifier of all, or those that each task chooses from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -
     settings = Home(home).load().evaluation if Home(home).config_file.is_file() else EvaluationConfig()
     with Lake(home) as lake:
         if name is None:
-            return reverify(lake, settings.verifier, where, failed_only)
+            return reverify(lake, settings.open_verifiers(), where, failed_only)
         with open_verifier(name, settings.judge, lake) as verifier:
             return reverify(lake, verifier, where, failed_only)
 
@@ -95,12 +98,12 @@ def _batches(lake: Lake, where: str) -> Iterator[list[Attempt]]:
 
 def _by_verifier(verifier: Chosen, attempts: list[Attempt]) -> list[tuple[Verifier | BatchVerifier, list[Attempt]]]:
     """The attempts by who judges them."""
-    if not isinstance(verifier, str):
+    if not isinstance(verifier, Verifiers):
         return [(verifier, attempts)]
     groups: dict[str, list[Attempt]] = {}
     for task, trajectory in attempts:
-        groups.setdefault(verifier_of(task, verifier).name, []).append((task, trajectory))
-    return [(verifier_of(group[0][0], verifier), group) for group in groups.values()]
+        groups.setdefault(verifier.of(task).name, []).append((task, trajectory))
+    return [(verifier.of(group[0][0]), group) for group in groups.values()]
 
 
 def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: bool) -> list[Attempt]:
@@ -109,17 +112,22 @@ def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: 
         return attempts
     ids = [trajectory.id for _, trajectory in attempts]
     stored = {(s.trajectory_id, s.verifier, s.version): s for s in lake.scores("trajectory_id IN (SELECT unnest(?))", [ids])}
-    wanted = []
+    wanted, left_out = [], set[str]()
     for task, trajectory in attempts:
-        judge = verifier_of(task, verifier) if isinstance(verifier, str) else verifier
+        if isinstance(verifier, Verifiers) and verifier.lack(task):
+            left_out.add(str(task.provenance["verifier"]))
+            continue
+        judge = verifier.of(task) if isinstance(verifier, Verifiers) else verifier
         score: Score | None = stored.get((trajectory.id, judge.name, judge.version))
         if (score is not None and score.verdict is Outcome.INVALID) if failed_only else score is None:
             wanted.append((task, trajectory))
+    for name in sorted(left_out):
+        log.warning("what names the verifier %s is left as it was judged: list it under evaluation.verifiers, or name it with --verifier", name)
     return wanted
 
 
 def _unsupervised(verifier: Chosen) -> bool:
-    return not isinstance(verifier, str) and verifier.name.startswith(UNSUPERVISED)
+    return not isinstance(verifier, Verifiers) and verifier.name.startswith(UNSUPERVISED)
 
 
 def _outcomes(lake: Lake, ids: list[str]) -> dict[str, str | None]:

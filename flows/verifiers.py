@@ -10,7 +10,8 @@ from typing import Any
 from eval.graders.base import BatchVerifier, Verifier
 from eval.graders.rows import read_rows
 from eval.graders.unsupervised import Agreement, Confidence
-from eval.graders.verifiers import GRADERS, VERIFIERS, Grader, verifier_of
+from eval.graders.choice import Verifiers, find_verifier, grader_of, is_verifier, verifiers_of
+from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
 from eval.judges import Judge, calibrate, refuse_unfit
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
 from flows.home import Home
@@ -35,10 +36,12 @@ def open_verifier(name: str, judge: TeacherConfig | None, lake: Lake) -> Iterato
     if name == JUDGE:
         with open_judge(judge, lake) as opened:
             yield opened
-    elif name in NAMES:
-        yield _UNSUPERVISED.get(name) or VERIFIERS[name]
+    elif name in _UNSUPERVISED:
+        yield _UNSUPERVISED[name]
+    elif is_verifier(name):
+        yield find_verifier(name)
     else:
-        raise RequestError(f"there is no verifier {name!r}; choose one of {', '.join(NAMES)}.")
+        raise RequestError(f"there is no verifier {name!r}; choose one of {', '.join(NAMES)}, or name your own as file.py:attribute.")
 
 
 @contextmanager
@@ -74,37 +77,45 @@ def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation
     Raises:
         RequestError: there are no such tasks, or no such kind.
     """
-    configured = Home(home).load().evaluation.verifier if Home(home).config_file.is_file() else "qa_em"
+    verifiers = Home(home).load().evaluation.open_verifiers() if Home(home).config_file.is_file() else verifiers_of("qa_em")
     with open_lake(home) as lake:
         tasks = lake.tasks(split=suite)
     if not tasks:
         raise RequestError(f"{home} has no tasks{f' in the split {suite!r}' if suite else ''}; `flywheel synth` makes them.")
-    return validate_tasks(tasks, configured, kind)
+    return validate_tasks(tasks, verifiers, kind)
 
 
-def validate_tasks(tasks: Sequence[Task], default: str, kind: str | None = None) -> Validation:
-    """Prove tasks by `kind`, or each by the verifier that it names or else by `default`."""
+def validate_tasks(tasks: Sequence[Task], verifiers: Verifiers, kind: str | None = None) -> Validation:
+    """Prove tasks by `kind`, or each by the one of `verifiers` that it names or else by their default."""
+    if kind is not None:
+        return _validate_group(kind, _judging(kind), tasks)
     groups: dict[str, list[Task]] = {}
     for task in tasks:
-        groups.setdefault(kind or verifier_of(task, default).name, []).append(task)
-    return _together([_validate_group(name, group) for name, group in groups.items()])
+        groups.setdefault(verifiers.of(task).name, []).append(task)
+    return _together([_validate_group(name, grader_of(verifiers.of(group[0])), group) for name, group in groups.items()])
 
 
 def kind_of(name: str) -> Grader:
     """The kind of a name. Raises RequestError, naming those that there are."""
-    if name not in GRADERS:
-        raise RequestError(f"There is no verifier {name!r} to prove: choose one of {', '.join(GRADERS)}.")
-    return GRADERS[name]
+    grader = _judging(name) if name in GRADERS or ":" in name else None
+    if grader is None:
+        raise RequestError(f"There is no verifier {name!r} of answers: choose one of {', '.join(GRADERS)}, or file.py:attribute of a Grader.")
+    return grader
 
 
-def _validate_group(name: str, tasks: Sequence[Task]) -> Validation:
+def _judging(name: str) -> Grader | None:
+    """The rule of the verifier of that name; None where it looks at no answer. Raises RequestError where there is no such verifier."""
+    return grader_of(find_verifier(name))
+
+
+def _validate_group(name: str, grader: Grader | None, tasks: Sequence[Task]) -> Validation:
     """Tasks of one verifier; where that one looks at no answer there is none to try, and nothing is proven."""
-    if name in VERIFIERS and name not in GRADERS:
+    if grader is None:
         unjudged = Tally()
         for task in tasks:
             unjudged.note(True, f"{task.key}: the verifier {name} looks at no answer")
         return Validation(Tally(), {}, unjudged)
-    return validate(kind_of(name), [subject_of(task, kind_of(name)) for task in tasks])
+    return validate(grader, [subject_of(task, grader) for task in tasks])
 
 
 def _subject(row: Any) -> Subject:

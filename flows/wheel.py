@@ -18,7 +18,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
-from flows.plan import Kind, Step, gate_id, is_done, turn_steps
+from flows.plan import Kind, Step, gate_id, has_begun, is_done, policy_id, turn_steps
 from flows.prefect_runtime import quiet_prefect, wait_until_up
 from flows.results import evaluation_rows
 from flows.run_stage import open_home
@@ -63,6 +63,24 @@ def _take(context: RunContext, turn: int, step: Step) -> None:
     wait_until_up()
     with tags("flywheel", f"turn-{turn}", step.kind.value):
         FLOWS[step.kind](home=context.home.root, **step.arguments)
+
+
+def make_first_policy(home: Home) -> str:
+    """Do what the wheel does up to its first policy, or nothing where that is there; returns the policy's id.
+
+    A policy from scratch has its tokenizer from the text that it will be trained on, so the synthesis of the first turn comes before it.
+    """
+    first, config = policy_id(0, "init"), home.load()
+    if has_begun(home):
+        log.info("nothing to do: %s has its first policy", home.root)
+        return first
+    with quiet_prefect(home.root), tags("flywheel"), open_home(home.root) as context:
+        for step in turn_steps(config, 1):
+            if step.kind is Kind.SYNTHESIS and config.policy.path is None:
+                _take(context, 1, step)
+            if step.run_id == first:
+                _take(context, 1, step)
+    return first
 
 
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from eval.graders.verifiers import VERIFIERS, verifier_of
+from eval.graders.choice import verifiers_of
+from eval.graders.verifiers import VERIFIERS
 from flows.config import load_config
 from flows.data.imports import FORMATS, import_file
 from flows.data.task_imports import TaskImport, import_tasks
@@ -226,7 +227,7 @@ def refusal(environment: str, task: Task) -> str:
 
 def tried(task: Task, loops: AgentLoops, suite: SuiteConfig) -> None:
     """A task on every way to its rollout and its verdict, whether it is refused there or not."""
-    of_answers = [verifier for verifier in (*VERIFIERS.values(), verifier_of(task, "qa_em")) if verifier.name != "code"]
+    of_answers = [verifier for verifier in (*VERIFIERS.values(), verifiers_of("qa_em").of(task)) if verifier.name != "code"]
     for attempt in (
         lambda: loops.check([task]),
         lambda: check_environments([task], suite, CONFIG),

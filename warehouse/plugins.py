@@ -85,6 +85,10 @@ class Registry:
         """What `name` of a record stands for, imported. Raises RequestError as `resolve_recorded` does, and where it cannot be imported."""
         return self._import(self.resolve_recorded(name, listed))
 
+    def installed(self, name: str) -> bool:
+        """Whether an installed package brings something of this name; it is not imported."""
+        return bool(entry_points(group=self.group, name=name))
+
     def _import(self, reference: str) -> Any:
         """Import what one of the `resolve`s gave, here or in another process. Raises RequestError where that cannot be done."""
         module, _, attribute = reference.rpartition(":")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.graders.code import judge_row
+from eval.graders.choice import find_verifier, grader_of
 from eval.graders.verifiers import GRADERS, Grader, Judged
 from warehouse.bounds import lines_of, read_row
 from warehouse.errors import RequestError
@@ -62,9 +63,17 @@ def _rows(path: Path) -> Iterator[Any]:
 
 def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:
     """One judgement for each of `rows`, in their order; `RequestError` at once for an unknown kind."""
-    if kind not in ROW_VERIFIERS:
-        raise RequestError(f"There is no verifier {kind!r}: choose one of {', '.join(sorted(ROW_VERIFIERS))}.")
-    return (_judge(ROW_VERIFIERS[kind], row) for row in rows)
+    judge = ROW_VERIFIERS.get(kind) or _own(kind)
+    return (_judge(judge, row) for row in rows)
+
+
+def _own(kind: str) -> RowVerifier:
+    """The judge of rows by a grader of somebody's own. Raises RequestError where `kind` is none."""
+    grader = grader_of(find_verifier(kind)) if ":" in kind else None
+    if grader is None:
+        known = ", ".join(sorted(ROW_VERIFIERS))
+        raise RequestError(f"There is no verifier {kind!r} of rows: choose one of {known}, or name a Grader of your own as file.py:attribute.")
+    return _by_grader(grader)
 
 
 def _judge(verifier: RowVerifier, row: Any) -> Judgement:

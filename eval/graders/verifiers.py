@@ -186,12 +186,6 @@ VERIFIERS = {verifier.name: verifier for verifier in _ALL}
 """Every verifier that judges a trajectory by its record alone, by name: those a task or a configuration may name."""
 
 
-def verifier_of(task: Task, default: str) -> Verifier:
-    """The verifier that a task's provenance names, or else the one called `default`."""
-    named = task.provenance.get("verifier")
-    return VERIFIERS[named if isinstance(named, str) and named in VERIFIERS else default]
-
-
 def options_of(task: Task, grader: Grader) -> dict[str, Any]:
     """The options that a task's provenance gives for a grader."""
     given = task.provenance.get("options")

@@ -21,6 +21,7 @@ from flows.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
+    "init": stages.init,
     "synth": stages.synth,
     "train": stages.train,
     "rollout": stages.rollout,

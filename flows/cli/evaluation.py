@@ -105,7 +105,7 @@ def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_j
     config = Home(home).load()
     with open_lake(home) as lake:
         drawn = draw_tasks(suite, config, lake)
-        traits = check_suite(lake, suite, drawn, config.evaluation.verifier, command)
+        traits = check_suite(lake, suite, drawn, config.evaluation.open_verifiers(listed=suite.own_verifier), command)
         trained = contamination(lake, policy, suite.name, drawn)
     if as_json:
         record = asdict(trained) | {"counts": trained.counts, "tasks_asked": trained.tasks_asked}
@@ -126,6 +126,7 @@ def _champion(lake: Lake) -> str:
 
     champion = champion_of(lake)
     if champion is None:
-        known = ", ".join(policy.id for policy in lake.policies()) or "none yet"
-        raise RequestError(f"{lake.place.home} has no champion; name a policy with --policy (it has {known}).")
+        known = ", ".join(policy.id for policy in lake.policies())
+        todo = f"name a policy with --policy (it has {known})" if known else "it has no policy: `flywheel init` makes the first"
+        raise RequestError(f"{lake.place.home} has no champion; {todo}.")
     return champion.id

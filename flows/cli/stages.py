@@ -50,6 +50,38 @@ def run(
         print_table(table)
 
 
+def init(
+    home: HomeOption,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Make the first policy of a home, t0-init: from scratch, or of the model that policy.path names. Then it can be rolled out and evaluated.
+
+    One from scratch has its tokenizer from the training text, which is made before it. A wheel that is turned there later begins with it.
+
+    Example: flywheel init --profile smollm2 --home runs/mine --set policy.path=models/smollm2
+    """
+    from flows.home import Home, choose_config
+
+    place = Home(home)
+    config = choose_config(place, profile, set_ or [])
+    from flows.plan import has_begun
+    from flows.preflight import preflight
+
+    if not has_begun(place):
+        preflight(config, place.root)
+    place.claim(config)
+    from flows.wheel import make_first_policy
+
+    policy = make_first_policy(place)
+    folder = place.policies / policy
+    if json_:
+        print_json({"home": str(home), "policy": policy, "path": str(folder)})
+    else:
+        print(f"{policy} in {folder}; flywheel eval --home {home} --policy {policy} --suite NAME")
+
+
 PolicyOption = Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')]
 TurnOption = Annotated[int, typer.Option(min=1, help="The turn of the wheel.")]
 

@@ -60,7 +60,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         iteration=turn,
         seed=context.config.seed,
         config=config,
-        verifier=config.rewards.verifier or context.config.evaluation.verifier,
+        verifiers=context.config.evaluation.open_verifiers(config.rewards.verifier),
         rewards=rewards,
         environments={task.key: task.environment for task in tasks},
         rollouts=context.rollouts(start),

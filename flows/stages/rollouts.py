@@ -8,7 +8,7 @@ training or in evaluation.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,14 @@ def request(
     )
 
 
-def roll_out(context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, float]:
-    """Run the requests, judge and store what comes of them as it ends; the engines' figures of this time alone."""
+def roll_out(
+    context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest], run: StageRun, listed: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Run the requests, judge and store what comes of them as it ends; the engines' figures of this time alone.
+
+    `listed` are verifiers of a suite's own, beside those of the home.
+    """
+    verifiers = context.config.evaluation.open_verifiers(listed=listed)
     run.total_steps = len(requests)
     tasks = {request.trajectory_id: request.task for request in requests}
     before, waiting, committed = rollouts.figures(), list[Trajectory](), time.monotonic()
@@ -74,7 +80,7 @@ def roll_out(context: RunContext, rollouts: Rollouts, requests: Sequence[Rollout
             waiting.append(trajectory)
             run.advance(done, len(requests))
             if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
-                rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, context.config.evaluation.verifier)
+                rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, verifiers)
                 context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.drain_retries()])
                 run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
                 waiting, committed = [], time.monotonic()
@@ -163,12 +169,12 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
     requests = requests_for(_tasks(context, wanted), settings.name, own.model_copy(update=changes), context.config.seed, 1)
     missing = _missing(context, requests)
     indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
-    environments, verifier = context.config.rollout.environments, context.config.evaluation.verifier
+    environments, verifiers = context.config.rollout.environments, context.config.evaluation.open_verifiers()
     with open_teacher(settings, context.lake) as teacher:
         for start in range(0, len(missing), TAUGHT_AT_ONCE):
             part = missing[start : start + TAUGHT_AT_ONCE]
             played = play(part, teacher, environments, indexes, own, settings.concurrency)
-            rewarded = reward_trajectories([request.task for request in part], played, verifier)
+            rewarded = reward_trajectories([request.task for request in part], played, verifiers)
             context.lake.add([*rewarded.trajectories, *rewarded.scores])
             run.advance(start + len(part), len(missing))
     return _figures(context, [request.trajectory_id for request in requests])

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from eval.graders.choice import Verifiers
 from eval.suites.figures import Figure, headline
 from eval.suites.traits import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
 from flows.suites.config import SuiteConfig
@@ -17,9 +18,9 @@ from flows.verifiers import validate_tasks
 from warehouse import Lake
 
 
-def check_suite(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks, verifier: str, command: str) -> list[Trait]:
-    """The seven traits; `verifier` judges tasks that name none, `command` is what evaluates a policy on the suite."""
-    proven = validate_tasks(drawn.tasks, verifier)
+def check_suite(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks, verifiers: Verifiers, command: str) -> list[Trait]:
+    """The seven traits; `verifiers` judge them, `command` is what evaluates a policy on the suite."""
+    proven = validate_tasks(drawn.tasks, verifiers)
     best, figure, objection = _best(lake, suite)
     ran = bool(policies_on(lake, suite.name))
     stored = digest_of(lake.tasks(split=suite.name)) if ran else None

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
+from eval.graders.choice import is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, describe, read_table
@@ -101,7 +102,7 @@ class SuiteConfig(Section):
     dialect: str | None = None
     """How actions stand in tokens; the home's `rollout.dialect` without it."""
     verifier: str | None = None
-    """The verifier; each task's own, or the home's, without it."""
+    """The verifier, a kind or code of your own; each task's own, or the home's, without it."""
     number: PositiveInt | None = None
     """Tasks; all that the source has without it."""
     draw: Literal["random", "deepest"] = "random"
@@ -119,8 +120,8 @@ class SuiteConfig(Section):
     def _check(self) -> SuiteConfig:
         if self.name in RESERVED:
             raise ValueError(f"name: {self.name!r} is what other tasks are called; choose another")
-        if self.verifier is not None and self.verifier not in VERIFIERS:
-            raise ValueError(f"verifier is {self.verifier!r}; choose one of {', '.join(VERIFIERS)}")
+        if self.verifier is not None and not is_verifier(self.verifier):
+            raise ValueError(f"verifier: {unknown(self.verifier)}")
         headline = HEADLINES.fullmatch(self.headline)
         if headline is None:
             raise ValueError(f"headline is {self.headline!r}; choose success, pass@K, pass^K or majority@K")
@@ -131,6 +132,11 @@ class SuiteConfig(Section):
         if self.kind is not None and self.environment is None:
             raise ValueError("kind says how an environment is set up: name it under environment")
         return self
+
+    @property
+    def own_verifier(self) -> dict[str, str]:
+        """The verifier where it is code of somebody's own, as the configuration lists such for the tasks that name it."""
+        return {self.verifier: self.verifier} if self.verifier is not None and self.verifier not in VERIFIERS else {}
 
     @property
     def rollout(self) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
+    context.config.evaluation.open_verifiers(listed=suite.own_verifier)  # before anything is kept
     _keep_tasks(context.lake, suite, drawn)
     attempts = {f"{policy.id}-{task.key}-{sample}": (task, sample) for task in drawn.tasks for sample in range(suite.samples)}
     stored = context.lake.existing(Trajectory, list(attempts))
@@ -63,7 +64,7 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
         ]  # fmt: skip
         documents = context.lake.documents() if drawn.documents is None else drawn.documents
         with context.other_rollouts(rollout_config(suite, context.config.rollout), context.folder(policy), documents) as rollouts:
-            roll_out(context, rollouts, requests, run)
+            roll_out(context, rollouts, requests, run, suite.own_verifier)
     return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(attempts), "made": len(missing)}
 
 

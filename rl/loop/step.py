@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from eval.graders.choice import Verifiers
 from rl.advantages import ESTIMATORS
 from rl.loop.protocols import RolloutStore, TrainingHooks
 from rl.loop.replay import Group, ReplayBuffer
@@ -70,7 +71,7 @@ class ReinforceRun:
     iteration: int
     seed: int
     config: ReinforceConfig
-    verifier: str
+    verifiers: Verifiers
     rewards: RewardContext
     environments: Mapping[str, str]
     rollouts: Rollouts
@@ -100,7 +101,7 @@ class ReinforceRun:
 
         The learner does not wait for the commit; the engines do, before they load what it makes of the trajectories.
         """
-        rewarded = reward_trajectories([request.task for request in requests], trajectories, self.verifier, self.rewards)
+        rewarded = reward_trajectories([request.task for request in requests], trajectories, self.verifiers, self.rewards)
         self.store.add([*rewarded.trajectories, *rewarded.scores, *rewarded.parts, *self.rollouts.drain_retries()])
         return rewarded.trajectories
 

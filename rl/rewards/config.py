@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from eval.graders.verifiers import VERIFIERS
+from eval.graders.choice import is_verifier, unknown
 from warehouse.settings import Section
 
 
@@ -20,11 +20,11 @@ class RewardConfig(Section):
     length_tokens: PositiveInt = 512
     """The number of action tokens at which the part `length` comes to -1."""
     verifier: str | None = None
-    """The verifier that RL trains on, where a task names none of its own; None is `evaluation.verifier`."""
+    """The verifier that RL trains on, where a task names none of its own: a kind, or code of your own; None is `evaluation.verifier`."""
 
     @field_validator("verifier")
     @classmethod
     def _check_verifier(cls, name: str | None) -> str | None:
-        if name is not None and name not in VERIFIERS:
-            raise ValueError(f"there is no verifier {name!r}; choose one of {', '.join(VERIFIERS)}")
+        if name is not None and not is_verifier(name):
+            raise ValueError(unknown(name))
         return name

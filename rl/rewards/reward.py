@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
-from eval.graders.verifiers import verifier_of
+from eval.graders.choice import Verifiers
 from rl.rewards.config import RewardConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
@@ -97,17 +97,17 @@ class Rewarded(NamedTuple):
 
 
 def reward_trajectories(
-    tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifier: str, context: RewardContext | None = None
+    tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers: Verifiers, context: RewardContext | None = None
 ) -> Rewarded:
     """Grade trajectories and set their outcomes and rewards.
 
     Args:
         tasks: the task of each trajectory.
-        verifier: name of the verifier of tasks that name none of their own.
+        verifiers: that of tasks that name none, and those that they may name.
         context: configuration of the reward functions; without one the reward is the verifier's value, as in evaluation.
     """
     pairs = zip(tasks, trajectories, strict=True)
-    graded = [GradedAttempt(task, trajectory, verifier_of(task, verifier).verify(task, trajectory)) for task, trajectory in pairs]
+    graded = [GradedAttempt(task, trajectory, verifiers.of(task).verify(task, trajectory)) for task, trajectory in pairs]
     outcomes = [replace(each.trajectory, outcome=each.score.verdict, reward=each.score.value) for each in graded]
     scores = [each.score for each in graded]
     if context is None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from eval.graders.verifiers import verifier_of
+from eval.graders.choice import Verifiers
+from eval.graders.verifiers import VERIFIERS
 from eval.suites.tasks import suite_of
 from synth.exporters.texts import source_of
 from synth.formulas.triples import formula_digest
@@ -84,7 +85,7 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
 
 
 def _prompt_row(task: Task, split: str, difficulty: Difficulty) -> Row:
-    verifier = verifier_of(task, "qa_em")
+    verifier = Verifiers(VERIFIERS["qa_em"]).of(task)
     return {
         "key": task.key,
         "prompt": [{"role": "user", "content": task.question}],

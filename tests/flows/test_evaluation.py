@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eval.graders.choice import verifiers_of
 from flows.reverification import reverify
 from rl.config import Limits
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
@@ -96,14 +97,14 @@ FROM trajectories t JOIN scores s ON s.trajectory_id = t.id JOIN outcomes o ON o
 def test_worlds_and_games_are_judged_by_what_was_done_in_them(tmp_path: Path) -> None:
     tasks = [task for task, _ in ATTEMPTS.values()]
     trajectories = [rolled_out(name, task, *messages) for name, (task, messages) in ATTEMPTS.items()]
-    judged, scores, _ = reward_trajectories(tasks, trajectories, "qa_em")
+    judged, scores, _ = reward_trajectories(tasks, trajectories, verifiers_of("qa_em"))
     with Lake(tmp_path) as lake:
         lake.add([CHANGE, QUESTION, GAME, *judged, *scores])
         rows = {row["id"]: row for row in lake.query(STORED).to_pylist()}
         assert {name: (row["verifier"], row["verdict"], row["value"]) for name, row in rows.items()} == EXPECTED
         assert all((row["outcome"], row["reward"]) == (row["verdict"], row["value"]) for row in rows.values())
         assert all(row["counted"] == row["outcome"] for row in rows.values())
-        again = reverify(lake, "qa_em")
+        again = reverify(lake, verifiers_of("qa_em"))
         assert (again.chosen, again.judged) == (len(ATTEMPTS), 0), "the same verifiers have judged all of them"
 
 
@@ -112,7 +113,7 @@ def test_stored_trajectories_are_judged_as_they_were_when_they_ended(tmp_path: P
     trajectories = [rolled_out(name, task, *messages) for name, (task, messages) in ATTEMPTS.items()]
     with Lake(tmp_path) as lake:
         lake.add([CHANGE, QUESTION, GAME, *trajectories])
-        found = reverify(lake, "qa_em")
+        found = reverify(lake, verifiers_of("qa_em"))
         assert (found.judged, found.success, found.failure, found.invalid) == (9, 3, 4, 2)
         stored = {one.trajectory_id: (one.verifier, one.verdict.value, one.value) for one in lake.scores()}
     assert stored == EXPECTED
@@ -120,7 +121,7 @@ def test_stored_trajectories_are_judged_as_they_were_when_they_ended(tmp_path: P
 
 def test_a_task_without_an_answer_that_names_no_verifier_cannot_be_judged() -> None:
     unnamed = Task("t", "game", "Reach the goal.", ())
-    judged, (one,), _ = reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], "qa_em")
+    judged, (one,), _ = reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("qa_em"))
     assert (judged[0].reward, one.verdict.value) == (None, "invalid")
     assert one.error == "the task accepts no answer"
-    assert reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], "environment")[1][0].verdict.value == "failure"
+    assert reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("environment"))[1][0].verdict.value == "failure"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.graders.choice import verifiers_of
 from eval.graders.unsupervised import Agreement
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
 from flows.reverification import reverify, reverify_home
@@ -56,15 +57,15 @@ def outcomes(lake: Lake) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_each_task_is_judged_by_its_own_verifier(lake: Lake) -> None:
-    found = reverify(lake, "qa_em")
+    found = reverify(lake, verifiers_of("qa_em"))
     assert (found.chosen, found.judged, found.success, found.failure, found.invalid, found.changed) == (6, 6, 3, 2, 1, 6)
     assert outcomes(lake) == {"a": "success", "b": "failure", "c": "success", "d": "failure", "e": "success", "f": "invalid"}
     assert {s.trajectory_id: s.verifier for s in lake.scores()}["e"] == "gsm8k"
-    assert reverify(lake, "qa_em").judged == 0
+    assert reverify(lake, verifiers_of("qa_em")).judged == 0
 
 
 def test_a_stage_scores_by_the_same_rule() -> None:
-    judged, scores, _ = reward_trajectories([TASKS[1], TASKS[2]], [ATTEMPTS[2], ATTEMPTS[4]], "qa_em")
+    judged, scores, _ = reward_trajectories([TASKS[1], TASKS[2]], [ATTEMPTS[2], ATTEMPTS[4]], verifiers_of("qa_em"))
     assert [(one.outcome, one.reward) for one in judged] == [(Outcome.SUCCESS, 1.0)] * 2
     assert [one.verifier for one in scores] == ["qa_em", "gsm8k"]
 
@@ -110,7 +111,7 @@ def test_only_what_failed_is_judged_again_where_that_is_asked(lake: Lake) -> Non
 
 @pytest.mark.slow
 def test_scores_without_an_accepted_answer_are_no_outcome(lake: Lake) -> None:
-    reverify(lake, "qa_em")
+    reverify(lake, verifiers_of("qa_em"))
     before = outcomes(lake)
     assert reverify(lake, Agreement()).changed == 0
     assert reverify(lake, Agreement()).judged == 6, "what others answered may have changed"
@@ -120,16 +121,16 @@ def test_scores_without_an_accepted_answer_are_no_outcome(lake: Lake) -> None:
 @pytest.mark.slow
 def test_a_trajectory_without_its_task_is_invalid(lake: Lake) -> None:
     lake.add([attempt("g", "gone", "x1")])
-    assert reverify(lake, "qa_em", where="id = 'g'").invalid == 1
+    assert reverify(lake, verifiers_of("qa_em"), where="id = 'g'").invalid == 1
 
 
 @pytest.mark.slow
 def test_a_condition_is_sql_that_reads(lake: Lake) -> None:
     with pytest.raises(RequestError, match="query failed"):
-        reverify(lake, "qa_em", where="nonsense = 1")
+        reverify(lake, verifiers_of("qa_em"), where="nonsense = 1")
     with pytest.raises(RequestError, match="Only one SELECT"):
-        reverify(lake, "qa_em", where="TRUE); DELETE FROM trajectories; SELECT (1")
-    assert reverify(lake, "qa_em", where="id = 'a' -- and no more").chosen == 1
+        reverify(lake, verifiers_of("qa_em"), where="TRUE); DELETE FROM trajectories; SELECT (1")
+    assert reverify(lake, verifiers_of("qa_em"), where="id = 'a' -- and no more").chosen == 1
 
 
 @pytest.mark.slow

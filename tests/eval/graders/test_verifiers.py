@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from eval.graders.base import Verifier
-from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier, verifier_of
+from eval.graders.choice import verifiers_of
+from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
 from warehouse.records import Outcome, Score, StopReason, Task, Trajectory, Turn
 
 EXACT_MATCH: Verifier = VERIFIERS["qa_em"]
@@ -73,9 +74,9 @@ def test_a_list_is_no_answer_to_a_question_that_has_one() -> None:
 
 def test_a_task_names_its_verifier_and_its_options() -> None:
     task = Task("t1", "code", "How much?", ("100",), provenance={"verifier": "number", "options": {"relative": 0.01}})
-    verifier = verifier_of(task, "qa_em")
+    verifier = verifiers_of("qa_em").of(task)
     assert verifier.name == "number"
     assert verifier.verify(task, attempt("answer", "101")).verdict is Outcome.SUCCESS
-    assert [verifier_of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd}), "qa_em").name for odd in ("nobody", [], None)] == [
+    assert [verifiers_of("qa_em").of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd})).name for odd in ("nobody", [], None)] == [
         "qa_em"
     ] * 3

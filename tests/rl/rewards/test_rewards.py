@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from eval.graders.verifiers import VERIFIERS
+from eval.graders.choice import Verifiers, verifiers_of
 from rl.advantages import process
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_functions, reward_trajectories, weights_of
@@ -59,10 +59,9 @@ class Given:
 
 def compose(attempts: Sequence[GradedAttempt], context: RewardContext) -> tuple[list[Trajectory], list[RewardPart]]:
     """The rewards of attempts whose grades are given."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(VERIFIERS, "test", Given({each.score.trajectory_id: each.score for each in attempts}))
-        tasks, sampled = [each.task for each in attempts], [each.trajectory for each in attempts]
-        rewarded = reward_trajectories(tasks, sampled, "test", context)
+    given = Given({each.score.trajectory_id: each.score for each in attempts})
+    tasks, sampled = [each.task for each in attempts], [each.trajectory for each in attempts]
+    rewarded = reward_trajectories(tasks, sampled, Verifiers(given), context)
     return rewarded.trajectories, rewarded.parts
 
 
@@ -215,7 +214,7 @@ def test_unrewarded_turns_have_no_reward_of_their_own() -> None:
 
 def test_rl_is_rewarded_by_a_verifier_of_its_own_and_the_score_says_which() -> None:
     wrong = replace(attempt(None, answer(0, "Green Lakes")).trajectory, outcome=None)
-    strict, lenient = (reward_trajectories([TASK], [wrong], name, RewardContext(RewardConfig())) for name in ("qa_em", "qa_f1"))
+    strict, lenient = (reward_trajectories([TASK], [wrong], verifiers_of(name), RewardContext(RewardConfig())) for name in ("qa_em", "qa_f1"))
     assert (strict.trajectories[0].reward, lenient.trajectories[0].reward) == (0.0, 0.5)
     assert [made.scores[0].verifier for made in (strict, lenient)] == ["qa_em", "qa_f1"]
     assert RewardConfig(verifier="qa_f1").verifier == "qa_f1" and RewardConfig().verifier is None

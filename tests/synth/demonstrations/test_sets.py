@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eval.graders.answers import join_items, split_items
-from eval.graders.verifiers import AnswerVerifier, options_of, verifier_of
+from eval.graders.choice import verifiers_of
+from eval.graders.verifiers import AnswerVerifier, options_of
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
@@ -44,7 +45,7 @@ def tasks(films: KnowledgeGraph) -> dict[tuple[str, ...], Task]:
 
 
 def judged(task: Task, answer: str) -> bool:
-    verifier = verifier_of(task, "qa_em")
+    verifier = verifiers_of("qa_em").of(task)
     assert isinstance(verifier, AnswerVerifier)
     return verifier.grader.judge(answer, task.answers, options_of(task, verifier.grader))[1]
 

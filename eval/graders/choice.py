@@ -1,0 +1,138 @@
+"""Who judges a task: a verifier that comes with the package, or one of somebody's own, named by the configuration.
+
+A name of the configuration may be a kind, an entry point of an installed package, `module:attribute` or `file.py:attribute`; what it
+stands for is a `Grader`, a `Verifier`, or a class of verifiers that takes no arguments. Data names what is built in and what the
+configuration lists, and nothing else: any other name in a task is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from eval.graders.base import Verifier, invalid
+from eval.graders.verifiers import VERIFIERS, AnswerVerifier, Golds, Grader, Judged, Options, Rule
+from warehouse.errors import RequestError
+from warehouse.plugins import Registry
+from warehouse.records import Outcome, Score, Task, Trajectory
+
+OWN_VERIFIERS = Registry("verifier", {}, "agent_flywheel.verifiers", "evaluation.verifiers")
+"""Verifiers of somebody's own, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifiers:
+    """The verifier of tasks that name none, and those of somebody's own that tasks may name."""
+
+    default: Verifier
+    own: Mapping[str, Verifier] = field(default_factory=dict)
+
+    def of(self, task: Task) -> Verifier:
+        """The verifier that a task's provenance names, or else the default."""
+        named = task.provenance.get("verifier")
+        return ({**VERIFIERS, **self.own}.get(named) if isinstance(named, str) else None) or self.default
+
+    def lack(self, task: Task) -> bool:
+        """Whether a task names code of somebody's own that is not listed here, as those of a suite by such a verifier do elsewhere."""
+        named = task.provenance.get("verifier")
+        return isinstance(named, str) and ":" in named and named not in self.own
+
+
+@dataclass(frozen=True, slots=True)
+class OwnVerifier:
+    """A verifier of somebody's own: whatever it raises, or gives beside a score of the trajectory, makes the trajectory invalid."""
+
+    verifier: Verifier
+
+    @property
+    def name(self) -> str:
+        """The name that it gives itself."""
+        return self.verifier.name
+
+    @property
+    def version(self) -> str:
+        """The version that it gives itself."""
+        return self.verifier.version
+
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        """Its score of the trajectory, or an invalid one with what went wrong."""
+        try:
+            score = self.verifier.verify(task, trajectory)
+        except Exception as error:  # somebody's code: whatever it is, nothing is known of the answer
+            return invalid(self, trajectory, f"{type(error).__name__}: {error}")
+        whole = isinstance(score, Score) and (score.trajectory_id, score.verifier, score.version) == (trajectory.id, self.name, self.version)
+        if not whole or (score.value is None) != (score.verdict is Outcome.INVALID):
+            return invalid(self, trajectory, f"{self.name} gave no score of this trajectory by its own name and version, but {score!r:.200}")
+        return score
+
+
+def verifiers_of(default: str, own: Mapping[str, str] | None = None) -> Verifiers:
+    """The verifiers that a configuration means: `default` by its name, and each of `own` that tasks may name.
+
+    Raises:
+        RequestError: there is none of a name, it cannot be imported, or it is no verifier.
+    """
+    found = {name: find_verifier(reference) for name, reference in (own or {}).items()}
+    return Verifiers(found.get(default) or find_verifier(default), found)
+
+
+def find_verifier(name: str) -> Verifier:
+    """The verifier that the configuration, or whoever types a command, calls `name`. Raises RequestError as `verifiers_of` does."""
+    if name in VERIFIERS:
+        return VERIFIERS[name]
+    if not is_verifier(name):
+        raise RequestError(f"{unknown(name)}.")
+    loaded = OWN_VERIFIERS.load(name)
+    verifier = AnswerVerifier(replace(loaded, rule=_guarded(loaded.rule))) if isinstance(loaded, Grader) else _made(loaded, name)
+    if not _is_verifier(verifier):
+        raise RequestError(f"the verifier {name!r} is a {type(verifier).__name__}: it must be a Grader, or have name, version and verify().")
+    if verifier.name in VERIFIERS:
+        raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it one of its own.")
+    return OwnVerifier(verifier)
+
+
+def grader_of(verifier: Verifier) -> Grader | None:
+    """The rule that a verifier applies to answers; None where it looks at none."""
+    inner = verifier.verifier if isinstance(verifier, OwnVerifier) else verifier
+    return inner.grader if isinstance(inner, AnswerVerifier) else None
+
+
+def is_verifier(name: str, listed: Iterable[str] = ()) -> bool:
+    """Whether `name` can be that of a verifier; code of somebody's own is not imported to see."""
+    return name in VERIFIERS or name in listed or ":" in name or OWN_VERIFIERS.installed(name)
+
+
+def unknown(name: str, listed: Iterable[str] = ()) -> str:
+    """What is said of a name that is no verifier's."""
+    return f"there is no verifier {name!r:.200}; choose one of {', '.join([*VERIFIERS, *listed])}, or name your own as file.py:attribute"
+
+
+def _guarded(rule: Rule) -> Rule:
+    """Somebody's rule, which says by ValueError what it cannot judge, whatever it raises."""
+
+    def guarded(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
+        try:
+            value, success = rule(answer, golds, options)
+        except ValueError:
+            raise
+        except Exception as error:  # somebody's code
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        return float(value), bool(success)
+
+    return guarded
+
+
+def _made(loaded: Any, name: str) -> Any:
+    """What was loaded, or the verifier that a class makes."""
+    if not isinstance(loaded, type):
+        return loaded
+    try:
+        return loaded()
+    except Exception as error:  # somebody's code
+        raise RequestError(f"the verifier {name!r} cannot be made: {type(error).__name__}: {error}.") from error
+
+
+def _is_verifier(found: Any) -> bool:
+    named = isinstance(getattr(found, "name", None), str) and isinstance(getattr(found, "version", None), str)
+    return named and callable(getattr(found, "verify", None))
