@@ -111,7 +111,9 @@ def run_ours(setting: Setting) -> Outcome:
 
         def collect(step: int) -> Collected:
             requests = list(requests_of(setting, step))
-            return Collected(tuple(reward_trajectories([request.task for request in requests], rollouts.rollout(requests), verifiers_of("qa_em"))[0]))
+            return Collected(
+                tuple(reward_trajectories([request.task for request in requests], rollouts.rollout(requests), verifiers_of("qa_em"))[0])
+            )
 
         def see(step: int, figures: Mapping[str, float]) -> None:
             if "success" in figures:

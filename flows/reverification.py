@@ -122,7 +122,9 @@ def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: 
         if (score is not None and score.verdict is Outcome.INVALID) if failed_only else score is None:
             wanted.append((task, trajectory))
     for name in sorted(left_out):
-        log.warning("what names the verifier %s is left as it was judged: list it under evaluation.verifiers, or name it with --verifier", name)
+        log.warning(
+            "what names the verifier %s is left as it was judged: list it under evaluation.verifiers, or name it with --verifier", name
+        )
     return wanted
 
 

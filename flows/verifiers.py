@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from eval.graders.base import BatchVerifier, Verifier
+from eval.graders.choice import Verifiers, find_verifier, grader_of, is_verifier, verifiers_of
 from eval.graders.rows import read_rows
 from eval.graders.unsupervised import Agreement, Confidence
-from eval.graders.choice import Verifiers, find_verifier, grader_of, is_verifier, verifiers_of
 from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
 from eval.judges import Judge, calibrate, refuse_unfit
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
@@ -99,7 +99,9 @@ def kind_of(name: str) -> Grader:
     """The kind of a name. Raises RequestError, naming those that there are."""
     grader = _judging(name) if name in GRADERS or ":" in name else None
     if grader is None:
-        raise RequestError(f"There is no verifier {name!r} of answers: choose one of {', '.join(GRADERS)}, or file.py:attribute of a Grader.")
+        raise RequestError(
+            f"There is no verifier {name!r} of answers: choose one of {', '.join(GRADERS)}, or file.py:attribute of a Grader."
+        )
     return grader
 
 

@@ -25,6 +25,8 @@ gc.disable()  # a fifth of the time that imports take; what they made is there f
 settings.register_profile("untimed", deadline=None)  # how long an example takes says more of the machine than of the code
 settings.load_profile("untimed")
 
+NO_SANDBOX = "no sandbox here"
+"""What the reason begins with by which tests that need a sandbox are skipped."""
 MARKS = {"engine", "slow", "end_to_end", "long"}
 OF_ALL = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 NAMED = re.compile(r"\bpytest\.mark\.(\w+)")
@@ -37,6 +39,17 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()  # libraries look for leaks at the end
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A run on a machine that grants no sandbox is green and has proven nothing about it: that is said."""
+    skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    untried = [reason for reason in skipped if NO_SANDBOX in reason]
+    if untried:
+        terminalreporter.section("the sandbox was not tried", yellow=True)
+        terminalreporter.line(
+            f"{len(untried)} tests were skipped, for this machine grants none; `flywheel doctor` says what to do about it."
+        )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -61,9 +61,15 @@ class OwnVerifier:
             score = self.verifier.verify(task, trajectory)
         except Exception as error:  # somebody's code: whatever it is, nothing is known of the answer
             return invalid(self, trajectory, f"{type(error).__name__}: {error}")
-        whole = isinstance(score, Score) and (score.trajectory_id, score.verifier, score.version) == (trajectory.id, self.name, self.version)
+        whole = isinstance(score, Score) and (score.trajectory_id, score.verifier, score.version) == (
+            trajectory.id,
+            self.name,
+            self.version,
+        )
         if not whole or (score.value is None) != (score.verdict is Outcome.INVALID):
-            return invalid(self, trajectory, f"{self.name} gave no score of this trajectory by its own name and version, but {score!r:.200}")
+            return invalid(
+                self, trajectory, f"{self.name} gave no score of this trajectory by its own name and version, but {score!r:.200}"
+            )
         return score
 
 
@@ -86,7 +92,9 @@ def find_verifier(name: str) -> Verifier:
     loaded = OWN_VERIFIERS.load(name)
     verifier = AnswerVerifier(replace(loaded, rule=_guarded(loaded.rule))) if isinstance(loaded, Grader) else _made(loaded, name)
     if not _is_verifier(verifier):
-        raise RequestError(f"the verifier {name!r} is a {type(verifier).__name__}: it must be a Grader, or have name, version and verify().")
+        raise RequestError(
+            f"the verifier {name!r} is a {type(verifier).__name__}: it must be a Grader, or have name, version and verify()."
+        )
     if verifier.name in VERIFIERS:
         raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it one of its own.")
     return OwnVerifier(verifier)

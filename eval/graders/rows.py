@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.graders.code import judge_row
 from eval.graders.choice import find_verifier, grader_of
+from eval.graders.code import judge_row
 from eval.graders.verifiers import GRADERS, Grader, Judged
 from warehouse.bounds import lines_of, read_row
 from warehouse.errors import RequestError
@@ -72,7 +72,9 @@ def _own(kind: str) -> RowVerifier:
     grader = grader_of(find_verifier(kind)) if ":" in kind else None
     if grader is None:
         known = ", ".join(sorted(ROW_VERIFIERS))
-        raise RequestError(f"There is no verifier {kind!r} of rows: choose one of {known}, or name a Grader of your own as file.py:attribute.")
+        raise RequestError(
+            f"There is no verifier {kind!r} of rows: choose one of {known}, or name a Grader of your own as file.py:attribute."
+        )
     return _by_grader(grader)
 
 

@@ -65,6 +65,12 @@ def detach(path: str) -> None:
     _check(_LIBC.umount2(path.encode(), _MNT_DETACH), f"umount {path}")
 
 
+def name_machine(name: str) -> None:
+    """Give this UTS namespace a name of its own, and no domain: a new one begins with the host's."""
+    _check(_LIBC.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")
+    _check(_LIBC.setdomainname(b"", ctypes.c_size_t(0)), "setdomainname")
+
+
 def die_with_parent(signal: int) -> None:
     """Have the kernel send `signal` to this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal)

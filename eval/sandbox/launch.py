@@ -36,6 +36,10 @@ INSIDE = 1000
 """Its user and group as itself sees them."""
 CHANNEL = 3
 """The descriptor at which the program finds its channel, where the request has one."""
+HOST = "sandbox"
+"""The name of the machine as the program sees it."""
+SIGNALS = 256
+"""Queued signals and timers of all its processes: a timer is memory of the kernel that nothing else counts."""
 _ALL_USERS = ["0", "0", "4294967295"]
 _HIGH = 64
 """Descriptors from here up are the launcher's own and close when the program is executed."""
@@ -90,6 +94,7 @@ def _run_in_namespaces(request: Mapping[str, Any], owner: int | None) -> None:
         os._exit(1)
     limits = request["limits"]
     try:
+        kernel.name_machine(HOST)
         mounts.change_root(request["view"], limits["disk_bytes"], limits["max_files"], owner)
     except OSError as error:
         _report({_REFUSED: str(error)})
@@ -202,6 +207,7 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_SIGPENDING: SIGNALS,
     }
     for which, value in values.items():
         soft, hard = value if isinstance(value, tuple) else (value, value)

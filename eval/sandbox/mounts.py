@@ -50,7 +50,7 @@ def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner:
         kernel.restrict_mount(f"/dev/{device}", kernel.MOUNT_ATTR_NOSUID)
     _mount_space(disk_bytes, max_files, owner)
     os.makedirs("/proc")
-    kernel.mount("proc", "/proc", "proc", _HARMLESS, "subset=pid")
+    kernel.mount("proc", "/proc", "proc", _HARMLESS, "subset=pid,hidepid=2")  # process 1 and its command line are not the program's
     kernel.detach(_OLD)
     os.rmdir(_OLD)
     kernel.restrict_mount("/", kernel.MOUNT_ATTR_RDONLY, recursive=False)

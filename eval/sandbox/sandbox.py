@@ -60,9 +60,24 @@ checks = {
 print(",".join(name for name, held in checks.items() if not held))
 """
 _ADVICE = (
-    "The sandbox needs Linux 5.12 on x86_64 or aarch64 with user namespaces: set the sysctl user.max_user_namespaces above 0 and "
-    "kernel.apparmor_restrict_unprivileged_userns to 0; in a container allow `unshare` and `mount` (seccomp=unconfined, CAP_SYS_ADMIN)."
+    "The sandbox needs Linux 5.12 on x86_64 or aarch64 with user namespaces; in a container allow `unshare` and `mount` "
+    "(seccomp=unconfined, CAP_SYS_ADMIN)."
 )
+_PROFILE = "abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile flywheel {python} flags=(unconfined) {{ userns, }}\\n"
+_SETTINGS = {
+    "kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "Ubuntu keeps user namespaces to programs with an AppArmor profile: give this Python one, `printf '" + _PROFILE + "' | sudo tee "
+        "/etc/apparmor.d/flywheel && sudo apparmor_parser -r /etc/apparmor.d/flywheel`, or lift that for all programs, "
+        "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`.",
+    ),
+    "kernel/unprivileged_userns_clone": (
+        "0",
+        "This kernel keeps user namespaces to root: `sudo sysctl -w kernel.unprivileged_userns_clone=1` lifts that.",
+    ),
+    "user/max_user_namespaces": ("0", "This kernel allows no user namespace: `sudo sysctl -w user.max_user_namespaces=15000` allows them."),
+}
+"""Settings of the kernel that refuse a sandbox: the value that does, and what to do about it."""
 
 
 def python_program(source: str, **fields: Any) -> Program:
@@ -242,11 +257,20 @@ def isolation() -> Isolation:
     try:
         result = Sandbox(config).run(python_program(_PROBE))
     except (RequestError, SandboxFault) as error:
-        return Isolation(False, str(error), _ADVICE)
+        return Isolation(False, str(error), advice())
     not_held = result.stdout_text.strip()
     if not result.succeeded or not_held:
-        return Isolation(False, f"not held: {not_held or result.stderr_text[-200:]}", _ADVICE)
+        return Isolation(False, f"not held: {not_held or result.stderr_text[-200:]}", advice())
     return Isolation(True, "namespaces, limits and a filter of calls hold")
+
+
+def advice(settings: Path = Path("/proc/sys")) -> str:
+    """What to do where a sandbox is refused, by the kernel's `settings` that refuse one; in general words where none of them does."""
+    for name, (value, sentence) in _SETTINGS.items():
+        with suppress(OSError):
+            if os.geteuid() != 0 and (settings / name).read_text().strip() == value:
+                return sentence.format(python=INTERPRETER)
+    return _ADVICE
 
 
 def require_isolation(config: SandboxConfig, what: str) -> None:
@@ -256,7 +280,7 @@ def require_isolation(config: SandboxConfig, what: str) -> None:
         RequestError: where it does not; `what` names who needs it.
     """
     if config.isolation != "none" and not (found := _isolation_once()).granted:
-        raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {_ADVICE}")
+        raise RequestError(f"{what} needs a sandbox, and this machine grants none ({found.detail}). {found.advice}")
 
 
 _isolation_once = cache(isolation)

@@ -14,7 +14,7 @@ from eval.sandbox import kernel
 Instruction = tuple[int, int, int, int]
 
 _LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_OFFSET, _MACHINE_OFFSET, _FIRST_ARGUMENT_OFFSET = 0, 4, 16
+_NUMBER_OFFSET, _MACHINE_OFFSET, _FIRST_ARGUMENT_OFFSET, _SECOND_ARGUMENT_OFFSET = 0, 4, 16, 24
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_CALLS = 0x40000000
 _AF_UNIX = 1
@@ -22,7 +22,10 @@ _AF_UNIX = 1
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 """By machine: the kernel's number of it (AUDIT_ARCH_*), and its column in the tables of calls."""
 
-_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_CLONE, _CLONE3, _SOCKET, _FCNTL = (56, 220), (435, 435), (41, 198), (72, 25)
+
+_F_SETLEASE, _F_NOTIFY = 1024, 1026
+"""What `fcntl` has of the same kind as inotify: to be told of, and to hold up, what others do with a file or a folder."""
 
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # looking into other processes
@@ -51,6 +54,13 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "fanotify_init": (300, 262),
     "mknod": (133, None),
     "mknodat": (259, 33),
+    # files of the host: to see when others read them, to hold them up, to hold up the disk
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
+    "flock": (73, 32),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
     # keys, and interpreters and queues within the kernel
     "keyctl": (250, 219),
     "add_key": (248, 217),
@@ -116,6 +126,7 @@ def call_filter(machine: str) -> bytes:
     program += _fail(_CLONE3[column], errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; the C library then takes clone
     program += _only_without(_CLONE[column], kernel.CLONE_NEWUSER | kernel.NAMESPACES)
     program += _only_with(_SOCKET[column], _AF_UNIX)
+    program += _without_either(_FCNTL[column], _F_SETLEASE, _F_NOTIFY)
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
@@ -130,6 +141,18 @@ def _only_without(number: int, bits: int) -> list[Instruction]:
         (_EQUALS, 0, 4, number),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),
         (_HAS_BITS, 0, 1, bits),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _without_either(number: int, one: int, other: int) -> list[Instruction]:
+    """Refuse the call `number` where its second argument is one of two values, and decide it for good."""
+    return [
+        (_EQUALS, 0, 5, number),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT_OFFSET),
+        (_EQUALS, 1, 0, one),
+        (_EQUALS, 0, 1, other),
         (_RETURN, 0, 0, _ERRNO | errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]

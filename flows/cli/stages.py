@@ -56,7 +56,7 @@ def init(
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make the first policy of a home, t0-init: from scratch, or of the model that policy.path names. Then it can be rolled out and evaluated.
+    """Make the first policy of a home, t0-init, to be rolled out and evaluated: from scratch, or of the model that policy.path names.
 
     One from scratch has its tokenizer from the training text, which is made before it. A wheel that is turned there later begins with it.
 

@@ -124,4 +124,6 @@ def test_a_task_without_an_answer_that_names_no_verifier_cannot_be_judged() -> N
     judged, (one,), _ = reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("qa_em"))
     assert (judged[0].reward, one.verdict.value) == (None, "invalid")
     assert one.error == "the task accepts no answer"
-    assert reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("environment"))[1][0].verdict.value == "failure"
+    assert (
+        reward_trajectories([unnamed], [rolled_out("x", GAME, "I give up.")], verifiers_of("environment"))[1][0].verdict.value == "failure"
+    )

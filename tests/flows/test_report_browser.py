@@ -106,7 +106,7 @@ def compare_first(browser: Any) -> None:
 
 def read_to_the_end(browser: Any) -> None:
     """Scroll down until every plot is drawn, for at most 30 s."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 240
     unread = "return [...document.querySelectorAll('.plot:not(.js-plotly-plot)')].map((p) => p.scrollIntoView()).length"
     while browser.execute_script(unread) and time.monotonic() < until:
         time.sleep(0.1)

@@ -67,7 +67,9 @@ def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config:
     """The failures, each shortfall among them with the `setting` that asks for more than the graph gives; with a warning where it is so."""
     wanted = sum(config.wanted().values())
     if len(made) < wanted:
-        log.warning("%s asks for %d questions, and the graph gives %d: lower it, or bring more facts and documents", setting, wanted, len(made))
+        log.warning(
+            "%s asks for %d questions, and the graph gives %d: lower it, or bring more facts and documents", setting, wanted, len(made)
+        )
     return [
         replace(failure, reason=f"{failure.reason}; {setting} asks for them", item={**failure.item, "setting": setting})
         if failure.kind == Drop.SHORTFALL

@@ -98,15 +98,15 @@ def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Seq
         setting = "synth.webshaper" if first == "train" else context.config.evaluation.setting_of(first)
         deepest = max(hops for hops, count in config.wanted().items() if count)
         raise RequestError(
-            f"the graph gives no task for {', '.join(failed)}: {setting}.{config.asked_by} asks for up to {deepest} hops; ask for fewer, or "
-            f"bring more facts and documents that state them. The reasons are in the lake: "
+            f"the graph gives no task for {', '.join(failed)}: {setting}.{config.asked_by} asks for up to {deepest} hops; ask for fewer, "
+            f"or bring more facts and documents that state them. The reasons are in the lake: "
             f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {context.home.root}'
         )
     left = [split for split in empty if split != "train"]
     if left:
         raise RequestError(
-            f"the suite {left[0]} has no task, and {context.config.evaluation.setting_of(left[0])}.counts asks for none: raise it, or import "
-            f"tasks with `flywheel import tasks PATH --split {left[0]}`."
+            f"the suite {left[0]} has no task, and {context.config.evaluation.setting_of(left[0])}.counts asks for none: raise it, or "
+            f"import tasks with `flywheel import tasks PATH --split {left[0]}`."
         )
     if kind == "all" and "rl" in context.config.wheel.stages:
         choose_tasks(context.lake, context.config, turn)

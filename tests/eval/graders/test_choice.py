@@ -13,7 +13,7 @@ from eval.graders.rows import verify_rows
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 
-SOURCE = '''
+SOURCE = """
 from eval.graders.base import graded
 from eval.graders.verifiers import Grader
 from warehouse.records import Score
@@ -46,7 +46,7 @@ class Brief:
 class Costly:
     def __init__(self):
         raise OSError("no licence")
-'''
+"""
 
 
 @pytest.fixture

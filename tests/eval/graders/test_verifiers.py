@@ -77,6 +77,6 @@ def test_a_task_names_its_verifier_and_its_options() -> None:
     verifier = verifiers_of("qa_em").of(task)
     assert verifier.name == "number"
     assert verifier.verify(task, attempt("answer", "101")).verdict is Outcome.SUCCESS
-    assert [verifiers_of("qa_em").of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd})).name for odd in ("nobody", [], None)] == [
-        "qa_em"
-    ] * 3
+    assert [
+        verifiers_of("qa_em").of(Task("t1", "code", "?", ("1",), provenance={"verifier": odd})).name for odd in ("nobody", [], None)
+    ] == ["qa_em"] * 3

@@ -10,7 +10,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-PLACES = ("SECRET_FILE", "OPEN_FOLDER", "UNIX_SOCKET", "ABSTRACT_SOCKET", "TCP_PORT", "UDP_PORT", "VICTIM", "NONCE", "ENVIRONMENT_NAME")
+PLACES = (
+    "SECRET_FILE",
+    "OPEN_FOLDER",
+    "UNIX_SOCKET",
+    "ABSTRACT_SOCKET",
+    "TCP_PORT",
+    "UDP_PORT",
+    "VICTIM",
+    "NONCE",
+    "ENVIRONMENT_NAME",
+    "HOST_NAME",
+)
 
 
 class Canaries:
@@ -54,6 +65,7 @@ class Canaries:
             self._victim.pid,
             self.nonce,
             self.nonce.upper(),
+            socket.gethostname(),
         )
         return "\n".join(f"{name} = {value!r}" for name, value in zip(PLACES, values, strict=True)) + "\n"
 

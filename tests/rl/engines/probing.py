@@ -51,7 +51,7 @@ def engine_processes() -> list[psutil.Process]:
 
 
 def wait_until_busy(rollouts: Rollouts, requests_in_flight: int = 1) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while rollouts.figures().in_flight < requests_in_flight:
         assert time.monotonic() < deadline, "no request came"
         time.sleep(0.001)

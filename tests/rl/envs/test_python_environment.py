@@ -101,8 +101,6 @@ async def test_a_fault_of_the_sandbox_is_a_fault(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_cancelled_program_is_killed() -> None:
-    environment = make()
-    started = time.monotonic()
+    environment = make(sandbox={"wall_seconds": 5_000})  # beyond the test's own limit: it ends because it was killed
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(environment.step(Action("code", "import time; time.sleep(8)")), 0.5)
-    assert time.monotonic() - started < 5
+        await asyncio.wait_for(environment.step(Action("code", "import time; time.sleep(3_600)")), 0.5)

@@ -214,7 +214,9 @@ def test_unrewarded_turns_have_no_reward_of_their_own() -> None:
 
 def test_rl_is_rewarded_by_a_verifier_of_its_own_and_the_score_says_which() -> None:
     wrong = replace(attempt(None, answer(0, "Green Lakes")).trajectory, outcome=None)
-    strict, lenient = (reward_trajectories([TASK], [wrong], verifiers_of(name), RewardContext(RewardConfig())) for name in ("qa_em", "qa_f1"))
+    strict, lenient = (
+        reward_trajectories([TASK], [wrong], verifiers_of(name), RewardContext(RewardConfig())) for name in ("qa_em", "qa_f1")
+    )
     assert (strict.trajectories[0].reward, lenient.trajectories[0].reward) == (0.0, 0.5)
     assert [made.scores[0].verifier for made in (strict, lenient)] == ["qa_em", "qa_f1"]
     assert RewardConfig(verifier="qa_f1").verifier == "qa_f1" and RewardConfig().verifier is None

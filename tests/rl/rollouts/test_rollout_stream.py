@@ -35,6 +35,10 @@ async def settled() -> None:
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
 
+HOUR = 3_600_000
+"""Milliseconds that no test here waits for."""
+
+
 def requests(*milliseconds: int) -> list[RolloutRequest]:
     return [RolloutRequest(f"t{number}", TASK, "p", 1, seed=wait) for number, wait in enumerate(milliseconds)]
 
@@ -48,11 +52,9 @@ async def run(request: RolloutRequest) -> Trajectory:
 
 
 def test_the_quick_ones_come_first_and_none_waits_for_the_slowest(loop: asyncio.AbstractEventLoop) -> None:
-    stream = TrajectoryStream(loop, requests(5000, 20, 60), run)
-    started = time.monotonic()
+    stream = TrajectoryStream(loop, requests(HOUR, 20, 200), run)
     assert len(stream) == 3
     assert [next(stream).id, next(stream).id] == ["t1", "t2"]
-    assert time.monotonic() - started < 2
     assert len(stream) == 1
     stream.cancel()
     assert list(stream) == []
@@ -61,10 +63,10 @@ def test_the_quick_ones_come_first_and_none_waits_for_the_slowest(loop: asyncio.
 def test_a_stream_can_be_given_further_requests_and_says_whether_one_has_ended(loop: asyncio.AbstractEventLoop) -> None:
     stream = TrajectoryStream(loop, requests(10), run)
     assert next(stream).id == "t0" and not stream.ready and list(stream) == []
-    stream.extend([replace(each, trajectory_id=f"more-{each.trajectory_id}") for each in requests(5000, 10)])
+    stream.extend([replace(each, trajectory_id=f"more-{each.trajectory_id}") for each in requests(HOUR, 10)])
     assert len(stream) == 2 and next(stream).id == "more-t1" and not stream.ready
     stream.extend(requests(1))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while not stream.ready and time.monotonic() < deadline:
         time.sleep(0.01)
     assert stream.ready and next(stream).id == "t0" and len(stream) == 1
@@ -73,20 +75,16 @@ def test_a_stream_can_be_given_further_requests_and_says_whether_one_has_ended(l
 
 
 def test_a_defect_ends_the_stream_and_is_raised(loop: asyncio.AbstractEventLoop) -> None:
-    stream = TrajectoryStream(loop, requests(0, -1, 5000), run)
-    started = time.monotonic()
+    stream = TrajectoryStream(loop, requests(0, -1, HOUR), run)
     with pytest.raises(ExceptionGroup) as raised:
         list(stream)
     assert raised.group_contains(ZeroDivisionError)
-    assert time.monotonic() - started < 2
 
 
 def test_cancelling_wakes_whoever_is_reading(loop: asyncio.AbstractEventLoop) -> None:
-    stream = TrajectoryStream(loop, requests(60_000), run)
+    stream = TrajectoryStream(loop, requests(HOUR), run)
     threading.Timer(0.1, stream.cancel).start()
-    started = time.monotonic()
     assert list(stream) == []
-    assert time.monotonic() - started < 5
 
 
 def test_no_requests_are_no_trajectories(loop: asyncio.AbstractEventLoop) -> None:

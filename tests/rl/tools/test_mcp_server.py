@@ -104,7 +104,7 @@ async def test_a_server_that_dies_or_hangs_is_at_fault_and_started_again(tools: 
         await call(tools["misbehave"], how)
     after = await text_of(tools["process"], {})
     assert before != after
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 120.0
     while psutil.pid_exists(int(before)) and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
     assert not psutil.pid_exists(int(before))
@@ -191,7 +191,7 @@ async def test_a_server_over_http_answers_and_may_be_started_again() -> None:
 
 def _serve(port: int) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, "mcp_server.py", str(port)], cwd=FOLDER, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 120.0
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
