@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar
 from prefect import flow, tags
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from flows.config import TEACHER, TRAINING
+from flows.config import TEACHER, TRAINING, FlywheelConfig
 from flows.context import RunContext
+from flows.lakes import champion_of, policy_of
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
 from flows.operations.events import figure_rows
@@ -23,6 +24,7 @@ from flows.prefect_runtime import quiet_prefect
 from flows.run_stage import Work, open_home, run_stage
 from flows.stage_run import StageRun
 from flows.variants import Variant
+from warehouse import Lake
 from warehouse.errors import RequestError
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ def synthesis_flow(
 def training_flow(home: Path, stage: TrainingStage, turn: NonNegativeInt = 1, variant: Variant | Literal[""] = "") -> Rows:
     """One of the training stages of a turn, or a `variant` of it."""
     with open_home(home) as context:
-        parent = _parent(context, stage, turn, variant)
+        parent = parent_of(context.lake, context.config, stage, turn, variant)
         meter = _meter(context, turn) if turn else None
 
         def work(run: StageRun) -> dict[str, Any]:
@@ -142,13 +144,18 @@ def _meter(context: RunContext, turn: int) -> Meter:
     return turn_meter(context.lake, context.home.root, turn, context.config.budget)
 
 
-def _parent(context: RunContext, stage: TrainingStage, turn: int, variant: str) -> str:
-    """The policy that a stage starts from: that of the stage before it, else the champion, else the first; it must be there."""
+def parent_of(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant: str) -> str:
+    """The policy that a stage starts from: that of the stage before it, else the champion, else the first.
+
+    Raises:
+        RequestError: it is not there.
+    """
     if stage == "init":
         return ""
-    skips = variant == Variant.WITHOUT_CPT
-    chosen = [each for each in TRAINING[: TRAINING.index(stage)] if each in context.config.wheel.stages and not (skips and each == "cpt")]
+    skips, order = variant == Variant.WITHOUT_CPT, list[str](TRAINING)
+    earlier = order[: order.index(stage)]
+    chosen = [each for each in earlier if each in config.wheel.stages and not (skips and each == "cpt")]
     if not chosen:
-        champion = context.champion(before=turn)
-        return champion.id if champion else context.policy(policy_id(0, "init")).id
-    return context.policy(policy_id(turn, chosen[-1], variant if skips else "")).id
+        champion = champion_of(lake, before=turn)
+        return champion.id if champion else policy_of(lake, policy_id(0, "init")).id
+    return policy_of(lake, policy_id(turn, chosen[-1], variant if skips else "")).id

@@ -46,6 +46,17 @@ def check_choice(config: FlywheelConfig, home: Path | None = None) -> None:
         raise RequestError(_none(config, iteration, home))
 
 
+def tasks_with(lake: Lake, condition: str) -> list[Task]:
+    """The tasks that meet the SQL `condition`. Raises RequestError where there is none, or it is no SQL."""
+    try:
+        tasks = lake.read(Task, condition)
+    except duckdb.Error as error:
+        raise RequestError(f"--tasks is no condition on the table tasks: {str(error).splitlines()[0]}") from error
+    if not tasks:
+        raise RequestError(f"{lake.place.home} has no task with {condition}.")
+    return tasks
+
+
 def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None = None) -> tuple[list[Task], list[Failure]]:
     """The tasks that RL of an iteration may draw, by key, as snapshot `at` has them; and which are left out because they meet a suite's.
 

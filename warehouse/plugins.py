@@ -95,7 +95,9 @@ class Registry:
         try:
             return getattr(_load_file(Path(module)) if module.endswith(".py") else import_module(module), attribute)
         except (ImportError, AttributeError, SyntaxError) as error:
-            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {error}.") from error
+            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {_line(error)}.") from error
+        except Exception as error:  # somebody's code, which may raise anything while it is imported
+            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {type(error).__name__}: {_line(error)}.") from error
 
     def _known(self, name: str) -> str | None:
         return self.built_in.get(name) or self._entry_point(name)
@@ -107,6 +109,10 @@ class Registry:
                 f"several installed packages have {self.what} {name!r}: {', '.join(found)}; name one of them as module:attribute."
             )
         return found[0] if found else None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:300]
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -64,6 +64,8 @@ def fault_of(error: ValidationError, whole: str = "") -> str:
         return f"{key} is missing"
     if kind == "value_error":
         return f"{'.'.join(map(str, first['loc']))}: {_why(first)}".removeprefix(": ")
+    if kind == "too_short":
+        return f"{key} must hold at least {first['ctx']['min_length']}, and holds {first['ctx']['actual_length']}"
     wanted = _MUST.get(kind.partition("_")[0]) if kind.endswith(("_type", "_parsing", "_from_float")) else None
     return f"{key} {f'must be {wanted}' if wanted else _why(first).replace('Input should', 'must', 1)}{shown}"
 

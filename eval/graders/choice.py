@@ -93,7 +93,7 @@ def find_verifier(name: str) -> Verifier:
     verifier = AnswerVerifier(replace(loaded, rule=_guarded(loaded.rule))) if isinstance(loaded, Grader) else _made(loaded, name)
     if not _is_verifier(verifier):
         raise RequestError(
-            f"the verifier {name!r} is a {type(verifier).__name__}: it must be a Grader, or have name, version and verify()."
+            f"the verifier {name!r} is of the type {type(verifier).__name__}: it must be a Grader, or have name, version and verify()."
         )
     if verifier.name in VERIFIERS:
         raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it one of its own.")

@@ -16,6 +16,7 @@ import typer
 
 from flows.cli import data, evaluation, inspection, lake, public_data, schedules, stages, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
+from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
 from flows.terminal import visible
 
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """Every command, in the order in which `--help` lists them."""
 
 app = typer.Typer(
+    cls=Commands,
     help="A data flywheel and curriculum pipeline for tool-using language-model agents.\n\n"
     "Example: flywheel run --profile quickstart --home runs/demo --turns 2",
     no_args_is_help=True,

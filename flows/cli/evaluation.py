@@ -38,10 +38,13 @@ def evaluate(
     from flows.plan import evaluation_id
     from flows.suites.config import check_data, find_suite
     from flows.suites.results import check_same
+    from flows.suites.tasks import check_environment
 
     config = Home(home).load()
     chosen = find_suite(suite, config.evaluation, set_ or [])
     check_data(chosen)
+    config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server for the flow is started
+    check_environment(chosen, config)
     with open_lake(home) as lake:
         named = policy or _champion(lake)
         for each in filter(None, (named, against)):

@@ -141,9 +141,13 @@ def train(
     from flows.plan import has_begun
     from flows.preflight import preflight
 
-    preflight(Home(home).load(), home, begun=has_begun(Home(home)))
-    from flows.stage_flows import run_flow, training_flow
+    config = Home(home).load()
+    preflight(config, home, begun=has_begun(Home(home)))
+    from flows.lakes import open_lake
+    from flows.stage_flows import parent_of, run_flow, training_flow
 
+    with open_lake(home) as lake:
+        parent_of(lake, config, stage.value, turn, variant.value if variant else "")
     run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
 
 
@@ -168,12 +172,19 @@ def rollout(
     if (suite is None) == (tasks is None):
         raise RequestError("give either --suite NAME or --tasks SQL.")
     from flows.config import TEACHER, playing_teacher
+    from flows.home import Home
+    from flows.lakes import open_lake, policy_of
+    from flows.task_choice import tasks_with
 
-    if policy == TEACHER:  # said before a server for the flow is started
-        from flows.home import Home
-
-        playing_teacher(Home(home).load())
+    config = Home(home).load()  # what is wrong is said before a server for the flow is started
     condition = tasks if tasks is not None else f"split = '{str(suite).replace(chr(39), chr(39) * 2)}'"
+    with open_lake(home) as lake:
+        if policy == TEACHER:
+            playing_teacher(config)
+        else:
+            policy_of(lake, policy)
+        tasks_with(lake, condition)
+    config.evaluation.open_verifiers()
     from flows.stage_flows import run_flow, sampling_flow
 
     _show(

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
-
 from flows.config import playing_teacher
 from flows.context import RunContext
 from flows.plan import suite_label
 from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
+from flows.task_choice import tasks_with
 from rl.engines.base import PoolFigures
 from rl.retrieval.indexes import build_indexes
 from rl.rewards.reward import reward_trajectories
@@ -26,7 +25,6 @@ from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from warehouse import Policy, Task, Trajectory
 from warehouse.digests import seed_from
-from warehouse.errors import RequestError
 
 STAGE = "rollout"
 """The stage of trajectories that are sampled for themselves."""
@@ -147,7 +145,7 @@ def sample(context: RunContext, policy: Policy, wanted: SamplingPlan, run: Stage
     """
     requests = [
         request(context, policy, task, f"{run.id}-{task.key}-{number}", STAGE, wanted.horizon, wanted.temperature, sample=number)
-        for task in _tasks(context, wanted)
+        for task in tasks_with(context.lake, wanted.condition)
         for number in range(wanted.samples)
     ]
     missing = _missing(context, requests)
@@ -166,7 +164,9 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
     changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
-    requests = requests_for(_tasks(context, wanted), settings.name, own.model_copy(update=changes), context.config.seed, 1)
+    requests = requests_for(
+        tasks_with(context.lake, wanted.condition), settings.name, own.model_copy(update=changes), context.config.seed, 1
+    )
     missing = _missing(context, requests)
     indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
     environments, verifiers = context.config.rollout.environments, context.config.evaluation.open_verifiers()
@@ -184,16 +184,6 @@ def _missing(context: RunContext, requests: Sequence[RolloutRequest]) -> list[Ro
     """The requests whose trajectories the lake does not have yet."""
     stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
     return [request for request in requests if request.trajectory_id not in stored]
-
-
-def _tasks(context: RunContext, wanted: SamplingPlan) -> list[Task]:
-    try:
-        tasks = context.lake.read(Task, wanted.condition)
-    except duckdb.Error as error:
-        raise RequestError(f"--tasks is no condition on the table tasks: {str(error).splitlines()[0]}") from error
-    if not tasks:
-        raise RequestError(f"{context.home.root} has no task with {wanted.condition}.")
-    return tasks
 
 
 def _figures(context: RunContext, ids: Sequence[str]) -> dict[str, Any]:

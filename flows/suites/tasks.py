@@ -126,9 +126,19 @@ def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:
     return random.Random(seed_from(suite.seed, "draw")).sample(sorted(tasks, key=lambda task: task.key), suite.number)
 
 
+def check_environment(suite: SuiteConfig, config: FlywheelConfig) -> None:
+    """Raises RequestError where the environment that a suite names is not there."""
+    if suite.environment is not None:
+        ENVIRONMENTS.resolve_recorded(suite.environment, _listed(suite, config))
+
+
+def _listed(suite: SuiteConfig, config: FlywheelConfig) -> dict[str, str]:
+    return {**config.rollout.environments.listed, **({suite.environment: suite.environment} if suite.environment else {})}
+
+
 def check_environments(tasks: Iterable[Task], suite: SuiteConfig, config: FlywheelConfig) -> None:
     """Raises RequestError for a task whose environment data may not name: known before anything is started."""
-    listed = {**config.rollout.environments.listed, **({suite.environment: suite.environment} if suite.environment else {})}
+    listed = _listed(suite, config)
     for task in tasks:
         try:
             ENVIRONMENTS.resolve_recorded(task.environment, listed)

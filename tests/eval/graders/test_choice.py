@@ -102,7 +102,7 @@ def test_tasks_name_what_is_built_in_and_what_is_listed_and_nothing_else(named: 
     ("attribute", "told"),
     [
         ("none", "cannot be imported: module .* has no attribute 'none'"),
-        ("nothing", "is a int: it must be a Grader, or have name, version and verify"),
+        ("nothing", "is of the type int: it must be a Grader, or have name, version and verify"),
         ("taken", "calls itself 'qa_em', which is the name of another"),
         ("Costly", "cannot be made: OSError: no licence"),
     ],
