@@ -38,8 +38,9 @@ lint: $(STAMP)
 
 lock:
 	for extra in cpu gpu; do $(BIN)/uv pip compile -q pyproject.toml --extra $$extra --extra dev --universal --python-version 3.11 \
-		--no-annotate --no-header -o requirements/$$extra.lock; done
-	sed -i -e '0,/^torch==/{/^torch==/d}' -e 's/^torch==\([0-9.]*\).*/torch==\1/' requirements/cpu.lock  # the build is chosen on installing
+		--no-annotate --no-header --generate-hashes -o requirements/$$extra.lock; done
+	awk '/^[^ ]/ { torch = /^torch==/; if (torch && !seen++) { sub(/[+ ].*/, ""); print } } !torch' requirements/cpu.lock \
+		> requirements/cpu.lock.new && mv requirements/cpu.lock.new requirements/cpu.lock  # its build is chosen on installing
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -20,9 +20,9 @@ from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
 from flows.plan import Kind, Step, gate_id, has_begun, is_done, policy_id, turn_steps
 from flows.prefect_runtime import quiet_prefect, wait_until_up
-from flows.results import evaluation_rows
 from flows.run_stage import open_home
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
+from flows.success_table import evaluation_rows
 from warehouse import Lake
 
 log = logging.getLogger("flywheel")

@@ -45,9 +45,11 @@ def run(
     if json_:
         print_json(table)
     else:
-        from flows.results import print_table
+        from flows.success_table import print_table, sentences
+        from warehouse import Lake
 
-        print_table(table)
+        with Lake(place.root, read_only=True) as lake:
+            print_table(table, sentences(lake))
 
 
 def init(

@@ -9,35 +9,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.statistics import PairedTest
 from eval.suites.figures import LARGEST_INVALID_SHARE
+from flows.gains import HARD_SPACE, Judged, Standing, comparison, harm, headline, percent, standings
 from flows.report.data import Alert, Curve, Evaluation, ReportData, RunFacts, stage_order
-from flows.results import Solved, paired, probability
 from flows.variants import Variant
 from rl.training.config import MetricLimit
-
-STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "cold start", "rl": "reinforcement learning"}
-"""What each stage is called in sentences."""
-_HARD_SPACE = "\N{NO-BREAK SPACE}"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Success less the success of the stage before, in points, with the exact paired p-value (None without common tasks)."""
-
-    points: float
-    test: PairedTest | None
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """One stage of one turn: its evaluation on each suite (None where there was none) and the change on the main suite."""
+    """One stage of one turn: its evaluation on each suite (None where there was none), and how it stands on the main one."""
 
     turn: int
     stage: str
     policy: str
     cells: tuple[Evaluation | None, ...]
-    change: Change | None
+    standing: Standing | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +33,8 @@ class Summary:
 
     headline: str
     detail: str
+    harm: tuple[str, ...]
+    """A sentence for each stage that did harm."""
     suites: tuple[str, ...]
     rows: tuple[SummaryRow, ...]
     unreliable: tuple[str, ...]
@@ -70,26 +59,16 @@ def summarize(data: ReportData) -> Summary:
     evaluations = [evaluation for evaluation in wheel_evaluations(data) if evaluation.hops is None]
     suites = _suites(evaluations)
     table = _table(evaluations, suites, data)
-    headline, detail = _headline(table)
+    wheel = [row.standing for row in table if row.standing is not None]
     unreliable = [
         _unreliable(evaluation) for evaluation in evaluations if evaluation.invalid > LARGEST_INVALID_SHARE * evaluation.trajectories
     ]
-    return Summary(headline, detail, suites, table, tuple(unreliable))
-
-
-def signed(points: float) -> str:
-    """A difference with its sign, which is never a hyphen."""
-    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
-
-
-def percent(share: float | None) -> str:
-    """A share as a percentage with one decimal, or a dash."""
-    return "–" if share is None else f"{100 * share:.1f}{_HARD_SPACE}%"
+    return Summary(headline(wheel), _detail(wheel), tuple(harm(wheel)), suites, table, tuple(unreliable))
 
 
 def unbroken(text: str) -> str:
     """Text that no line ends within."""
-    return text.replace(" ", _HARD_SPACE)
+    return text.replace(" ", HARD_SPACE)
 
 
 def _suites(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
@@ -103,49 +82,31 @@ def _suites(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
 def _table(evaluations: Sequence[Evaluation], suites: Sequence[str], data: ReportData) -> tuple[SummaryRow, ...]:
     cells = {(evaluation.turn, evaluation.stage, evaluation.suite): evaluation for evaluation in evaluations}
     places = sorted({(turn, stage) for turn, stage, _ in cells}, key=lambda place: (place[0], stage_order(place[1])))
+    on_main = [judged for place in places if (judged := _judged(cells.get((*place, suites[0])), data)) is not None]
+    standing = {each.judged.policy: each for each in standings(on_main)}
     table: list[SummaryRow] = []
     for turn, stage in places:
         found = tuple(cells.get((turn, stage, suite)) for suite in suites)
         policy = next(evaluation.policy for evaluation in found if evaluation is not None)
-        table.append(SummaryRow(turn, stage, policy, found, _change(table[-1] if table else None, found, data)))
+        table.append(SummaryRow(turn, stage, policy, found, standing.get(policy)))
     return tuple(table)
 
 
-def _change(before: SummaryRow | None, cells: Sequence[Evaluation | None], data: ReportData) -> Change | None:
-    earlier, later = (before.cells[0] if before else None), cells[0]
-    if earlier is None or later is None or earlier.success is None or later.success is None:
+def _judged(cell: Evaluation | None, data: ReportData) -> Judged | None:
+    if cell is None or cell.success is None or cell.low is None or cell.high is None:
         return None
-    return Change(100 * (later.success - earlier.success), paired(_solved(data, earlier), _solved(data, later)))
+    solved = data.verdicts.get((cell.policy, cell.suite), {})
+    return Judged(cell.policy, cell.turn, cell.stage, cell.suite, cell.success, cell.low, cell.high, cell.judged, solved)
 
 
-def _solved(data: ReportData, evaluation: Evaluation) -> Solved:
-    return data.verdicts.get((evaluation.policy, evaluation.suite), {})
-
-
-def _headline(table: Sequence[SummaryRow]) -> tuple[str, str]:
-    """The last stage that was evaluated, against the one before it."""
-    judged = [row for row in table if row.cells[0] is not None and row.cells[0].success is not None]
-    if not judged:
-        return "Nothing has been evaluated yet", "Figures appear here after the first evaluation of a stage."
-    last = judged[-1]
-    cell = last.cells[0]
-    assert cell is not None
-    headline = f"{percent(cell.success)} of unseen tasks solved after {STAGE_NAMES.get(last.stage, last.stage)}"
-    where = f"Turn {last.turn}, {cell.judged:,} judged attempts at suite {cell.suite}"
-    return headline, f"{where}, 95{_HARD_SPACE}% interval {_interval(cell)}. {_change_sentence(last)}".strip()
-
-
-def _interval(cell: Evaluation) -> str:
-    return f"{percent(cell.low)} to {percent(cell.high)}"
-
-
-def _change_sentence(row: SummaryRow) -> str:
-    if row.change is None:
-        return ""
-    sign = "more" if row.change.points >= 0 else "less"
-    words = f"{abs(row.change.points):.1f} points {sign} than the stage before"
-    test = row.change.test
-    return f"{words}." if test is None else f"{words} ({unbroken(probability(test.p_value))}, McNemar on {test.tasks:,} common tasks)."
+def _detail(wheel: Sequence[Standing]) -> str:
+    """Where the last figure is from, and what it is compared with."""
+    if not wheel:
+        return "Figures appear here after the first evaluation of a stage."
+    last = wheel[-1].judged
+    interval = f"95{HARD_SPACE}% interval {percent(last.low)} to {percent(last.high)}"
+    where = f"{last.attempts:,} judged attempts at suite {last.suite} after turn {last.turn}, {interval}."
+    return f"{where} {comparison(wheel)}".strip()
 
 
 def _unreliable(evaluation: Evaluation) -> str:

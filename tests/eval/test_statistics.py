@@ -68,7 +68,7 @@ def test_paired_bootstrap_uses_the_pairs() -> None:
     a = generator.normal(size=200)
     interval = bootstrap_difference(a.tolist(), (a + 0.1).tolist(), resamples=500)
     assert (interval.low, interval.high) == pytest.approx((0.1, 0.1))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="longer than"):
         bootstrap_difference([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="no values"):
         bootstrap_mean([])
@@ -81,7 +81,7 @@ def test_mcnemar() -> None:
     assert test.difference == pytest.approx(0.4)
     assert mcnemar([], []).p_value == 1.0
     assert mcnemar([True], [True]).p_value == 1.0
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="shorter than"):
         mcnemar([True], [])
 
 

@@ -141,13 +141,13 @@ def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind:
 
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    for path, wishes in (
-        ("there", ExportOptions()),
-        ("a.jsonl", ExportOptions("parquet")),
-        ("a", ExportOptions("xml")),
-        ("a", ExportOptions(at=999)),
+    for path, wishes, told in (
+        ("there", ExportOptions(), "exists already"),
+        ("a.jsonl", ExportOptions("parquet"), "is a jsonl file and --format says parquet"),
+        ("a", ExportOptions("xml"), "no format 'xml'"),
+        ("a", ExportOptions(at=999), "no snapshot 999"),
     ):
-        with pytest.raises(RequestError):
+        with pytest.raises(RequestError, match=told):
             export_dataset(lake, "cpt", tmp_path / path, wishes)
     with pytest.raises(RequestError, match="nothing for cpt"):
         export_dataset(lake, "cpt", tmp_path / "a", ExportOptions(turn=7))

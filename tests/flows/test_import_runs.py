@@ -40,5 +40,5 @@ def test_broken_rows_are_counted_by_reason(tmp_path: Path) -> None:
     path.write_text("{\n" + json.dumps({"messages": []}) + "\n")
     figures = import_file("webdancer", path, tmp_path / "home")
     assert (figures["rows"], figures["quarantined"], figures["reasons"]) == (2, 2, {"webdancer_row": 2})
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="is not JSON"):
         import_file("fireact", path, tmp_path / "home")

@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 
 from flows.config import load_config
+from flows.context import open_context
 from flows.data.imports import import_file
 from flows.home import Home
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
 from warehouse import Lake
 from warehouse.errors import RequestError
 
+SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
+WORLD = (
+    "corpus.train.entities=120", "corpus.held_out.entities=120", "synth.demonstration_questions.counts={1=4}",
+    "synth.webshaper.counts={1=4}", "synth.fas.plan_slices=4", "synth.fas.reasoning={1=10}", "synth.documents=5",
+    "evaluation.suites.held_out.counts={1=4}", "evaluation.gate={}",
+)  # fmt: skip
 FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 ROW = {"id": "a", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"]], "urls": []}
 
@@ -65,11 +74,20 @@ def test_an_id_with_other_content_is_a_conflict_and_the_first_stays(rows: Path, 
 
 
 @pytest.mark.slow
-def test_a_wheel_can_turn_where_something_was_imported(rows: Path, tmp_path: Path) -> None:
+def test_a_wheel_turns_where_something_was_imported_and_more_may_come_then(rows: Path, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     import_file("webshaper", rows, home.root)
-    home.claim(load_config("quickstart"))
-    import_file("webshaper", rows, home.root)
+    home.claim(load_config(SMALL, WORLD))
+    with open_context(home.root) as context:
+        run_attempt(context.lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
+        made = {task.key for task in context.lake.tasks("train")}
+        assert {run.state for run in context.lake.runs()} == {"completed"}
+    more = rows.with_name("more.jsonl")
+    more.write_text(json.dumps({**ROW, "id": "d"}) + "\n")
+    assert import_file("webshaper", more, home.root)["tasks"] == {"read": 1, "new": 1}
+    with Lake(home.root) as lake:
+        kept = {task.key for task in lake.tasks()}
+    assert len(made) == 4 and kept > made | {"webshaper-a", "webshaper-c", "webshaper-d"}
 
 
 def test_a_folder_of_something_else_is_left_alone(rows: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_plain_client_reads_by_the_printed_lines_while_a_writer_is_open(lake: 
         lake.add([Document("new", "t", "x", "s")])
         assert client.execute("SELECT count(*) FROM documents").fetchall() == [(41,)]
         assert client.execute("SELECT * FROM evaluations").fetchall() == []
-        with pytest.raises(duckdb.Error):
+        with pytest.raises(duckdb.InvalidInputException, match="read-only"):
             client.execute("DELETE FROM documents")
 
 

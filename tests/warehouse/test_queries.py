@@ -43,9 +43,12 @@ def test_anything_but_one_select_is_refused(filled: Lake, sql: str) -> None:
 
 @pytest.mark.slow
 def test_a_select_cannot_copy_data_out_of_or_into_the_lake(filled: Lake) -> None:
-    for data in filled.place.data.rglob("*.parquet"):
-        with pytest.raises(RequestError):
+    files = {data: data.read_bytes() for data in filled.place.data.rglob("*.parquet")}
+    assert files
+    for data in files:
+        with pytest.raises(RequestError, match="Only one SELECT"):
             filled.query(f"COPY (SELECT 1) TO '{data}'")
+    assert {data: data.read_bytes() for data in files} == files
 
 
 @pytest.mark.parametrize(

@@ -26,18 +26,18 @@ def test_the_gold_patch_applies() -> None:
 
 
 @pytest.mark.parametrize(
-    "patch",
+    ("patch", "told"),
     [
-        GOLD.replace("prices[1:]", "prices[2:]"),
-        GOLD.replace("shop/prices.py", "shop/absent.py"),
-        GOLD.replace("b/shop/prices.py", "b/../../etc/passwd"),
-        GOLD.replace("b/shop/prices.py", "/etc/passwd"),
-        GOLD.replace("@@ -1,", "@@ -4,"),
-        "\n".join(GOLD.splitlines()[:-2]),
+        (GOLD.replace("prices[1:]", "prices[2:]"), "is not what the patch expects"),
+        (GOLD.replace("shop/prices.py", "shop/absent.py"), "which is not there"),
+        (GOLD.replace("b/shop/prices.py", "b/../../etc/passwd"), "outside of the repository"),
+        (GOLD.replace("b/shop/prices.py", "/etc/passwd"), "outside of the repository"),
+        (GOLD.replace("@@ -1,", "@@ -4,"), "is not what the patch expects"),
+        ("\n".join(GOLD.splitlines()[:-2]), "not as long as it says"),
     ],
 )
-def test_a_diff_that_does_not_fit_is_refused(patch: str) -> None:
-    with pytest.raises(PatchError):
+def test_a_diff_that_does_not_fit_is_refused(patch: str, told: str) -> None:
+    with pytest.raises(PatchError, match=told):
         apply_patch(FILES, patch)
 
 

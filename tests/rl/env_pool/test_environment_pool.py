@@ -201,11 +201,11 @@ async def test_a_trajectory_knows_that_its_worker_ended_and_whether_it_may_have_
     await asyncio.gather(*(client.reset(task("none"), 0) for client in (acting, thinking)))
     await kill_worker(pool, FAULTY)
     for client in (acting, thinking):
-        with pytest.raises(EnvironmentFault):
+        with pytest.raises(EnvironmentFault, match="worker died"):
             await client.step(Action("look", ""))
     assert [(client.lost, client.suspect) for client in (acting, thinking)] == [(True, True), (True, False)]
     broken = pool.client(FAULTY, "broken")
-    with pytest.raises(EnvironmentFault):
+    with pytest.raises(EnvironmentFault, match="world broke"):
         await broken.reset(task("raise"), 0)
     assert (broken.lost, broken.suspect) == (False, False)
 

@@ -103,7 +103,7 @@ async def test_a_judge_without_a_grade_is_a_fault_and_no_zero(said: str) -> None
     with MisbehavingServer() as server:
         environment = judged_by(server, lambda body: said)
         await environment.reset(TASK, 0)
-        with pytest.raises(EnvironmentFault):
+        with pytest.raises(EnvironmentFault, match="gave no grade from 0 to 10"):
             await environment.step(Action("answer", "teal"))
 
 

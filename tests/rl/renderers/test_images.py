@@ -177,8 +177,12 @@ def test_a_policy_that_does_not_see_is_shown_no_image(policy: Path) -> None:
 
 
 def test_images_that_cannot_be_decoded_or_are_too_many_are_faults(dialect: ChatDialect) -> None:
-    for parts in ([ImagePart(b"no image", "image/png")], [ImagePart(png(8_000, 8_000), "image/png")], [SMALL] * 17):
-        with pytest.raises(ImageFault):
+    for parts, told in (
+        ([ImagePart(b"no image", "image/png")], "are not image/png"),
+        ([ImagePart(png(8_000, 8_000), "image/png")], "larger than the 16,777,216 pixels"),
+        ([SMALL] * 17, "17 images, and 16 are the most"),
+    ):
+        with pytest.raises(ImageFault, match=told):
             dialect.reply(calling(dialect), [result(*parts)], WIDE)
 
 

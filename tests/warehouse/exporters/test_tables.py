@@ -31,8 +31,9 @@ def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tm
 @pytest.mark.slow
 def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("kept")
-    for name, file in (("nothing", "a.csv"), ("turns", "a.xml"), ("turns", "there.csv")):
-        with pytest.raises(RequestError):
+    wrong = (("nothing", "a.csv", "no table 'nothing'"), ("turns", "a.xml", "no known format"), ("turns", "there.csv", "exists already"))
+    for name, file, told in wrong:
+        with pytest.raises(RequestError, match=told):
             export_table(lake, name, tmp_path / file)
     assert (tmp_path / "there.csv").read_text() == "kept"
 

@@ -116,11 +116,11 @@ def test_broken_rows_are_set_aside_with_line_and_reason(tmp_path: Path) -> None:
 
 
 def test_what_is_no_object_of_runs_is_refused(tmp_path: Path) -> None:
-    for text in ("[1]", "{", "3"):
+    for text, told in (("[1]", "no JSON object of runs"), ("{", "not JSON"), ("3", "no JSON object of runs")):
         (tmp_path / "a.json").write_text(text)
-        with pytest.raises(RequestError):
+        with pytest.raises(RequestError, match=told):
             read_fireact(tmp_path / "a.json")
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="there is no file"):
         read_fireact(tmp_path / "none.json")
 
 

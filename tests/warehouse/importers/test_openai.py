@@ -185,7 +185,7 @@ def test_a_list_is_read_row_by_row_and_what_follows_a_break_is_one_fault(tmp_pat
         assert len(read_openai(path).failures) == (2 if end == "[{}" else 1)
     path.write_text("[]")
     assert read_openai(path).rows == 0
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError, match="there is no file"):
         read_openai(tmp_path / "none.json")
 
 

@@ -1,0 +1,118 @@
+"""What a wheel's headline claims: against the best policy before, with the harm that stages did; in the page and at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from flows.gains import HARD_SPACE
+from flows.report import build_report
+from flows.report.data import read_report_data
+from flows.report.summary import summarize
+from flows.success_table import evaluation_rows, print_table, sentences
+from warehouse import Lake, Outcome, Policy, StopReason, Task, Trajectory
+
+pytestmark = pytest.mark.slow
+
+TASKS = 50
+START = datetime(2030, 1, 1, tzinfo=UTC)
+MENDED = {(1, "cpt"): 45, (1, "sft"): 20, (1, "rl"): 45}
+"""A cold start that breaks what pre-training could do, and reinforcement that mends it."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Lake(tmp_path) as lake:
+        lake.add([Task(f"k{i}", "search", "q", ("a",), split="held_out", hops=1) for i in range(2 * TASKS)])
+        yield lake
+
+
+def tried(lake: Lake, solved: Mapping[tuple[int, str], int], first: int = 0, name: str = "") -> None:
+    """A policy for each stage, which solves so many of fifty tasks, the first of them, counted from task `first`."""
+    parent = None
+    for (turn, stage), right in solved.items():
+        policy = f"t{turn}-{stage}{name}"
+        outcomes = [Outcome.SUCCESS if i < right else Outcome.FAILURE for i in range(TASKS)]
+        lake.add([Policy(policy, parent, stage, "policies/x", "d", None, turn)])
+        lake.add(
+            Trajectory(
+                f"{policy}-{i}", f"k{first + i}", policy, "eval", 5, (1,), (), StopReason.ANSWERED, outcome, None, 0, START, 0.1, turn,
+                suite="held_out",
+            )
+            for i, outcome in enumerate(outcomes)
+        )  # fmt: skip
+        parent = policy
+
+
+def said(lake: Lake) -> list[str]:
+    return [sentence.replace(HARD_SPACE, " ") for sentence in sentences(lake)]
+
+
+def test_what_mends_another_stages_harm_is_no_gain_and_the_harm_is_named(lake: Lake) -> None:
+    tried(lake, MENDED)
+    assert said(lake) == [
+        "held_out: 90.0 % of unseen tasks solved, not shown to be more than by an earlier policy.",
+        "Before reinforcement learning of turn 1 the best policy was that of pre-training of turn 1, which solved "
+        "90.0 % (78.6 % to 95.7 %): +0.0 points (p = 1.000, McNemar on 50 common tasks).",
+        "The cold start of turn 1 did harm: −50.0 points (p < 0.001, McNemar on 50 common tasks) against pre-training of turn 1.",
+    ]
+
+
+def test_what_is_worse_than_an_earlier_policy_says_so_and_a_small_gain_is_none(lake: Lake) -> None:
+    tried(lake, MENDED)
+    tried(lake, {(2, "rl"): 15})
+    worse = said(lake)
+    assert worse[0] == "held_out: 30.0 % of unseen tasks solved, 60.0 points less than by an earlier policy."
+    assert worse[1].startswith("Before reinforcement learning of turn 2 the best policy was that of pre-training of turn 1, which")
+    assert worse[-1].startswith("Reinforcement learning of turn 2 did harm: −60.0 points (p < 0.001")
+    tried(lake, {(3, "rl"): 48})
+    assert said(lake)[0] == "held_out: 96.0 % of unseen tasks solved, not shown to be more than by an earlier policy."
+    assert "which solved 90.0 % (78.6 % to 95.7 %): +6.0 points (p = 0.250" in said(lake)[1]
+    assert len(said(lake)) == 4, "the harm of the turns before is named still"
+
+
+def test_a_gain_over_every_earlier_policy_is_in_the_headline(lake: Lake) -> None:
+    assert said(lake) == []
+    tried(lake, {(1, "cpt"): 10})
+    assert said(lake) == ["held_out: 20.0 % of unseen tasks solved after pre-training."]
+    tried(lake, {(1, "sft"): 12, (1, "rl"): 40})
+    assert said(lake)[0] == "held_out: 80.0 % of unseen tasks solved, 56.0 points more than by any policy before."
+    assert len(said(lake)) == 2, "two tasks more or less are neither gain nor harm"
+
+
+def test_policies_without_a_common_task_are_not_tested_against_each_other(lake: Lake) -> None:
+    tried(lake, {(1, "cpt"): 40})
+    tried(lake, {(1, "rl"): 10}, first=TASKS)
+    assert said(lake)[0] == "held_out: 20.0 % of unseen tasks solved, and 80.0 % of others by an earlier policy."
+    assert said(lake)[1].endswith("−60.0 points, on other tasks.") and len(said(lake)) == 2
+    assert next(row for row in evaluation_rows(lake) if row["policy"] == "t1-rl")["best_p_value"] is None
+
+
+def test_comparison_policies_are_compared_and_nothing_is_compared_with_them(lake: Lake) -> None:
+    tried(lake, MENDED)
+    tried(lake, {(1, "rl"): 50}, name="-fixed_first")
+    rows = {row["policy"]: row for row in evaluation_rows(lake) if row["hops"] is None}
+    assert {policy: (row["best_earlier"], row["best_change"]) for policy, row in rows.items()} == {
+        "t1-cpt": (None, None), "t1-sft": ("t1-cpt", -0.5), "t1-rl": ("t1-cpt", 0.0), "t1-rl-fixed_first": ("t1-cpt", pytest.approx(0.1)),
+    }  # fmt: skip
+    assert rows["t1-rl"]["change"] == 0.5 and rows["t1-rl"]["best_p_value"] == 1.0
+    assert "90.0 %" in said(lake)[0]
+
+
+def test_page_and_table_say_the_same(lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tried(lake, MENDED)
+    summary = summarize(read_report_data(lake))
+    suite, headline = sentences(lake)[0].split(": ", 1)
+    assert (summary.suites, f"{summary.headline}.") == ((suite,), headline)
+    assert list(summary.harm) == sentences(lake)[2:] and sentences(lake)[1] in summary.detail
+    assert [row.standing.best.points if row.standing and row.standing.best else None for row in summary.rows] == [None, -50.0, 0.0]
+    text = build_report(lake, tmp_path / "report.html").read_text()
+    assert all(escape(words) in text for words in (summary.headline, summary.detail, *summary.harm)) and text.count(">harm</small>") == 1
+    print_table(evaluation_rows(lake), sentences(lake))
+    printed = capsys.readouterr().out
+    assert all(sentence in printed for sentence in said(lake))
+    assert "−50.0 (p < 0.001) t1-cpt" in printed and "+0.0 (p = 1.000) t1-cpt" in printed
