@@ -11,6 +11,8 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells know it."""
 _CLOSED = ("read-only", "readonly", "permission denied", "not a directory", "unable to open database file", "cannot open file")
 """How DuckDB and SQLite say that they may not write."""
+_DAMAGED = ("parquet", "database disk image is malformed", "file is not a database", "catalog.sqlite")
+"""What they speak of where a file of the lake is not what it was."""
 
 
 def exit_status(error: Exception) -> int:
@@ -47,6 +49,9 @@ def _told(error: Exception) -> tuple[str, int] | None:
         return f"{place} cannot be read or written ({error.strerror}): name another place, or see to this one.", 2
     if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _CLOSED):
         return f"the lake, or what was to be written, is not open to writing ({_first_line(error)}): name another place.", 2
+    if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _DAMAGED):
+        why = _first_line(error)
+        return f"a file of the lake is damaged ({why}): `flywheel lake check` names it; put it back, or take another --home.", 2
     return None
 
 

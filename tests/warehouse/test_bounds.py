@@ -119,10 +119,15 @@ def test_a_folder_is_read_without_the_file_that_cannot_be(tmp_path: Path) -> Non
         import_file("inspect", folder / "bomb.eval", tmp_path / "home")
 
 
-def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_path: Path, little_memory: None) -> None:
+@pytest.mark.parametrize("shape", ["rows", "rows of dictionaries", "a list in a row", "a text in a list in a row"])
+def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_path: Path, little_memory: None, shape: str) -> None:
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 500_000, pa.int32()), pa.array(["x" * 100_000]))
+    if "list" in shape:
+        values = pa.ListArray.from_arrays(pa.array([0, 1, 500_000], pa.int32()), values)
+    if "text" in shape:
+        values = pa.StructArray.from_arrays([values], ["inner"])
     columns = dict.fromkeys(("id", "title", "text", "question", "answer"), values)
-    parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=False)
+    parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=shape != "rows")
     assert (tmp_path / "bomb.parquet").stat().st_size < MIB
     for read in (lambda path: list(table_rows(path)), read_documents):
         with pytest.raises(RequestError, match="unpacks to more than"):
