@@ -39,7 +39,8 @@ SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 ODD = (
     None, True, -1, 0, 10**400, 10**19, 1e308, float("nan"), float("inf"), "", " ", "\0", "\x1b[2J\x1b]0;x\x07", "\u202edrawkcab", "\ud800",
     "a" * 300_000, "\r\n" * 50, [], {}, [[]], {"": ""}, [None], {"a": {"a": {"a": [1]}}}, "'; DROP TABLE tasks; --", "{{7*7}}",
-    "../../../etc/passwd", "🜲" * 50, "<|im_start|>", "</answer>", "1e999999", "9" * 6000,
+    "../../../etc/passwd", "🜲" * 50, "<|im_start|>", "</answer>", "1e999999", "9" * 6000, "[" * 60_000, '{"a":' * 30_000,
+    '<tool_call>\n' + "[" * 60_000 + "\n</tool_call>",
 )  # fmt: skip
 """What a field may hold that nobody meant."""
 
@@ -265,7 +266,8 @@ def cases(folder: Path, number: int, names: tuple[str, ...], ready: Path) -> Ite
         )
     elif kind == "profile":
         table = spoilt(PROFILE, chance, tuple(name for name in names if ":" not in name) or ("x",))
-        (folder / "mine.toml").write_bytes(toml(table).encode("utf-8", "surrogatepass"))
+        more = f"later = {chance.choice((deep(40_000), chr(39) * 3, inline(chance.choice(ODD))))}\n" if chance.random() < 0.3 else ""
+        (folder / "mine.toml").write_bytes((toml(table) + more).encode("utf-8", "surrogatepass"))
         yield "run", "--dry-run", "--profile", str(folder / "mine.toml"), "--home", str(folder / "new")
     else:
         shutil.copytree(ready, home)
