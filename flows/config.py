@@ -28,6 +28,7 @@ from synth.questions.decontamination import DecontaminationConfig
 from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
+from warehouse.bounds import read_json
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
 from warehouse.settings import Section, fault_of
@@ -309,7 +310,7 @@ def read_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         table = tomllib.loads(path.read_text())
     except OSError as error:
         raise RequestError(f"{path} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"{path} is not TOML: {error}.") from error
     return apply_overrides(table, overrides)
 
@@ -338,13 +339,13 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 def _read_value(text: str) -> Any:
     """`[2,4]`, `{"a": 1}`, `{1 = 20}`, `'text'`; a date stays a string, for only lists, tables and quoted texts are read as TOML."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return read_json(text)
+    except ValueError:
         if not text.lstrip().startswith(("[", "{", "'")):
             return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from flows.config import FlywheelConfig, load_config
 from flows.operations.config import OPERATIONAL
+from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.settings import fault_of
@@ -102,14 +103,16 @@ class Home:
         if not self.config_file.is_file():
             raise RequestError(f"{self.root} is no run's home: it holds no config.json; make one with `flywheel run --home {self.root}`.")
         try:
-            return FlywheelConfig.model_validate(json.loads(self.config_file.read_text())["config"])
+            return FlywheelConfig.model_validate(read_json(self.config_file.read_text())["config"])
         except OSError as error:
             raise RequestError(f"{self.config_file} cannot be read ({error.strerror}); see to its permissions.") from error
         except ValidationError as error:
             why = f"{self.config_file} does not fit this version ({fault_of(error)})"
             raise RequestError(f"{why}; start anew in another --home.") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise RequestError(f"{self.config_file} is damaged ({error!r}); restore it, or start anew in another --home.") from error
+            raise RequestError(
+                f"{self.config_file} is damaged ({type(error).__name__}: {str(error)[:200]}); restore it, or start anew in another --home."
+            ) from error
 
     def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:
         before, after = flat(stored), flat(resolved)

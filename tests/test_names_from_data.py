@@ -31,6 +31,7 @@ from rl.envs.tool_world.environment import WORLDS
 from rl.retrieval.indexes import Indexes
 from rl.rollouts.rollout import LOOPS, AgentLoops
 from synth.worlds.tool_tasks import generate_tasks
+from tests.foreign_rows import SAMPLES, paths
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Lake, Task
 from warehouse.benchmark_sets.files import read_tasks
@@ -50,22 +51,7 @@ KNOWN = {
     "eval/graders/code_examiner.py",  # its tests, inside the sandbox
 }
 ROW = {"question": "Who?", "answers": ["Amber"]}
-CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["q"]}}\n</tool_call>'
-SPOKEN = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Amber"}]
-EVALUATED = {"task": "t", "model": "m", "created": "2026-01-01T00:00:00+00:00", "dataset": {"name": "d"}, "config": {}}
-SAMPLED = {"id": 1, "epoch": 1, "input": "Who?", "target": "Amber", "messages": SPOKEN}
 CONFIG = load_config("quickstart")
-SAMPLES: dict[str, Any] = {
-    "webshaper": {"id": "1", "question": "Who?", "answer": "Ann", "formalization": [["V@X", "r", "?"], ["V@X", "s", "C@a"]], "urls": ["u"]},
-    "webdancer": {"messages": [SPOKEN[0], {"role": "assistant", "content": CALL}], "answer": [["Amber"]], "tag": "t", "tool_calls": []},
-    "fireact": {"7": {"reward": True, "em": True, "f1": 1.0, "gt": "a", "pred": "a", "prompt": [], "traj": SPOKEN}},
-    "openai": {"messages": SPOKEN, "reward": 1, "answer": ["Amber"], "model": "m", "tools": []},
-    "inspect": {"version": 2, "eval": EVALUATED, "samples": [SAMPLED]},
-    "search-r1": {"input": "Question: Who?\n", "output": "<answer> A </answer>", "gts": {"target": ["A"]}, "score": 1.0, "step": 1},
-    "tau-bench": {"task_id": 3, "reward": 1.0, "info": {"task": {"instruction": "Book."}}, "traj": SPOKEN, "trial": 0},
-    "verifiers": {"example_id": 0, "prompt": SPOKEN[:1], "completion": SPOKEN[1:], "answer": "A", "info": {}, "reward": 1.0, "metrics": {}},
-}
-"""A row of each format that `flywheel import` reads."""
 
 
 @pytest.fixture(scope="module")
@@ -272,15 +258,6 @@ def spoilt_rows(value: Any, name: str) -> Iterator[Any]:
         for key in ("environment", "loop", "module", "factory", "class", "tool", "world", "verifier", "rollout", "__reduce__", "py/object"):
             yield {**value, key: name}
             yield {**value, "provenance": {key: name}, "metadata": {key: name}, "info": {key: name}}
-
-
-def paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where texts stand in a row."""
-    if isinstance(value, str):
-        yield before
-    elif isinstance(value, Mapping | list):
-        for step, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from paths(inner, (*before, step))
 
 
 def test_the_loaders_that_records_reach_are_these() -> None:

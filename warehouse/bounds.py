@@ -33,7 +33,6 @@ MOST_ROW_BYTES = 128 * MIB
 MOST_MEMBERS = 100_000
 MOST_DEPTH = 200
 """Lists and objects within each other in JSON; Python's own parser gives up near a thousand."""
-_BATCH_BYTES = 1024 * MIB
 _BATCH_ROWS = 1024
 _PIECE = 4096
 """Bytes of a member that are unpacked at once: `zipfile` hands as many packed ones to decompressors that know no bound."""
@@ -168,7 +167,9 @@ def open_parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
     import pyarrow.parquet as parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as whole:
+            texts = [leaf.path for leaf in _leaves(whole) if leaf.physical_type == "BYTE_ARRAY"]
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:  # each text once, however often it stands in the file
             size = sum(chunk.total_uncompressed_size for chunk in _chunks(file))
             if size > room_for(path):
                 raise _oversized(path, f"{size / MIB:,.0f} MiB", f"{room_for(path) // MIB:,} MiB")
@@ -180,15 +181,34 @@ def open_parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
 def parquet_rows(file: pyarrow.parquet.ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
     """The rows of an open Parquet file; raises Oversized where they hold more than the file has room for.
 
-    A value that stands in a column a million times stands in the file once, so as many rows are read at once as such values have room for.
+    A value that stands in a column a million times stands in the file once, and is read once; what counts are the rows written out.
     """
-    largest = max((chunk.total_uncompressed_size for chunk in _chunks(file)), default=1)
     left = room_for(path)
-    for batch in file.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))):
-        left -= batch.nbytes
+    for batch in file.iter_batches(_BATCH_ROWS):
+        left -= sum(map(_written_out, batch.columns))
         if left < 0:
             raise _oversized(path, f"more than {room_for(path) // MIB:,} MiB", "that")
         yield from batch.to_pylist()
+
+
+def _written_out(values: pyarrow.Array) -> int:
+    """The bytes of values in which each text stands as often as it is named."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        sizes = compute.binary_length(values.dictionary) if len(values.dictionary) else pa.array([], pa.int32())
+        return int(compute.sum(sizes.cast(pa.int64()).take(values.indices)).as_py() or 0)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return _written_out(values.flatten()) if not pa.types.is_map(kind) else _written_out(values.keys) + _written_out(values.items)
+    if pa.types.is_struct(kind):
+        return sum(map(_written_out, values.flatten()))
+    return int(values.nbytes)
+
+
+def _leaves(file: pyarrow.parquet.ParquetFile) -> Iterator[Any]:
+    return (file.schema.column(number) for number in range(len(file.schema)))
 
 
 def _chunks(file: pyarrow.parquet.ParquetFile) -> Iterator[Any]:

@@ -91,7 +91,7 @@ def read_digests(place: Place) -> dict[str, str]:
         try:
             entry = json.loads(line)
             found.setdefault(entry["file"], entry["sha256"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
 

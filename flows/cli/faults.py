@@ -9,8 +9,12 @@ from flows.terminal import visible
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells know it."""
+LONGEST = 1600
+"""Letters of a sentence; foreign text in it may be longer."""
 _CLOSED = ("read-only", "readonly", "permission denied", "not a directory", "unable to open database file", "cannot open file")
 """How DuckDB and SQLite say that they may not write."""
+_DAMAGED = ("parquet", "database disk image is malformed", "file is not a database", "catalog.sqlite", "don't know what type", "tprotocol")
+"""What they speak of where a file of the lake is not what it was."""
 
 
 def exit_status(error: Exception) -> int:
@@ -39,7 +43,7 @@ def _told(error: Exception) -> tuple[str, int] | None:
     from warehouse.errors import RequestError, WorkFailed
 
     if isinstance(error, RequestError | WorkFailed):
-        return str(error), 2 if isinstance(error, RequestError) else 1
+        return _short(str(error)), 2 if isinstance(error, RequestError) else 1
     if is_full(error):
         return f"the disk is full ({_first_line(error)}); what was stored is whole: make room, and start the same command again.", 1
     if isinstance(error, OSError) and error.filename is not None:
@@ -47,7 +51,15 @@ def _told(error: Exception) -> tuple[str, int] | None:
         return f"{place} cannot be read or written ({error.strerror}): name another place, or see to this one.", 2
     if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _CLOSED):
         return f"the lake, or what was to be written, is not open to writing ({_first_line(error)}): name another place.", 2
+    if isinstance(error, duckdb.Error) and any(sign in str(error).lower() for sign in _DAMAGED):
+        why = _first_line(error)
+        return f"a file of the lake is damaged ({why}): `flywheel lake check` names it; put it back, or take another --home.", 2
     return None
+
+
+def _short(sentence: str) -> str:
+    """A sentence that can be read, whatever it quotes: what it is about stands at its beginning, what to do at its end."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 400]} … {sentence[-400:]}"
 
 
 def _first_line(error: Exception) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import read_tests
-from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
+from eval.graders.verifiers import VERIFIERS, Grader
 from eval.suites.tasks import enter_suite
 from eval.suites.validation import right_answers, subject_of
 from flows.config import FlywheelConfig
@@ -55,12 +56,12 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
     """
     check_home(home)
     config = config_of(home)
-    _check(wanted, config)
+    grader = _check(wanted, config)
     form = TaskFormat(
-        wanted.source or name_of(path), wanted.environment, wanted.verifier, wanted.options, wanted.verifier in GRADERS, wanted.columns
+        wanted.source or name_of(path), wanted.environment, wanted.verifier, wanted.options, grader is not None, wanted.columns
     )
     read = read_tasks(path, form)
-    tasks, broken = _judgeable([task for task in read.records if isinstance(task, Task)], GRADERS.get(wanted.verifier))
+    tasks, broken = _judgeable([task for task in read.records if isinstance(task, Task)], grader)
     failures = [*read.failures, *broken]
     with lake_of(home) as lake:
         suites, trained = by_suite(lake.tasks(), config)
@@ -117,14 +118,19 @@ def parse_options(text: str | None) -> dict[str, Any]:
     return options
 
 
-def _check(wanted: TaskImport, config: FlywheelConfig | None) -> None:
-    """That all that is asked for exists."""
-    if wanted.verifier not in VERIFIERS:
-        raise RequestError(f"there is no verifier {wanted.verifier!r}; choose one of {', '.join(VERIFIERS)} with --verifier.")
-    grader = GRADERS.get(wanted.verifier)
-    known = grader.options if grader is not None else frozenset()
-    if unknown := sorted(set(wanted.options) - known):
-        has = ", ".join(sorted(known)) or "none"
+def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
+    """That all that is asked for exists; the rule of the verifier, None where it looks at no answer."""
+    own = {} if config is None else config.evaluation.verifiers
+    if wanted.verifier not in VERIFIERS and wanted.verifier not in own:
+        known = ", ".join([*VERIFIERS, *own])
+        raise RequestError(
+            f"there is no verifier {wanted.verifier!r}; choose one of {known} with --verifier, or list your own under "
+            "evaluation.verifiers of the home."
+        )
+    grader = grader_of(find_verifier(own.get(wanted.verifier, wanted.verifier)))
+    options = grader.options if grader is not None else frozenset()
+    if unknown := sorted(set(wanted.options) - options):
+        has = ", ".join(sorted(options)) or "none"
         raise RequestError(f"--options: the verifier {wanted.verifier} has no option {unknown[0]!r}; it has {has}.")
     if wanted.split not in TRAINED_SPLITS and (not _NAME.fullmatch(wanted.split) or wanted.split == "import"):
         raise RequestError(
@@ -134,6 +140,7 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> None:
         ENVIRONMENTS.resolve_recorded(wanted.environment, {} if config is None else config.rollout.environments.listed)
     except RequestError as error:
         raise RequestError(f"--environment: {error}") from error
+    return grader
 
 
 def _judgeable(tasks: Iterable[Task], grader: Grader | None) -> tuple[list[Task], list[Failure]]:

@@ -48,6 +48,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
     context.config.evaluation.open_verifiers(listed=suite.own_verifier)  # before anything is kept
+    searched = same_documents(context.lake, suite, drawn)
     _keep_tasks(context.lake, suite, drawn)
     attempts = {f"{policy.id}-{task.key}-{sample}": (task, sample) for task in drawn.tasks for sample in range(suite.samples)}
     stored = context.lake.existing(Trajectory, list(attempts))
@@ -65,7 +66,8 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
         documents = context.lake.documents() if drawn.documents is None else drawn.documents
         with context.other_rollouts(rollout_config(suite, context.config.rollout), context.folder(policy), documents) as rollouts:
             roll_out(context, rollouts, requests, run, suite.own_verifier)
-    return {"tasks": len(drawn.tasks), "tasks_digest": drawn.digest, "attempts": len(attempts), "made": len(missing)}
+    counts = {"tasks": len(drawn.tasks), "attempts": len(attempts), "made": len(missing)}
+    return {**counts, "tasks_digest": drawn.digest, "documents_digest": searched}
 
 
 def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
@@ -75,6 +77,19 @@ def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
     if suite.environment is not None and suite.kind is not None:
         kinds[suite.environment] = suite.kind
     return home.model_copy(update={"limits": limits, "environments": home.environments.model_copy(update={"kinds": kinds})})
+
+
+def same_documents(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> str | None:
+    """The digest of the suite's own documents, which must be those that other policies searched."""
+    found = drawn.documents_digest
+    for run in lake.runs("stage = 'eval' AND state = 'completed'"):
+        earlier = run.figures.get("documents_digest")
+        if earlier not in (None, found) and run.id in {evaluation_id(policy, suite.name) for policy in policies_on(lake, suite.name)}:
+            raise RequestError(
+                f"the documents of the suite {suite.name} are other ones than {lake.place.home} was evaluated over: give the suite another "
+                f"name with --set name=NAME."
+            )
+    return found
 
 
 def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:

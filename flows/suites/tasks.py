@@ -50,6 +50,11 @@ class SuiteTasks:
         """Digest of what the tasks ask and accept."""
         return digest_of(self.tasks)
 
+    @property
+    def documents_digest(self) -> str | None:
+        """Digest of its own documents; None where it searches those of the home."""
+        return None if self.documents is None else digest(sorted([one.id, one.title, one.text] for one in self.documents))
+
 
 def digest_of(tasks: Iterable[Task]) -> str:
     """Digest of what tasks ask and accept, whatever their order."""

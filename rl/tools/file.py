@@ -65,7 +65,7 @@ def read_tools_file(path: Path) -> ToolsFile:
         return ToolsFile.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
         raise RequestError(f"the file of tools {path.absolute()} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the file of tools {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise RequestError(f"in the file of tools {path}, {first_error(error)}.") from error

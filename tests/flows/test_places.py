@@ -130,6 +130,8 @@ def test_a_report_that_fails_leaves_the_one_before(home: Path, tmp_path: Path, m
         (OSError(30, "Read-only file system", "/home/lake/writer.lock"), 2, "/home/lake/writer.lock"),
         (PermissionError(13, "Permission denied", "/x/y.part"), 2, "/x/y cannot"),
         (duckdb.Error("attempt to write a readonly database"), 2, "readonly"),
+        (duckdb.InvalidInputException("No magic bytes found at end of file '/h/lake/data/x.parquet'"), 2, "`flywheel lake check` names it"),
+        (duckdb.Error("database disk image is malformed"), 2, "a file of the lake is damaged"),
     ],
 )
 def test_faults_of_disks_are_sentences(error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,12 +20,14 @@ import pytest
 
 from eval.graders.repository import read_snapshot
 from eval.graders.rows import read_rows
+from flows.config import load_config
 from flows.data.imports import import_file
+from flows.home import Home
 from synth.questions.decontamination import read_evaluation_set
 from warehouse import Lake
 from warehouse.benchmark_sets.files import read_tasks
 from warehouse.bounds import FREE_BYTES, MIB, MOST_DEPTH, MOST_MEMBERS, is_too_deep, read_json, room_for
-from warehouse.corpora.files import read_documents, read_facts
+from warehouse.corpora.files import read_documents, read_facts, read_wordings
 from warehouse.errors import RequestError
 from warehouse.importers.inspect_logs import read_inspect
 from warehouse.importers.openai import read_openai
@@ -119,14 +121,43 @@ def test_a_folder_is_read_without_the_file_that_cannot_be(tmp_path: Path) -> Non
         import_file("inspect", folder / "bomb.eval", tmp_path / "home")
 
 
-def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_path: Path, little_memory: None) -> None:
+@pytest.mark.parametrize("shape", ["rows", "rows of dictionaries", "a list in a row", "a text in a list in a row"])
+def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_path: Path, little_memory: None, shape: str) -> None:
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 500_000, pa.int32()), pa.array(["x" * 100_000]))
+    if "list" in shape:
+        values = pa.ListArray.from_arrays(pa.array([0, 1, 500_000], pa.int32()), values)
+    if "text" in shape:
+        values = pa.StructArray.from_arrays([values], ["inner"])
     columns = dict.fromkeys(("id", "title", "text", "question", "answer"), values)
-    parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=False)
+    parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=shape != "rows")
     assert (tmp_path / "bomb.parquet").stat().st_size < MIB
     for read in (lambda path: list(table_rows(path)), read_documents):
         with pytest.raises(RequestError, match="unpacks to more than"):
             read(tmp_path / "bomb.parquet")
+
+
+def test_a_text_of_deep_json_within_a_row_is_a_fault_of_that_row_alone(tmp_path: Path) -> None:
+    said = [*ROW["messages"][:1], {"role": "assistant", "content": None, "tool_calls": [DEEPEST]}]
+    lunden = {
+        "messages": [*ROW["messages"][:1], {"role": "assistant", "content": f"<tool_call>\n{DEEPEST}\n</tool_call>"}],
+        "answer": [["A"]],
+    }
+    for form, row in (("openai", {"messages": said}), ("webdancer", {**lunden, "tag": "t", "tool_calls": []})):
+        (tmp_path / f"{form}.jsonl").write_text(f"{json.dumps(row)}\n")
+        figures = import_file(form, tmp_path / f"{form}.jsonl", tmp_path / form)
+        assert figures["rows"] == 1
+
+
+def test_configurations_that_are_nested_too_deep_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text(f"seed = {DEEPEST}\n")
+    (tmp_path / "config.json").write_text(DEEPEST)
+    reads = (lambda: load_config(str(tmp_path / "deep.toml")), lambda: Home(tmp_path).load(), lambda: read_wordings(tmp_path / "deep.toml"))
+    for read in reads:
+        with pytest.raises(RequestError) as refused:
+            read()
+        assert len(str(refused.value)) < 600
+    with pytest.raises(RequestError, match="seed"):
+        load_config("quickstart", [f"seed={DEEPEST}"])
 
 
 @pytest.mark.parametrize("deep", [DEEP, DEEPEST])

@@ -285,7 +285,7 @@ def read_wordings(path: Path) -> dict[str, Wording]:
         read = {relation: _WordingTable.model_validate(table) for relation, table in tables.items()}
     except OSError as error:
         raise RequestError(f"there is no file of wordings {path}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"{path} is not TOML: {error}.") from error
     except ValidationError as error:
         raise RequestError(f"{path}: {first_error(error)}; a wording has questions, phrases, a condition and a word.") from error

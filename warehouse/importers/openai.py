@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from warehouse.bounds import read_json
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
@@ -210,7 +211,7 @@ def _tool_call(call: Any, number: int) -> ToolCall:
     """A call: `function` or `custom` within it, or name and arguments at once; some exports write it as a text of JSON."""
     if isinstance(call, str):
         try:
-            call = json.loads(call)
+            call = read_json(call)
         except ValueError as error:
             raise MalformedRow(f"message {number} has a call that is not JSON: {error}") from error
     inner = (call.get("function") or call.get("custom") or call) if isinstance(call, dict) else None

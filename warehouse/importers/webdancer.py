@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import lines_of, read_row
+from warehouse.bounds import lines_of, read_json, read_row
 from warehouse.digests import digest
 from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, read_files, trajectory_of, turns_of
 from warehouse.records import Task
@@ -128,7 +128,7 @@ def _call(text: str, block: re.Match[str]) -> ParsedAction:
     if block[1] == "answer":
         return ParsedAction(text, "answer", block[2].strip())
     try:
-        call = json.loads(block[2])
+        call = read_json(block[2])
         return ParsedAction(text, str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False))
     except (ValueError, KeyError, TypeError):
         return ParsedAction(text, None, outcome="unparsable")

@@ -12,7 +12,7 @@ import pytest
 from eval.suites.tasks import origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
 from flows.suites.config import FOLDER, SuiteConfig, corpus_of, find_suite, is_own, own_suite
-from flows.suites.evaluation import rollout_config
+from flows.suites.evaluation import rollout_config, same_documents
 from flows.suites.results import check_same
 from flows.suites.tasks import digest_of, draw_tasks
 from warehouse import Lake, Run, StopReason, Task, Trajectory
@@ -114,6 +114,20 @@ def test_a_task_set_brings_the_documents_that_it_searches(tmp_path: Path, lake: 
         assert corpus_of(wanted) == f"the suite's own, {tmp_path / name}"
     assert corpus_of(suite(tmp_path, row)) == corpus_of(own_suite("held_out", CONFIG.evaluation)) == "those of the home"
     assert not lake.documents()
+
+
+def test_documents_that_have_changed_are_another_suite(tmp_path: Path, lake: Lake) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "d", "title": "Lunden", "text": "The mayor is Ann."}\n')
+    wanted = suite(tmp_path, {"question": "Q?", "answers": ["a"]})
+    wanted = wanted.model_copy(update={"source": wanted.source.model_copy(update={"documents": tmp_path / "rows.jsonl"})})
+    first = draw_tasks(wanted, CONFIG, lake)
+    figures = {"documents_digest": first.documents_digest}
+    lake.add([Trajectory("x", "mine-k", "p", "eval", 8, (), (), StopReason.ANSWERED, None, None, 0, None, None, suite="mine")])
+    lake.add([Run("eval-p-mine", "eval", 1, {}, "d", 0, 1, "completed", datetime.now(UTC), figures=figures)])
+    assert same_documents(lake, wanted, first) == first.documents_digest
+    (tmp_path / "rows.jsonl").write_text('{"id": "d", "title": "Lunden", "text": "The mayor is Ole."}\n')
+    with pytest.raises(RequestError, match=r"the documents of the suite mine are other ones .* --set name=NAME"):
+        same_documents(lake, wanted, draw_tasks(wanted, CONFIG, lake))
 
 
 def test_documents_that_are_not_there_are_said_before_anything_runs(tmp_path: Path, lake: Lake) -> None:
