@@ -17,7 +17,7 @@ def test_the_demo_of_the_readme_passes() -> None:
     assert DOCUMENTED.keys() == THRESHOLDS.keys() and too_low(DOCUMENTED) == []
     assert not too_slow(FASTEST_SECONDS)
     fastest = re.search(r"`make demo` took (\d+) min (\d+) s", README)
-    assert fastest and FASTEST_SECONDS < 60 * int(fastest[1]) + int(fastest[2]), "the README's has its environment in it"
+    assert fastest and 60 * int(fastest[1]) + int(fastest[2]) > FASTEST_SECONDS, "the README's has its environment in it"
 
 
 @pytest.mark.parametrize("key", THRESHOLDS)
