@@ -227,7 +227,7 @@ def test_a_run_killed_in_every_stage_ends_as_the_undisturbed_one(undisturbed: Pa
     flywheel(*run_arguments(home))
     tasks = "SELECT key, digest FROM tasks"
     made, expected = ({row["key"]: row["digest"] for row in rows(root, tasks)} for root in (home, undisturbed))
-    assert len(made) == 80
+    assert len(made) == 100
     assert made.items() <= expected.items()
     assert examples_of(home) == examples_of(undisturbed)
     digests = "SELECT id, weights_digest FROM policies WHERE id IN ('t0-init', 't1-cpt', 't1-sft') ORDER BY id"
