@@ -24,7 +24,7 @@ from tests.end_to_end.towns import MAYORS, RIVERS, TOWNS, write_corpus
 from tests.killing import kill_at
 from warehouse import Lake
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Path(__file__).parent / "newcomer.toml"
@@ -64,7 +64,7 @@ def settings(arguments: list[str], places: dict[str, Path]) -> list[str]:
 
 
 def flywheel(*arguments: str) -> None:
-    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

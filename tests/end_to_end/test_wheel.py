@@ -27,7 +27,7 @@ from warehouse import DocumentSplit, Lake
 from warehouse.connections import how_to_attach
 from warehouse.digests import digest
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
 
 PROFILE = Path(__file__).parent / "small.toml"
 FLYWHEEL = Path(sys.executable).parent / "flywheel"
@@ -36,7 +36,7 @@ KILL_AT = ("t1-synth begins", "t1-cpt  step", "t1-sft begins", "eval-t1-sft-held
 
 
 def flywheel(*arguments: str, check: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=500)
+    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=1200)
     assert done.returncode == check, done.stderr[-3000:]
     return done
 
