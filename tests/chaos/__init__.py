@@ -13,6 +13,8 @@ moments; whenever its driver has died it is started again, as a person would do.
   run's.
 - **The policy is as good**: its success on each suite lies within the 95 % interval (Wilson) of the undisturbed one's. Weights are
   not compared, for they follow from those trajectories.
+- **RL is rewarded as before**: of the attempts that both wheels' RL made, as many succeed (McNemar's exact test, p > 0.01). The
+  undisturbed one must be rewarded at times, for two wheels that solve nothing are equally good whatever happened to one.
 - **Invalid ones are counted**: each policy has a trajectory for every task of its suite; those that a fault made invalid have an error and
   no reward.
 - **Nothing is left behind**: of each driver's run no process lives twenty seconds after it, and once the home is finished no shared memory,

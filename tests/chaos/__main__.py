@@ -43,7 +43,7 @@ def chaos(
     """Run a wheel undisturbed, and again while its processes are killed at random; compare what came of both. Exit status 1 if anything
     was lost, double, other than it was, or left behind. Started again, it goes on where it was.
 
-    Example: python -m tests.chaos --profile tests/end_to_end/small.toml --dir runs/chaos --faults 100
+    Example: python -m tests.chaos --profile quickstart --dir runs/chaos --faults 100
     """
     load_config(profile, set_ or [])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the driver ends with the chaos test

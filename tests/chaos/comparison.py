@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.plan import gate_id, synthesis_id
+from flows.results import Solved, paired, probability
 from warehouse import Lake
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -47,6 +48,13 @@ WHERE t.id IS NULL OR t.n_turns <> coalesce(f.n, 0) OR f.length <> f.n OR NOT f.
 """
 """Trajectories that lack turns or tokens, and turns that lack their trajectory."""
 
+REWARDED = """
+SELECT t.id, o.outcome = 'success' AS solved FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id
+WHERE t.stage = 'rl' AND o.outcome <> 'invalid'
+"""
+UNLIKELY = 0.01
+"""Up to this p-value two wheels are not equally good; faults change what is sampled, and so a few attempts."""
+
 ORPHANS = "SELECT count(*) AS n FROM {table} x ANTI JOIN trajectories t ON t.id = x.trajectory_id"
 
 
@@ -61,17 +69,21 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What the undisturbed home has: digests of the first turn's tasks and examples by key and id, and how good its policies are."""
+    """What the undisturbed home has: digests of the first turn's tasks and examples by key and id, and how good its policies are.
+
+    `rewarded` says of each attempt of RL, by its id, whether it succeeded.
+    """
 
     tasks: dict[str, str]
     examples: dict[str, str]
     rates: Rates
+    rewarded: Solved
 
     @classmethod
     def of(cls, home: Path) -> Standard:
         """That of the lake of `home`."""
         with Lake(home, read_only=True) as lake:
-            return cls(*_made_in_turn_one(lake), rates_of(lake))
+            return cls(*_made_in_turn_one(lake), rates_of(lake), rewarded_of(lake))
 
 
 def compare(home: Path, standard: Standard, noted: Mapping[str, str]) -> list[Check]:
@@ -85,6 +97,7 @@ def compare(home: Path, standard: Standard, noted: Mapping[str, str]) -> list[Ch
             equal("tasks", tasks, standard.tasks),
             equal("examples", examples, standard.examples),
             near(rates, standard.rates),
+            as_rewarded(rewarded_of(lake), standard.rewarded),
             counted(rates, _suite_sizes(lake), int(lake.query(BADLY_INVALID).to_pylist()[0]["n"])),
         ]
 
@@ -116,6 +129,16 @@ def near(ours: Rates, theirs: Rates) -> Check:
     return Check("policy", bool(rows) and not outside, "; ".join(outside or rows.values()))
 
 
+def as_rewarded(ours: Solved, theirs: Solved) -> Check:
+    """RL's own attempts succeed as often as the undisturbed ones (McNemar, exact), which must succeed at times: nothing equals nothing."""
+    test = paired(theirs, ours)
+    if test is None or not any(theirs.values()):
+        return Check("reward", False, "the undisturbed RL is never rewarded, so there is nothing to lose: choose a profile that learns")
+    rewarded, before = test.both + test.only_b, test.both + test.only_a
+    found = f"{rewarded} of {test.tasks} attempts of RL succeed, undisturbed {before} ({probability(test.p_value)})"
+    return Check("reward", test.p_value > UNLIKELY, found)
+
+
 def counted(rates: Rates, sizes: Mapping[str, int], badly: int) -> Check:
     """Every policy was tried on every task of the suite; the invalid tries are counted, and have an error and no reward."""
     wrong = [
@@ -138,6 +161,11 @@ def rates_of(lake: Lake) -> Rates:
     """How good each policy is on each suite."""
     rows = lake.query("SELECT turn, policy, suite, tasks, invalid, success, low, high FROM evaluations WHERE hops IS NULL").to_pylist()
     return {(row["policy"], row["suite"]): row for row in rows}
+
+
+def rewarded_of(lake: Lake) -> dict[str, bool]:
+    """Whether each valid attempt of RL succeeded, by its id."""
+    return {row["id"]: row["solved"] for row in lake.query(REWARDED).to_pylist()}
 
 
 def _made_in_turn_one(lake: Lake) -> tuple[dict[str, str], dict[str, str]]:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from tests.chaos.faults import FaultKind
+from tests.end_to_end.towns import write_corpus
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-PROFILE = ROOT / "tests/end_to_end/small.toml"
+PROFILE = ROOT / "tests/end_to_end/newcomer.toml"
+"""One that learns, so that there is something to lose."""
 OWN_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
 """A shell that may mount a small filesystem, which nobody else sees and which is gone when the shell is."""
 
@@ -36,7 +38,8 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[FaultKind]
     folder.mkdir()
     disk = can_mount(folder)
     kinds = [kind for kind in FaultKind if disk or kind is not FaultKind.DISK]
-    asked = f"--faults {2 * len(kinds)} --kinds {','.join(kinds)} --every 20"
+    write_corpus(place / "corpus")
+    asked = f"--faults {2 * len(kinds)} --kinds {','.join(kinds)} --every 20 --set corpus.kind=files --set corpus.path={place / 'corpus'}"
     command = f"{sys.executable} -m tests.chaos --profile {PROFILE} --dir {folder} {asked} --json"
     mount = f"mount -t tmpfs -o size=400m tmpfs {folder} && " if disk else ""
     script = f"{mount}{command} > {first}; {command} > {second} 2> {said}"
@@ -52,7 +55,16 @@ def test_a_wheel_under_every_kind_of_fault_loses_nothing(
     assert Counter(fault["kind"] for fault in result["faults"]) == Counter(map(str, 2 * kinds))
     checks = [(home["home"], check) for home in result["homes"] for check in home["checks"]]
     assert [(home, check["name"], check["found"]) for home, check in checks if not check["held"]] == []
-    assert {check["name"] for _, check in checks} == {"lake", "committed", "tasks", "examples", "policy", "invalid", "left behind"}
+    assert {check["name"] for _, check in checks} == {
+        "lake",
+        "committed",
+        "tasks",
+        "examples",
+        "policy",
+        "reward",
+        "invalid",
+        "left behind",
+    }
     assert result["held"]
     assert max(fault["committed"] for fault in result["faults"]) > 0, "a fault came when there was something to lose"
 

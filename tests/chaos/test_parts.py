@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.comparison import Check, Standard, committed_at, compare, equal, faults_of, finished, nothing_left
+from tests.chaos.comparison import Check, Standard, as_rewarded, committed_at, compare, equal, faults_of, finished, nothing_left
 from tests.chaos.faults import FaultKind, choose, order_faults, why_not_filled
 from tests.chaos.journal import InjectedFault, Journal
 from tests.chaos.processes import SHARED_MEMORY, Process, family, held_by, kill, read_process, targets
@@ -140,7 +140,7 @@ def test_a_folder_belongs_to_one_chaos_test_and_remembers_it(tmp_path: Path) -> 
         Journal(tmp_path).claim({})
 
 
-def trajectory(name: str, task: str, outcome: Outcome) -> Trajectory:
+def trajectory(name: str, task: str, outcome: Outcome, stage: str = "eval") -> Trajectory:
     """A try at a task, of two turns; an invalid one has no reward."""
     invalid = outcome is Outcome.INVALID
     turns = tuple(Turn(place, (5, 6, 7 + place), (-0.1, -0.2, -0.3), "x", "search", "x", (8,), "y", None, "ok", 0.1, 1) for place in (0, 1))
@@ -148,7 +148,7 @@ def trajectory(name: str, task: str, outcome: Outcome) -> Trajectory:
         id=name,
         task_key=task,
         policy="t1-rl",
-        stage="eval",
+        stage=stage,
         horizon=2,
         prompt_ids=(1, 2),
         turns=turns,
@@ -158,17 +158,18 @@ def trajectory(name: str, task: str, outcome: Outcome) -> Trajectory:
         seed=1,
         started=START,
         seconds=0.1,
-        suite="held_out",
+        suite="held_out" if stage == "eval" else None,
         error="the environment's worker died" if invalid else None,
     )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose wheel has made one turn: ten tasks, five of them solved. It is left as it is."""
+    """A home whose wheel has made one turn: ten tasks, five of them solved, and ten attempts of RL, nine rewarded. It is left as it is."""
     home = tmp_path_factory.mktemp("chaos") / "undisturbed"
     tasks = [Task(f"k{place}", "search", f"Question {place}?", ("yes",), split="held_out") for place in range(10)]
     tries = [trajectory(f"e{place}", f"k{place}", Outcome.SUCCESS if place < 5 else Outcome.FAILURE) for place in range(10)]
+    tries += [trajectory(f"r{place}", "k0", Outcome.SUCCESS if place < 9 else Outcome.FAILURE, "rl") for place in range(10)]
     with Lake(home) as lake:
         lake.add([*tasks, Example("x1", "fas_plan", (Part(PartKind.TEXT, "plan", True),), ("k1",))])
         made = lake.snapshot()
@@ -194,8 +195,9 @@ def test_a_home_that_is_as_the_undisturbed_one_holds_in_everything(undisturbed: 
     checks = compare(home, Standard.of(undisturbed), committed_at(undisturbed))
     assert broken(checks) == {}
     found = {check.name: check.found for check in checks}
-    assert found["committed"] == "all 10 of 10"
+    assert found["committed"] == "all 20 of 20"
     assert found["policy"] == "t1-rl 50.0 on held_out, undisturbed 50.0 (23.7–76.3)"
+    assert found["reward"] == "9 of 10 attempts of RL succeed, undisturbed 9 (p = 1.000)"
     assert found["invalid"] == "0 of 10"
 
 
@@ -240,4 +242,11 @@ def test_a_policy_outside_the_interval_and_invalid_ones_with_a_reward_are_found(
         lake.replace([replace(trajectory("e9", "k9", Outcome.INVALID), reward=0.0)])
     found = broken(compare(home, standard, {}))
     assert found["policy"] == "t1-rl 0.0 on held_out, undisturbed 50.0 (23.7–76.3)"
+    assert found["reward"] == "0 of 10 attempts of RL succeed, undisturbed 9 (p = 0.004)"
     assert found["invalid"] == "1 invalid ones have a reward or no error"
+
+
+def test_two_wheels_that_are_never_rewarded_are_no_proof() -> None:
+    nothing = dict.fromkeys("abc", False)
+    assert "choose a profile that learns" in as_rewarded(nothing, nothing).found and not as_rewarded(nothing, nothing).held
+    assert not as_rewarded({}, {"a": True}).held, "nor is one that attempted nothing"

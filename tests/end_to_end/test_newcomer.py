@@ -1,7 +1,7 @@
 """What a newcomer reaches by the pages alone: a graph and a corpus of their own brought in, a tool of their own, and answers by the policy.
 
-One small wheel serves all of it. Its command is put together from the lines that docs/extending.md and docs/tools.md give, with this test's
-folders in the place of theirs, so a page that is wrong fails here.
+One small wheel serves all of it, and is killed in a step of RL on the way. Its command is put together from the lines that
+docs/extending.md and docs/tools.md give, with this test's folders in the place of theirs, so a page that is wrong fails here.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
+from tests.chaos.comparison import committed_at, faults_of, kept
+from tests.end_to_end.towns import MAYORS, RIVERS, TOWNS, write_corpus
+from tests.killing import kill_at
 from warehouse import Lake
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.long]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).parents[2]
 PROFILE = Path(__file__).parent / "newcomer.toml"
 FLYWHEEL = Path(sys.executable).parent / "flywheel"
-BEGINNINGS, ENDS = ("Oak", "Stone", "Mill", "Amber", "Frost", "Heron"), ("ford", "ton", "wick", "by", "mere")
-TOWNS = tuple(f"{beginning}{end}" for beginning in BEGINNINGS for end in ENDS)
-RIVERS = tuple(town[::-1].capitalize() for town in TOWNS)
-MAYORS = tuple(f"{town[:3]}a {town[2:].capitalize()}son" for town in TOWNS)
 TOOL = '''
 from pathlib import Path
 
@@ -61,31 +63,41 @@ def settings(arguments: list[str], places: dict[str, Path]) -> list[str]:
     return [word for key, value in chosen for word in ("--set", f"{key}={places.get(key, value)}")]
 
 
-def write_corpus(folder: Path) -> None:
-    """A page of Markdown for each town, in two folders, and the facts as CSV."""
-    facts = ["subject,relation,object"]
-    for number, (town, river, mayor) in enumerate(zip(TOWNS, RIVERS, MAYORS, strict=True)):
-        place = folder / ("north" if number % 2 else "south")
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{town}.md").write_text(f"# {town}\n\n{town}: river {river}, mayor {mayor}.\n")
-        facts += [f"{town},river,{river}", f"{town},mayor,{mayor}"]
-    (folder / "facts.csv").write_text("\n".join(facts) + "\n")
-
-
-def flywheel(*arguments: str) -> str:
-    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=500)
+def flywheel(*arguments: str) -> None:
+    done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+
+
+def answered(*arguments: str) -> str:
+    """What a command that only looks prints, asked in this process."""
+    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def ask(home: Path, query: str) -> list[dict[str, Any]]:
     """The answer of `flywheel sql`."""
-    found: list[dict[str, Any]] = json.loads(flywheel("sql", query, "--home", str(home), "--format", "json"))
+    found: list[dict[str, Any]] = json.loads(answered("sql", query, "--home", str(home), "--format", "json"))
     return found
 
 
+def weights(home: Path) -> dict[str, str]:
+    """The digests of the policies that are there."""
+    with Lake(home, read_only=True) as lake:
+        return {policy.id: policy.weights_digest for policy in lake.policies()}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A home whose wheel has made its turn, with what was there when it was killed: tokens of trajectories and weights, in digests."""
+
+    home: Path
+    committed: dict[str, str]
+    weights: dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A wheel of one turn over one's own corpus, whose RL tasks are played with one's own tool and whose suite with the search."""
     folder = tmp_path_factory.mktemp("mine")
     write_corpus(folder / "corpus")
@@ -93,8 +105,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_tools.toml").write_text('[tools.search]\nfunction = "my_tools.py:search"\n')
     places = {"corpus.path": folder / "corpus", "rollout.environments.kinds.tools.options.file": folder / "my_tools.toml"}
     chosen = [*settings(documented("extending.md", "corpus.kind=files"), places), *settings(documented("tools.md", "options.file"), places)]
-    flywheel("run", "--profile", str(PROFILE), "--home", str(folder / "home"), *chosen)
-    return folder / "home"
+    home = folder / "home"
+    command = ["run", "--profile", str(PROFILE), "--home", str(home), *chosen]
+    kill_at("t1-rl  step 1", [str(FLYWHEEL), *command])
+    there = Finished(home, committed_at(home), weights(home))
+    flywheel(*command)
+    return there
+
+
+@pytest.fixture
+def home(finished: Finished) -> Path:
+    return finished.home
+
+
+def test_what_was_there_when_it_was_killed_is_there_as_it_was_and_the_rest_came_after(finished: Finished) -> None:
+    assert finished.weights.keys() == {"t0-init", "t1-cpt", "t1-sft"} and len(finished.committed) >= 2 * 4
+    assert kept(finished.committed, committed_at(finished.home)).held
+    now = weights(finished.home)
+    assert now.keys() == {*finished.weights, "t1-rl"} and now.items() > finished.weights.items()
+    with Lake(finished.home, read_only=True) as lake:
+        assert faults_of(lake) == []
+        steps = lake.query("SELECT step, count(*) AS n FROM trajectories WHERE stage = 'rl' GROUP BY step ORDER BY step").to_pylist()
+        assert [policy.id for policy in lake.policies("promoted")] == ["t1-rl"]
+    assert steps == [{"step": 1, "n": 48}, {"step": 2, "n": 48}]
 
 
 def test_a_graph_and_a_corpus_of_ones_own_are_in_the_lake(home: Path) -> None:
@@ -126,7 +159,18 @@ def test_a_tool_of_ones_own_is_called_and_what_it_says_is_read(home: Path) -> No
 def test_a_trajectory_of_it_is_read_turn_by_turn(home: Path) -> None:
     with Lake(home, read_only=True) as lake:
         trajectory = lake.trajectories("policy = 't1-rl' AND outcome = 'success'")[0]
-    shown = flywheel("show", trajectory.id, "--home", str(home))
+    shown = answered("show", trajectory.id, "--home", str(home))
     assert trajectory.turns[0].action in shown
     assert "[masked, " in shown
     assert f"accepted  {trajectory.answer}" in shown
+
+
+def test_the_champions_own_engines_propose_the_alternatives_of_the_next_turns_decisions(home: Path) -> None:
+    """There is no other proposer in the profile's mixture, so each decision stands on what the engines of t1-rl wrote."""
+    flywheel("synth", "has", "--turn", "2", "--home", str(home))
+    with Lake(home, read_only=True) as lake:
+        examples = [example for example in lake.examples(["has"]) if example.wheel_turn == 2]
+        rewritten = {trajectory.id for trajectory in lake.trajectories("stage = 'rl'")}
+        faults = lake.failures("synth")
+    assert examples and {example.sources[0] for example in examples} <= rewritten
+    assert "proposal_engine_fault" not in {failure.kind for failure in faults}

@@ -27,6 +27,7 @@ SMALL = str(Path(__file__).parent / "small.toml")
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.end_to_end,
+    pytest.mark.long,
     pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there"),
     pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}"),
 ]

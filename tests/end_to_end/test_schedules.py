@@ -115,7 +115,6 @@ def worked(environment: dict[str, str], home: Path) -> Iterator[SyncPrefectClien
             yield client
 
 
-@pytest.mark.long
 def test_a_run_that_is_due_is_picked_up_by_a_worker_and_seen_as_completed(worked: SyncPrefectClient, home: Path) -> None:
     deployment = worked.read_deployment_by_name("flywheel-compaction/demo")
     worked.create_deployment_schedules(deployment.id, [(IntervalSchedule(interval=timedelta(seconds=10)), True)])

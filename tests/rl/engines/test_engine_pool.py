@@ -43,6 +43,12 @@ def pool_rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def added(pool_rollouts: Rollouts) -> str:
+    """A second engine, for the tests that stand beside each other; the last of them takes it out."""
+    return pool_rollouts.add_engine()
+
+
 def requests(count: int, prefix: str) -> list[RolloutRequest]:
     return [RolloutRequest(f"{prefix}{i}", TASKS[i % len(TASKS)], "tiny", 3, seed=i, sample=i) for i in range(count)]
 
@@ -109,9 +115,33 @@ def test_a_stream_that_is_cancelled_frees_the_engine(pool_rollouts: Rollouts, ti
 
 
 @pytest.mark.engine
-def test_engines_join_and_leave_while_a_stream_goes_on(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, added: str, tiny_policy: Path, other_policy: Path) -> None:
+    tiny, other = (load_policy(folder)[0] for folder in (tiny_policy, other_policy))
+    prompt = tuple(20 + number % 30 for number in range(70))  # more than two blocks: what is cached of it must not outlive its weights
+
+    def differences(model: PreTrainedModel) -> dict[str, float]:
+        probes = pool_rollouts.wait(pool_rollouts.pool.probe(prompt, 16))
+        assert all(len(probe.token_ids) == len(probe.logprobs) > 0 for probe in probes)
+        return {probe.engine: mean_difference(probe, learner_logprobs(model, probe)) for probe in probes}
+
+    pool_rollouts.load_weights(tiny_policy, 0)
+    assert differences(tiny).keys() == set(pool_rollouts.pool.engines)
+    assert max(differences(tiny).values()) < TOLERANCE
+    pool_rollouts.load_weights(other_policy, 1)
+    assert max(differences(other).values()) < TOLERANCE
+    pool_rollouts.wait(pool_rollouts.pool._replicas[-1].load_weights((str(tiny_policy), 1)))
+    found = differences(other)
+    assert found.pop(added) > 0.01
+    assert max(found.values()) < TOLERANCE
+    pool_rollouts.load_weights(tiny_policy, 0)
+    probes = pool_rollouts.probe("Where is Amber Stone?", 1.0)
+    assert len(probes) == 2
+    assert max(mean_difference(probe, learner_logprobs(tiny, probe)) for probe in probes) < TOLERANCE
+
+
+@pytest.mark.engine
+def test_an_engine_leaves_while_a_stream_goes_on(pool_rollouts: Rollouts, added: str, tiny_policy: Path) -> None:
     retaken = pool_rollouts.figures().retaken
-    added = pool_rollouts.add_engine()
     stream = pool_rollouts.submit(requests(48, "joined"))
     wait_until_busy(pool_rollouts, 8)
     busy = {engine.name: engine.in_flight for engine in pool_rollouts.figures().engines}
@@ -159,32 +189,6 @@ def test_weights_that_are_not_whole_are_refused_before_an_engine_sees_them(
     with pytest.raises(RequestError, match="holds no policy"):
         pool_rollouts.load_weights(tmp_path / "nowhere", 7)
     check_valid(pool_rollouts.rollout(requests(2, "unhurt")), 2, tiny_policy)
-
-
-@pytest.mark.engine
-def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, tiny_policy: Path, other_policy: Path) -> None:
-    tiny, other = (load_policy(folder)[0] for folder in (tiny_policy, other_policy))
-    prompt = tuple(20 + number % 30 for number in range(70))  # more than two blocks: what is cached of it must not outlive its weights
-    added = pool_rollouts.add_engine()
-
-    def differences(model: PreTrainedModel) -> dict[str, float]:
-        probes = pool_rollouts.wait(pool_rollouts.pool.probe(prompt, 16))
-        assert all(len(probe.token_ids) == len(probe.logprobs) > 0 for probe in probes)
-        return {probe.engine: mean_difference(probe, learner_logprobs(model, probe)) for probe in probes}
-
-    pool_rollouts.load_weights(tiny_policy, 0)
-    assert differences(tiny).keys() == set(pool_rollouts.pool.engines)
-    assert max(differences(tiny).values()) < TOLERANCE
-    pool_rollouts.load_weights(other_policy, 1)
-    assert max(differences(other).values()) < TOLERANCE
-    pool_rollouts.wait(pool_rollouts.pool._replicas[-1].load_weights((str(tiny_policy), 1)))
-    found = differences(other)
-    assert found.pop(added) > 0.01
-    assert max(found.values()) < TOLERANCE
-    pool_rollouts.remove_engine(added)
-    pool_rollouts.load_weights(tiny_policy, 0)
-    (probe,) = pool_rollouts.probe("Where is Amber Stone?", 1.0)
-    assert mean_difference(probe, learner_logprobs(tiny, probe)) < TOLERANCE
 
 
 @torch.no_grad()

@@ -80,7 +80,7 @@ def test_no_text_of_a_client_becomes_a_control_token(renderer: ChatRenderer, rol
         if role == "tool":
             messages += [called("q"), message("tool", text, tool_call_id="call00000")]
         ids = renderer.prompt(messages, [])
-        assert role == "tool" or "done" in renderer.dialect.decode(ids) or text == "plain"
+        assert ("plain" if text == "plain" else "done") in renderer.dialect.decode(ids), "the text was shown"
         return sum(token in renderer.dialect.template.plain.control for token in ids)
 
     assert control(HOSTILE) == control("plain")

@@ -18,11 +18,12 @@ from rl.tools.config import CallRules
 from rl.tools.python_tools import FunctionTool
 from tests.rl.tools.examples import HOSTILE, LIES, PNG, give, lie, repeat
 
-QUICK = CallRules(timeout_seconds=0.5, max_characters=1000)
+QUICK, PATIENT = (CallRules(timeout_seconds=seconds, max_characters=1000) for seconds in (0.5, 60.0))
+"""For tools that may hang, and for those that do not."""
 
 
-async def answer_of(function: Callable[..., Any], argument: str) -> Step:
-    return await ToolEnvironment({"tool": FunctionTool(function, rules=QUICK)}).step(Action("tool", argument))
+async def answer_of(function: Callable[..., Any], argument: str, rules: CallRules = PATIENT) -> Step:
+    return await ToolEnvironment({"tool": FunctionTool(function, rules=rules)}).step(Action("tool", argument))
 
 
 async def test_a_step_records_the_call() -> None:
@@ -46,7 +47,7 @@ async def test_rewards_figures_and_images_come_with_the_step() -> None:
 @pytest.mark.parametrize("how", sorted(LIES))
 async def test_every_lie_ends_in_an_observation_or_in_a_fault_that_names_the_tool(how: str) -> None:
     try:
-        step = await answer_of(lie, how)
+        step = await answer_of(lie, how, QUICK)
     except EnvironmentFault as fault:
         assert "the tool 'lie' failed: " in str(fault)
         return

@@ -66,12 +66,14 @@ def check_teacher(teacher: Teacher, lake: Lake) -> None:
     assert teacher.complete(requests) == replies
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_real_server_completes(server: str, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, open_teacher(served(server), lake) as teacher:
         check_teacher(teacher, lake)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_real_server_repeats_a_seed(server: str) -> None:
     """Without a lake nothing is remembered: equal texts come from the server itself."""
@@ -80,6 +82,7 @@ def test_a_real_server_repeats_a_seed(server: str) -> None:
         assert texts(teacher.complete(requests)) == texts(teacher.complete(requests))
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_real_server_refuses_what_is_too_long(server: str) -> None:
     with open_teacher(served(server)) as teacher:
@@ -88,6 +91,7 @@ def test_a_real_server_refuses_what_is_too_long(server: str) -> None:
     assert "maximum context length is 256" in reply.item["text"]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_real_server_does_not_know_another_model(server: str) -> None:
     config = served(server).model_copy(update={"model": "large"})
