@@ -25,6 +25,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -298,6 +299,8 @@ class ReinforceTrainer(RowTrainer):
         """Write the weights into a folder of their own and have the engines load them; those that they are sent to have them before."""
         folder = self._output / "weights" / f"{version:06d}"
         policy, weights = gather_policy(self, self._config.lora, without=(NAME,))
+        if self._hooks.in_turns and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the engines on this card need what activations have left
         if self.accelerator.is_main_process:
             if self._sender is not None:
                 self._sender.send(as_saved(policy, weights), folder, version)

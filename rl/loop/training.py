@@ -49,19 +49,20 @@ def train_reinforce(
     Raises:
         TrainingHalted: where a metric beyond its limit paused or stopped the training, or an engine has other weights than the learner.
     """
-    if config.learner.workers == 1:
+    if not config.learner.on_ray:
         return _train(policy_path, output, config, seed, hooks)
     from rl.training.workers import Starter, learn_on_workers, remote_state, state_functions  # Ray: not where one process is enough
 
     functions = {name: getattr(hooks, name) for name in ("collect", "publish", "probe", "record_metrics", "record_alert", "record_drops")}
     sync = {"begin": hooks.weight_sync.begin, "step": hooks.weight_sync.step} if hooks.weight_sync else {}
     start, folder, names = policy_path.resolve(), output.resolve(), (tuple(functions), tuple(sync), tuple(hooks.state))
+    in_turns = hooks.in_turns
 
     def work(starter: Starter) -> TrainResult:
         own = {name: starter.function(name) for name in names[0]}
         weight_sync = WeightSyncHandle(**{name: starter.function(f"weight_sync.{name}") for name in names[1]}) if names[1] else None
         state = {name: remote_state(starter, name) for name in names[2]}
-        return _train(start, folder, config, seed, TrainingHooks(**own, weight_sync=weight_sync, state=state))
+        return _train(start, folder, config, seed, TrainingHooks(**own, in_turns=in_turns, weight_sync=weight_sync, state=state))
 
     functions |= {f"weight_sync.{name}": function for name, function in sync.items()} | state_functions(hooks.state)
     return learn_on_workers(config.learner, ray, output, work, functions)

@@ -21,7 +21,7 @@ from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.training.filters import Collected, Drop
-from rl.training.workers import learn_on_workers
+from rl.training.workers import Starter, learn_on_workers
 from tests.rl.toy import encode_texts, make_policy, sample_pairs
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, Trajectory
@@ -78,6 +78,20 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
         names = [name for name in ours if not name.startswith(OF_PASSES) and not name.endswith(CLOCKS)]
         assert {"loss", "grad_norm"} <= set(names)
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
+
+
+def test_a_single_worker_of_rays_learns_what_this_process_learns(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+    """As a learner with a GPU does."""
+    figures: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
+    train_cpt(policy, examples, tmp_path / "here", PRE_TRAINING, 1, lambda step, found: figures["here"].append(found))
+    folder = tmp_path / "there"
+
+    def work(starter: Starter) -> None:
+        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
+
+    learn_on_workers(LearnerConfig(), None, folder, work, {"on_metric": lambda step, found: figures["there"].append(found)})
+    assert_close(figures["here"], figures["there"])
+    assert weights_differ(tmp_path / "here", folder) < 1e-6
 
 
 class Run:
