@@ -66,9 +66,12 @@ def _room(config: FlywheelConfig, home: Path) -> None:
         )
 
 
-def bytes_of_iteration(config: FlywheelConfig) -> int:
-    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most."""
-    weights = BYTES_A_NUMBER * _parameters(config.policy)
+def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) -> int:
+    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most.
+
+    `parameters` of the policy are counted from its folder where they are not given.
+    """
+    weights = BYTES_A_NUMBER * (_parameters(config.policy) if parameters is None else parameters)
     held = CHECKPOINTS * weights * (1 + OPTIMISER_STATES) + WEIGHTS_PUBLISHED * weights
     return (len(config.wheel.stages) + 1) * weights + held
 

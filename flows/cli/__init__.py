@@ -14,13 +14,14 @@ from typing import Any
 
 import typer
 
-from flows.cli import data, evaluation, inspection, lake, public_data, schedules, stages, verification
+from flows.cli import data, evaluation, inspection, lake, planning, public_data, schedules, stages, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
 from flows.runtime import import_safely, quiet_libraries
 from flows.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
+    "plan": planning.plan,
     "synth": stages.synth,
     "train": stages.train,
     "rollout": stages.rollout,
