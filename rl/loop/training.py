@@ -41,7 +41,8 @@ def train_reinforce(
     and learning; staleness, importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
     rejected_tokens where there is a correction; `logprob_difference`: the largest difference between the engine's log-probability of an
     action token and that of the same weights in the learner; and `weight_difference`: the mean of it over what the engines sampled behind
-    one prompt right after they were given these weights, of the engine where it is largest.
+    one prompt right after they were given these weights, of the engine where it is largest. Those of time, speed, memory and token error
+    are `rl/training/speed.py`'s.
 
     With several workers (`config.learner`) these learn, and the hooks are called in this process, by the main one of them. `ray` is how Ray
     is reached where nobody started it yet.

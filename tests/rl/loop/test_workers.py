@@ -32,8 +32,8 @@ TWO = LearnerConfig(workers=2, cpus=0.5)
 REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1)
 PRE_TRAINING = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
-CLOCKS = ("seconds", "step_time")
-OF_PASSES = ("entropy", "clip_ratio", "kl", "mean_token_accuracy")
+CLOCKS = ("seconds", "step_time", "per_second", "memory_gib")
+OF_PASSES = ("share/", "entropy", "clip_ratio", "kl", "mean_token_accuracy")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,7 +71,7 @@ def weights_differ(first: Path, second: Path) -> float:
 
 
 def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]]) -> None:
-    """The same figures step by step, but for those of the clock and those that TRL takes as means of the means of passes."""
+    """The same figures step by step, but for those of the clock and of memory, and those that TRL takes as means of the means of passes."""
     assert len(one) == len(two) > 0
     for ours, theirs in zip(one, two, strict=True):
         assert ours.keys() == theirs.keys()
