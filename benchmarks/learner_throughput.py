@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rl.config import CptConfig
+from rl.config import CptConfig, LearnerConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import save_policy
@@ -38,6 +38,8 @@ from warehouse import Outcome, StopReason, Trajectory, Turn
 
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40": 181.0}
 """TFLOP/s of dense bfloat16 by the makers' data sheets (SXM), by a part of the device's name."""
+
+LEARNER = LearnerConfig(gpus=1 if torch.cuda.is_available() else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def pre_training(size: Size, policy: Path, folder: Path, steps: int) -> tuple[fl
     given = examples(size, 4 * steps * size.rows_per_step)
     config = CptConfig(
         row_tokens=size.row_tokens, max_example_tokens=size.row_tokens, rows_per_step=size.rows_per_step, rows_per_pass=size.rows_per_pass,
-        max_tokens=steps * size.rows_per_step * size.row_tokens, log_every=1, save_every=10 * steps, learning_rate=1e-5,
+        max_tokens=steps * size.rows_per_step * size.row_tokens, log_every=1, save_every=10 * steps, learning_rate=1e-5, learner=LEARNER,
     )  # fmt: skip
     times: list[float] = []
     result = train_cpt(policy, given, folder, config, 1, lambda step, figures: times.append(time.perf_counter()))
@@ -151,7 +153,7 @@ def reinforcement(size: Size, policy: Path, folder: Path, steps: int) -> tuple[f
     collected = Collected(tuple(trajectories(size, samples)))
     config = ReinforceConfig(
         steps=steps, tasks_per_step=size.tasks, samples_per_task=samples, trajectories_per_pass=size.trajectories_per_pass,
-        learning_rate=1e-6, save_every=10 * steps, health=MonitorConfig(limits=(), information_tasks=0),
+        learning_rate=1e-6, save_every=10 * steps, health=MonitorConfig(limits=(), information_tasks=0), learner=LEARNER,
     )  # fmt: skip
     seconds: list[float] = []
     last = time.perf_counter()
@@ -183,7 +185,6 @@ def measure(name: str, steps: int, peak: float | None) -> list[dict[str, Any]]:
             found.append({
                 "stage": stage, "weights": weights, "tokens_per_step": load.tokens, "step_seconds": round(seconds, 4),
                 "tokens_per_second": round(rate), "teraflops": round(teraflops, 4), "share": round(teraflops / peak, 4) if peak else None,
-                "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if torch.cuda.is_available() else None,
             })  # fmt: skip
     return found
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
-from rl.config import CptConfig, PolicyConfig, SftConfig, SupervisedConfig
+from rl.config import CptConfig, LearnerConfig, PolicyConfig, SftConfig, SupervisedConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
 from rl.training.cpt import train_cpt
@@ -89,7 +89,8 @@ def bare(policy: Path, given: list[EncodedExample], config: SupervisedConfig, st
 def measure(policy: Path, kind: type[SupervisedConfig], steps: int, repeats: int) -> dict[str, Any]:
     """Tokens a second of both, the share of packed rows that is used, and the ratio."""
     size = kind().row_tokens * kind().rows_per_step
-    config = kind(log_every=max(steps // 10, 1), save_every=10 * steps, max_tokens=steps * size)
+    learner = LearnerConfig(gpus=1 if torch.cuda.is_available() else 0)
+    config = kind(log_every=max(steps // 10, 1), save_every=10 * steps, max_tokens=steps * size, learner=learner)
     given = examples(steps * size // 40, len(load_policy(policy)[1]), seed=3)
     rows = pack_examples(given, config.row_tokens, masked=False)
     packed = packed_share(rows["seq_lengths"], config.row_tokens)

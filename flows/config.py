@@ -245,10 +245,23 @@ class FlywheelConfig(TurnConfig):
             return self
         for turn in (1, 2):
             learner = self.for_turn(turn).rl.learner
-            if learner.workers > 1 and not learner.gpus:
+            if not learner.gpus:
                 raise ValueError(f"rollout.engine.transfer = {transfer} needs rl.learner.gpus: take gloo or files without")
             if transfer == "ipc" and learner.workers > 1:
                 raise ValueError("rollout.engine.transfer = ipc is for a learner of one process, on the engine's GPU: take nccl")
+            if transfer == "ipc" and learner.gpus + self.rollout.engine.gpus > 1:
+                raise ValueError(
+                    "rollout.engine.transfer = ipc is within one card: rollout.engine.gpus and rl.learner.gpus must be shares of it, "
+                    "such as 0.5 each"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sleep(self) -> FlywheelConfig:
+        if self.rollout.engine.sleep_mode and any(self.for_turn(turn).rl.mode != "synchronous" for turn in (1, 2)):
+            raise ValueError(
+                "rollout.engine.sleep_mode is for engines and a learner that take turns: set rl.mode = synchronous, or leave it out"
+            )
         return self
 
     @model_validator(mode="after")

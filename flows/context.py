@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from flows.config import FlywheelConfig
 from flows.home import Home, exclusive
 from flows.lakes import champion_of, policy_of
+from flows.placement import reserved_cpus
 from flows.progress import Progress, ProgressWriter
 from warehouse import Document, Lake, Policy
 from warehouse.storage import LOCAL
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from flows.stage_run import StageRun
     from rl.config import RolloutConfig
     from rl.engines.base import PoolFigures
+    from rl.env_pool.ray_runtime import RayRuntime
     from rl.rollouts.rollout import Rollouts
 
 
@@ -40,6 +42,7 @@ class RunContext:
     """How many turns the wheel is to make, where a wheel it is."""
     _at_work: StageRun | None = field(default=None)
     _last_figures: PoolFigures | None = field(default=None)
+    _ray: RayRuntime | None = field(default=None)
 
     def watch(self, run: StageRun) -> StageRun:
         """Report this stage's progress from now on; returns it."""
@@ -62,6 +65,7 @@ class RunContext:
         """The engines and environments, with the policy in `policy_path` loaded."""
         if self._rollouts is not None:
             self._rollouts.load_weights(policy_path, 0)
+            self._rollouts.resume()
             return self._rollouts
         documents: list[Document] = self.lake.documents()
         return self._start(self.config.rollout, policy_path, documents)
@@ -78,9 +82,22 @@ class RunContext:
     def _start(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Rollouts:
         from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
 
+        self.start_ray()
         self._rollouts = rollouts = Rollouts.start(config, policy_path, documents)
         self._last_figures = None
         return rollouts
+
+    def rest_engines(self) -> None:
+        """Stop sampling while a learner has its turn, and with `sleep_mode` give GPU memory back, until `rollouts` is called again."""
+        if self._rollouts is not None:
+            self._rollouts.pause()
+
+    def start_ray(self) -> None:
+        """Start Ray, or connect to it, with room for all that any stage reserves; engines and learners then find it there."""
+        if self._ray is None:
+            from rl.env_pool.ray_runtime import RayRuntime
+
+            self._ray = RayRuntime(self.config.rollout.ray, reserved_cpus(self.config))
 
     @property
     def running(self) -> Rollouts:
@@ -102,10 +119,13 @@ class RunContext:
         return champion_of(self.lake, before)
 
     def stop_engines(self) -> None:
-        """Stop engines and environments; the next stage that needs them starts new ones."""
+        """Stop engines, environments and Ray; the next stage that needs them starts new ones."""
         if self._rollouts is not None:
             rollouts, self._rollouts = self._rollouts, None
             rollouts.close()
+        if self._ray is not None:
+            ray, self._ray = self._ray, None
+            ray.close()
 
     def close(self) -> None:
         """Stop engines and environments, close the lake."""

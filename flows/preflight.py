@@ -1,7 +1,8 @@
 """What can be known of a configuration before anything starts: whether all that it names is there, can be imported, and fits together.
 
 Synthesis and pre-training take minutes; a reward function with a typing error, or a chat template without tools, is found out in seconds.
-Nothing is started and nothing is written here. What only a machine can say (memory, a sandbox, GPUs) is `flywheel doctor`'s.
+Nothing is started and nothing is written here. Whether what is reserved of Ray finds room is checked
+against the machines it would run on. What else only a machine can say (memory, a sandbox) is `flywheel doctor`'s.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import cast
 
 from flows.config import FlywheelConfig
 from flows.home import check_place
+from flows.placement import check_placement
 from flows.task_choice import check_choice
 from rl.config import PolicyConfig
 from warehouse.corpora.files import read_wordings
@@ -44,7 +46,7 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
         read_wordings(config.corpus.wordings)
     if not begun:
         _folder_of_policy(config)
-    for check in (_files, _verifiers, _rewards, _trackers, _environments, *(() if begun else (_policy,)), _teacher):
+    for check in (_files, _verifiers, _rewards, _trackers, _environments, check_placement, *(() if begun else (_policy,)), _teacher):
         check(config)
     check_choice(config, home)
     if home is not None:
@@ -64,9 +66,12 @@ def _room(config: FlywheelConfig, home: Path) -> None:
         )
 
 
-def bytes_of_iteration(config: FlywheelConfig) -> int:
-    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most."""
-    weights = BYTES_A_NUMBER * _parameters(config.policy)
+def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) -> int:
+    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most.
+
+    `parameters` of the policy are counted from its folder where they are not given.
+    """
+    weights = BYTES_A_NUMBER * (_parameters(config.policy) if parameters is None else parameters)
     held = CHECKPOINTS * weights * (1 + OPTIMISER_STATES) + WEIGHTS_PUBLISHED * weights
     return (len(config.wheel.stages) + 1) * weights + held
 

@@ -72,15 +72,23 @@ class LearnerConfig(Section):
     """Processes; from 2 on they are Ray's, joined by gloo on CPUs and by NCCL on GPUs, and see the same folders as this one."""
     cpus: PositiveFloat = 0.5
     """What each worker reserves of Ray's CPUs."""
-    gpus: NonNegativeFloat = 0
-    """What each worker reserves of Ray's GPUs."""
+    gpus: float = Field(default=0, ge=0, le=1)
+    """What each worker reserves of Ray's GPUs, and the only GPU that it computes on: 0 learns on CPUs, whatever the machine has. Less than
+    1 is a share of a card, which engines may have the rest of. With any, also a single worker is Ray's."""
     sharded: bool = False
     """FSDP: each worker keeps a part of weights, gradients and optimiser, not the whole of them."""
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether it learns on workers of Ray's, and not in the process that runs the stage."""
+        return self.workers > 1 or self.gpus > 0
 
     @model_validator(mode="after")
     def _check_shards(self) -> LearnerConfig:
         if self.sharded and (self.workers == 1 or self.gpus == 0):
             raise ValueError("learner.sharded needs learner.workers > 1 and learner.gpus: accelerate has no FSDP on CPUs")
+        if self.workers > 1 and 0 < self.gpus < 1:
+            raise ValueError("learner.gpus must be 0 or 1 where learner.workers > 1: NCCL joins no two workers on one card")
         return self
 
 
@@ -252,7 +260,8 @@ class EngineConfig(Section):
     cpus: NonNegativeFloat = 1
     """What each reserves of Ray's CPUs, all its workers together."""
     gpus: NonNegativeFloat = 0
-    """What each reserves of Ray's GPUs, all its workers together; with tensor parallelism, as many as `tensor_parallel`."""
+    """What each reserves of Ray's GPUs, all its workers together: as many as `tensor_parallel`, or less than 1 for a share of a card, of
+    which an engine takes no more memory than that."""
     threads: PositiveInt = 1
     """OpenMP threads of each worker on CPUs. A second one gains nothing for a small policy, and where other processes want the
     cores its barriers make the engine 20 times slower (measured)."""
@@ -275,7 +284,7 @@ class EngineConfig(Section):
     enforce_eager: bool = True
     """No compilation: starts sooner, and is no slower for small policies on CPUs."""
     sleep_mode: bool = False
-    """Let `sleep` give back GPU memory while the learner has its turn."""
+    """Give GPU memory back while a learner has its turn: for engines and a learner on the same card. Weights wait in host memory."""
     seed: NonNegativeInt = 0
     updates: Literal["keep", "drain"] = "keep"
     """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
@@ -303,6 +312,16 @@ class EngineConfig(Section):
             raise ValueError(f"engine.transfer = {self.transfer} needs engines on GPUs: set engine.gpus, or take files or gloo")
         if self.transfer == "ipc" and (self.count > 1 or self.tensor_parallel > 1):
             raise ValueError("engine.transfer = ipc is for one engine of one worker, on the GPU of the learner: take nccl for more")
+        return self
+
+    @model_validator(mode="after")
+    def _check_gpus(self) -> EngineConfig:
+        if (self.gpus > 1 and self.gpus != self.tensor_parallel) or 0 < self.gpus < self.tensor_parallel > 1:
+            raise ValueError(
+                f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
+            )
+        if self.sleep_mode and not self.gpus:
+            raise ValueError("engine.sleep_mode gives GPU memory back, and engine.gpus is 0: set that, or leave it out")
         return self
 
 
@@ -384,17 +403,15 @@ class EnvironmentPoolConfig(EnvironmentLimits):
         kinds = [self.kind(name) for name in self.kinds]
         return sum(kind.workers * kind.cpus for kind in kinds) + 4 * self.workers * self.cpus
 
-    @property
-    def reserved_gpus(self) -> float:
-        """Room in Ray's GPUs for all kinds with settings of their own."""
-        return sum(kind.workers * kind.gpus for kind in map(self.kind, self.kinds))
-
 
 class RayConfig(Section):
     """Where rollouts run."""
 
     address: str | None = None
     """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
+    gpus: NonNegativeInt | None = None
+    """GPUs that Ray has on this machine; None: those that it finds, of which `CUDA_VISIBLE_DEVICES` may name some. A number tries, with
+    `--dry-run`, what another machine would have room for. A cluster says itself what it has."""
     object_store_gib: PositiveFloat = 0.5
     """Shared memory on this machine; the corpus's index must fit."""
 
@@ -421,28 +438,6 @@ class Limits(Section):
     """Where an observation that is too long is cut off; a marker stands there."""
     temperature: NonNegativeFloat = 1.0
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-
-
-class ServingConfig(Section):
-    """The OpenAI-compatible endpoint over the engines."""
-
-    host: str = "127.0.0.1"
-    port: NonNegativeInt = 0
-    """0 takes one that is free."""
-    api_key: str | None = None
-    """What clients must bear; needed where others than this machine can reach the endpoint."""
-    dialect: str = "chat"
-    """How messages stand in tokens: `chat`, or one of `rollout.dialects` of that kind."""
-    stage: str = "rl"
-    """The stage that recorded trajectories bear."""
-    run: str | None = None
-    """What the ids of conversations begin with that clients do not name; None is another one for each server."""
-
-    @model_validator(mode="after")
-    def _check_key(self) -> ServingConfig:
-        if self.api_key is None and self.host not in ("127.0.0.1", "localhost", "::1"):
-            raise ValueError("serving.api_key is needed where serving.host is not this machine alone")
-        return self
 
 
 class DialectConfig(Section):

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from flows.cli import data, evaluation, inspection, lake, public_data, schedules, stages, verification
+from flows.cli import data, evaluation, inspection, lake, planning, public_data, schedules, stages, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
@@ -23,6 +23,7 @@ from flows.terminal import visible
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
     "init": stages.init,
+    "plan": planning.plan,
     "synth": stages.synth,
     "train": stages.train,
     "rollout": stages.rollout,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.doctor.machine import Check, cores, disk, memory, public_data, sandbox, shared_memory
+from flows.doctor.machine import Check, cores, disk, memory, placement, public_data, sandbox, shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import cuda_builds, duckdb_extensions, prefect_server, python, ray_cluster, torch_build, versions, vllm
 
@@ -41,6 +41,7 @@ def diagnose(home: Path | None = None, profile: str | None = None, path: Path | 
         ("vllm", vllm),
         ("duckdb", duckdb_extensions),
         ("ray", lambda: ray_cluster(config.rollout.ray.address)),
+        ("placement", lambda: placement(config)),
         ("prefect", prefect_server),
         ("sandbox", sandbox),
         ("model", lambda: model(path or config.policy.folder, config.rollout)),

@@ -6,7 +6,10 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from flows.config import FlywheelConfig
 
 State = Literal["ok", "warn", "missing"]
 
@@ -62,6 +65,19 @@ def disk(folder: Path) -> Check:
         return Check("disk", "ok", f"{free:.0f} GiB free at {existing}")
     advice = "Free some space or choose another --home: a run writes up to 5 GiB."
     return Check("disk", "warn", f"{free:.1f} GiB free at {existing}", advice)
+
+
+def placement(config: FlywheelConfig) -> Check:
+    """Whether engines, learners, environments and tools find room on the machines that Ray has."""
+    from flows.placement import check_placement, phases
+    from warehouse.errors import RequestError
+
+    try:
+        check_placement(config)
+    except RequestError as error:
+        return Check("placement", "missing", str(error), "Lower what it names, or run it on machines with more.")
+    fullest = max((phase.gpus for phase in phases(config)), default=0)
+    return Check("placement", "ok", f"all stages find room; the fullest reserves {fullest:g} GPUs" if fullest else "no stage reserves GPUs")
 
 
 def sandbox() -> Check:

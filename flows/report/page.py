@@ -115,6 +115,7 @@ def _sections(data: ReportData) -> list[Section]:
         ),
         Section("pretraining", "Pre-training", "The same stages of a policy that skipped it.", plots.pretraining_plots(data)),
         Section("loss", "Loss", "Each stage over its own steps.", plots.loss_plots(data)),
+        Section("speed", "Speed", "Where the time of RL's steps went, and what the learner's hardware gave.", plots.speed_plots(data)),
         Section(
             "health",
             "Health",

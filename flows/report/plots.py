@@ -66,6 +66,21 @@ def reinforcement_plots(data: ReportData) -> Plots:
     return named_panels(_own(data, "rl"), titles, _turn_entry)
 
 
+def speed_plots(data: ReportData) -> Plots:
+    """Where the time of RL's steps went, tokens a second, share of the peak and memory, over the steps."""
+    titles = {
+        "share/rollouts": ("Time in rollouts", "Share of a step in which the learner waited for trajectories"),
+        "share/learning": ("Time in learning", "Share of a step"),
+        "share/waiting": ("Time in waiting", "Share of a step for rewards, filters and the lake"),
+        "share/sync": ("Time in weight sync", "Share of a step"),
+        "sampled_tokens_per_second": ("Sampled tokens a second", "Of the whole step"),
+        "learner_tokens_per_second": ("Learnt tokens a second", "While the learner has its turn, observations included"),
+        "mfu": ("Share of the peak", "Model FLOP/s of the learner by its hardware's (PaLM's MFU)"),
+        "learner_memory_gib": ("Memory of the learner", "GiB at the most, of the worker that held most"),
+    }
+    return named_panels(_own(data, "rl"), titles, _turn_entry)
+
+
 def reward_plots(data: ReportData) -> Plots:
     """What each part of the reward brings, weight times value, over the steps of RL; empty where rewards have one part."""
     curves = [curve for curve in _own(data, "rl") if curve.name.startswith("reward_part/")]
@@ -103,6 +118,7 @@ def health_plots(data: ReportData, metrics: Sequence[MonitoredMetric]) -> Plots:
         "sampled_entropy": ("Entropy as sampled", "Of the policy's actions, in nats a token; a fall to zero ends exploration"),
         "entropy": ("Entropy", "Of the tokens that were trained on, in nats"),
         "logprob_difference": ("Engine against learner", "Largest difference of log-probabilities; near zero while weights agree"),
+        "token_mult_prob_error": ("Error a token", "Mean of e to the |difference| of engine and learner; 1 where they agree"),
         "grad_norm": ("Gradient norm", "Before clipping"),
         "valid": ("Valid trajectories", "Those without a fault of an engine, tool or environment"),
         "zero_variance": ("Groups without variance", "Share of groups whose rewards are all equal: they teach nothing"),

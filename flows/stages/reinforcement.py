@@ -25,6 +25,7 @@ from rl.policies.policy import parameters_of
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, find_functions, weights_of
 from rl.training.curriculum import Curriculum
+from rl.training.filters import Collected
 from rl.training.monitor import Alert
 from rl.training.precision import settled
 from warehouse import Batch, Failure, Lake, Record, Task, Trajectory
@@ -66,23 +67,32 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         rollouts=context.rollouts(start),
         store=store,
     )
-    source = source_of(reinforced, curriculum, tasks, seed)
+    source, in_turns = source_of(reinforced, curriculum, tasks, seed), config.mode == "synchronous"
 
     def before_update() -> None:
         source.before_update()
         run.settle()  # what a step learnt from is in the lake before its weights reach an engine
 
+    def collect(step: int) -> Collected:
+        collected = source.collect(step)
+        if in_turns:
+            context.running.pause()
+        return collected
+
     def publish(path: Path, version: int) -> None:
         before_update()
         context.running.load_weights(path, version)
+        if in_turns:
+            context.running.resume()
 
     hooks = TrainingHooks(
-        collect=source.collect,
+        collect=collect,
         publish=publish,
         probe=lambda: context.running.probe(tasks[0].question, config.temperature),
         record_metrics=store.metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,
+        in_turns=in_turns,
         weight_sync=weight_sync(context, before_update),
         state={"curriculum": curriculum, "source": source, "lake": store},
     )

@@ -76,6 +76,9 @@ def _supervise(
     written = [example for example in examples if example.id not in refused]
     most = (settings.cpt.contexts[-1:] or (settings.cpt.max_example_tokens,))[0] if stage == "cpt" else settings.sft.max_example_tokens
     context.lake.add([replace(failure, stage=stage) for failure in (*not_written, *_too_long(written, encoded, most))])
+    context.rest_engines()
+    if getattr(settings, stage).learner.on_ray:
+        context.start_ray()
     if stage == "cpt":
         texts, unread = _general_texts(settings.cpt)
         result = train_cpt(start, encoded, folder, settings.cpt, seed, run.metric, general=texts, ray=context.config.rollout.ray)

@@ -18,7 +18,9 @@ from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
 
 SHOWN = (
     "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",
-    "sampled_entropy", "logprob_difference", "grad_norm", "learning_rate", "tokens_per_second", "collect_seconds", "step_time",
+    "sampled_entropy", "logprob_difference", "token_mult_prob_error", "grad_norm", "learning_rate", "tokens_per_second",
+    "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
+    "step_seconds",
 )  # fmt: skip
 """Figures in the order in which they stand; the lake has all of them."""
 _MARKS = {

@@ -23,6 +23,7 @@ from rl.content import PlacedImage
 from rl.engines.base import EngineDead, EngineFault, EngineFigures, EngineState, Generation, Sampling
 from rl.engines.vllm_engine import VllmEngine, environment_variables
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
+from rl.placement import engine_bundles
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +126,9 @@ class Replica:
 
 def create_replica(name: str, config: EngineConfig, weights: Weights, older: bool = False) -> Replica:
     """An engine's actor, which Ray starts as soon as there is room; `ready` is for the pool to set."""
-    group = placement_group(bundles(config), strategy="PACK") if config.tensor_parallel > 1 else None
+    group = engine_group(config)
     actor_class = ray.remote(VllmEngine).options(
-        **_place(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
+        **engine_options(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
     )
     actor = actor_class.remote(config, *weights)
     replica = Replica(name, actor, BatchedActorClient(actor), group, weights, older)
@@ -135,15 +136,15 @@ def create_replica(name: str, config: EngineConfig, weights: Weights, older: boo
     return replica
 
 
-def bundles(config: EngineConfig) -> list[dict[str, float]]:
-    """The resources that one engine needs, as Ray's bundles, each on one machine."""
-    count = config.tensor_parallel if config.workers == "ray" else 1
-    wanted = {"CPU": config.cpus / count, "GPU": config.gpus / count}
-    return [{name: amount for name, amount in wanted.items() if amount}] * count
+def engine_group(config: EngineConfig) -> PlacementGroup | None:
+    """The placement group of an engine with several workers."""
+    if config.tensor_parallel == 1:
+        return None
+    return placement_group([bundle.resources for bundle in engine_bundles(config)], strategy="PACK")
 
 
-def _place(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]:
-    """Options of the actor. Where workers are actors of their own, they and not the engine hold what the bundles set aside."""
+def engine_options(config: EngineConfig, group: PlacementGroup | None) -> dict[str, Any]:
+    """Where an engine's actor lies. Where workers are actors of their own, they and not the engine hold what the bundles set aside."""
     if group is None:
         return {"num_cpus": config.cpus, "num_gpus": config.gpus}
     if config.workers == "ray":

@@ -194,6 +194,8 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.max_batched_tokens,
         "kv_cache_memory_bytes": int(config.kv_cache_gib * GIB),
+        # The cache has its size; this is then only what must be free of the card when the engine starts.
+        "gpu_memory_utilization": config.gpus if 0 < config.gpus < 1 else None,
         "block_size": config.block_size,
         "enable_prefix_caching": True,
         "enforce_eager": config.enforce_eager,

@@ -204,15 +204,20 @@ class EnvironmentPool:
         self._kinds = {}
 
     def _launch(self, kind: Kind) -> Worker:
-        runtime = {"env_vars": PROCESS_ENVIRONMENT}
-        remote: Any = ray.remote(EnvironmentWorker).options(
-            num_cpus=kind.config.cpus,
-            num_gpus=kind.config.gpus,
-            max_concurrency=10_000,
-            runtime_env=runtime if kind.config.image is None else runtime | {"image_uri": kind.config.image},
-        )
+        remote: Any = ray.remote(EnvironmentWorker).options(**worker_options(kind.config))
         actor = remote.remote(kind.factory, kind.config, self._indexes)
         return Worker(actor, BatchedActorClient(actor), actor.check.remote())
+
+
+def worker_options(config: EnvironmentKindConfig) -> dict[str, Any]:
+    """What one worker of a kind reserves, and what it runs in."""
+    runtime: dict[str, Any] = {"env_vars": PROCESS_ENVIRONMENT}
+    return {
+        "num_cpus": config.cpus,
+        "num_gpus": config.gpus,
+        "max_concurrency": 10_000,
+        "runtime_env": runtime if config.image is None else runtime | {"image_uri": config.image},
+    }
 
 
 def _check_image(name: str, image: str | None) -> None:

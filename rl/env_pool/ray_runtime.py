@@ -42,8 +42,8 @@ def job_config() -> JobConfig:
 class RayRuntime:
     """Ray, started where it was not running yet; `close` ends what was started here."""
 
-    def __init__(self, config: RayConfig, cpus: float, gpus: float = 0.0) -> None:
-        """Connect, or start on this machine with room for actors that reserve `cpus` and `gpus`.
+    def __init__(self, config: RayConfig, cpus: float) -> None:
+        """Connect, or start on this machine with room for actors that reserve `cpus`, and with all its GPUs.
 
         CPUs are a reservation, not a limit: engine, environments and learner take turns on the cores there are.
 
@@ -61,9 +61,9 @@ class RayRuntime:
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         with _keep_sigterm():
-            self._begin(config, cpus, gpus)
+            self._begin(config, cpus)
 
-    def _begin(self, config: RayConfig, cpus: float, gpus: float) -> None:
+    def _begin(self, config: RayConfig, cpus: float) -> None:
         if config.address is not None:
             told = None if config.address.startswith("ray://") else job_config()  # a client hands on no folder
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.WARNING, job_config=told)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ class RayRuntime:
         with _start_fault():
             ray.init(
                 num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
-                num_gpus=int(gpus) or None,
+                num_gpus=config.gpus,
                 object_store_memory=int(config.object_store_gib * GIB),
                 include_dashboard=False,
                 log_to_driver=False,

@@ -66,6 +66,7 @@ class AsyncRolloutSource:
 
     def collect(self, step: int) -> Collected:
         """What `step` learns from: what it learnt from before it was interrupted, or the oldest groups that have ended."""
+        before = self.run.waited.take()
         self._begin(self._resumed)
         self._resumed = []
         while self._stream is not None and self._stream.ready:
@@ -76,7 +77,8 @@ class AsyncRolloutSource:
         self.run.record_drops(step, [*stale, *drops])
         self.curriculum.observe(step, fresh)
         figures = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._under_way))}
-        return Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]), 1, tuple(reused), figures)
+        waited = (before, self.run.waited.take())
+        return Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]), 1, tuple(reused), figures, waited)
 
     def before_update(self) -> None:
         """Nothing waits: what is under way goes on under the new weights."""
@@ -118,7 +120,9 @@ class AsyncRolloutSource:
         wanted = self.run.config.tasks_per_step - len(past)
         self._fill(step)
         while self._stream is not None and self._is_waited_for(step, wanted):
-            self._receive(next(self._stream))
+            with self.run.waited:
+                ended = next(self._stream)
+            self._receive(ended)
             if not self._is_waited_for(step, wanted):
                 self._store()
                 stale += self.buffer.expire(step - 1)

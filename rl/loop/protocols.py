@@ -54,6 +54,8 @@ class TrainingHooks:
     """Takes each metric that goes beyond its limit, also where that is only a warning."""
     record_drops: Callable[[int, Sequence[Drop]], None] = lambda step, drops: None
     """Takes the trajectories of a step that an off-policy correction rejected."""
+    in_turns: bool = False
+    """Whether engines rest while the learner has its turn, and it gives back before theirs what GPU memory it only keeps for later."""
     weight_sync: WeightSyncHandle | None = None
     """Brings each version to the engines before it is written and published; without it they have what `publish` gives them."""
     state: Mapping[str, Stateful] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -46,6 +47,7 @@ from rl.training.figures import describe, staleness_figures
 from rl.training.filters import Collected, Drop, Filter, collect_groups
 from rl.training.grpo_trainer import MicroBatch, RowTrainer
 from rl.training.monitor import Alert, TrainingHalted
+from rl.training.speed import StepTimes, StepTokens, Stopwatch
 from warehouse import Batch, Failure, Task, Trajectory
 from warehouse.digests import seed_from
 
@@ -76,6 +78,8 @@ class ReinforceRun:
     environments: Mapping[str, str]
     rollouts: Rollouts
     store: RolloutStore
+    waited: Stopwatch = field(default_factory=Stopwatch)
+    """How long the learner has waited for trajectories that were being sampled."""
 
     def requests(self, task: Task, step: int, horizon: int) -> list[RolloutRequest]:
         """The group of trajectories that `step` asks of one task."""
@@ -147,7 +151,8 @@ class PendingRollouts:
         if self._stream is None:
             return
         try:
-            sampled = {trajectory.id: trajectory for trajectory in self._stream}
+            with self.run.waited:
+                sampled = {trajectory.id: trajectory for trajectory in self._stream}
         finally:
             self.cancel()
         rewarded = self.run.reward(self._missing, [sampled[request.trajectory_id] for request in self._missing])
@@ -180,6 +185,7 @@ class SyncRolloutSource:
 
     def collect(self, step: int) -> Collected:
         """What `step` learns from: sampled, rewarded and filtered, and sampled again while the filters ask for more groups."""
+        before = self.run.waited.take()
         if self._pending is None:
             self._begin_step(step)
         collected = collect_groups(lambda count: self._sample(step, count), self._wanted, self.run.config.filters)
@@ -188,7 +194,7 @@ class SyncRolloutSource:
         collected = self._with_reused(step, collected)
         if self.ahead and step < self.run.config.steps:
             self._begin_step(step + 1)
-        return collected
+        return replace(collected, waited=(before, self.run.waited.take()))
 
     def before_update(self) -> None:
         """Let what runs ahead end under the weights that it was begun with."""
@@ -242,6 +248,11 @@ class SyncRolloutSource:
         return replace(collected, reused=reused, environments=environments, measured=figures)
 
 
+def sampled_tokens(trajectories: Iterable[Trajectory]) -> int:
+    """What engines sampled of them, the invalid ones too."""
+    return sum(len(turn.action_ids) for trajectory in trajectories for turn in trajectory.turns)
+
+
 def groups_of(trajectories: Sequence[Trajectory]) -> list[Group]:
     """The groups of trajectories that lie task by task, each with the version of the weights that it was begun under."""
     by_task = groupby(trajectories, key=lambda trajectory: (trajectory.task_key, trajectory.step))
@@ -277,7 +288,8 @@ class ReinforceTrainer(RowTrainer):
 
     def next_batch(self, step: int) -> list[MicroBatch]:
         """Publish, collect, and turn rewards into advantages: the micro-batches of `step`, which TRL's trainer then updates on."""
-        times = [time.monotonic()]
+        self._began = time.monotonic()
+        times = [self._began]
         self.publish_weights(step - 1)
         times.append(time.monotonic())
         collected = self._hooks.collect(step) if self.accelerator.is_main_process else None
@@ -286,6 +298,9 @@ class ReinforceTrainer(RowTrainer):
         rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
         rows = self._readable(rows)
         figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
+        self._times = StepTimes(
+            times[1] - times[0], times[2] - times[1], 0.0, rollouts_in_publish=collected.waited[0], rollouts_in_collect=collected.waited[1]
+        )
         figures |= describe(collected.trajectories) | staleness_figures(rows, step - 1) | self.prompt_information(collected.trajectories)
         figures |= {} if self._weight_difference is None else {"weight_difference": self._weight_difference}
         if self._critic or self._config.correction.needed:
@@ -293,12 +308,15 @@ class ReinforceTrainer(RowTrainer):
             figures |= corrected
         for name, value in {**figures, **collected.figures()}.items():
             self._metrics["train"][name].append(value)
+        self._tokens = StepTokens(sampled_tokens(collected.trajectories))
         return self.micro_batches(rows)
 
     def publish_weights(self, version: int) -> None:
         """Write the weights into a folder of their own and have the engines load them; those that they are sent to have them before."""
         folder = self._output / "weights" / f"{version:06d}"
         policy, weights = gather_policy(self, self._config.lora, without=(NAME,))
+        if self._hooks.in_turns and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the engines on this card need what activations have left
         if self.accelerator.is_main_process:
             if self._sender is not None:
                 self._sender.send(as_saved(policy, weights), folder, version)

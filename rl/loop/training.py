@@ -41,7 +41,8 @@ def train_reinforce(
     and learning; staleness, importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
     rejected_tokens where there is a correction; `logprob_difference`: the largest difference between the engine's log-probability of an
     action token and that of the same weights in the learner; and `weight_difference`: the mean of it over what the engines sampled behind
-    one prompt right after they were given these weights, of the engine where it is largest.
+    one prompt right after they were given these weights, of the engine where it is largest. Those of time, speed, memory and token error
+    are `rl/training/speed.py`'s.
 
     With several workers (`config.learner`) these learn, and the hooks are called in this process, by the main one of them. `ray` is how Ray
     is reached where nobody started it yet.
@@ -49,19 +50,20 @@ def train_reinforce(
     Raises:
         TrainingHalted: where a metric beyond its limit paused or stopped the training, or an engine has other weights than the learner.
     """
-    if config.learner.workers == 1:
+    if not config.learner.on_ray:
         return _train(policy_path, output, config, seed, hooks)
     from rl.training.workers import Starter, learn_on_workers, remote_state, state_functions  # Ray: not where one process is enough
 
     functions = {name: getattr(hooks, name) for name in ("collect", "publish", "probe", "record_metrics", "record_alert", "record_drops")}
     sync = {"begin": hooks.weight_sync.begin, "step": hooks.weight_sync.step} if hooks.weight_sync else {}
     start, folder, names = policy_path.resolve(), output.resolve(), (tuple(functions), tuple(sync), tuple(hooks.state))
+    in_turns = hooks.in_turns
 
     def work(starter: Starter) -> TrainResult:
         own = {name: starter.function(name) for name in names[0]}
         weight_sync = WeightSyncHandle(**{name: starter.function(f"weight_sync.{name}") for name in names[1]}) if names[1] else None
         state = {name: remote_state(starter, name) for name in names[2]}
-        return _train(start, folder, config, seed, TrainingHooks(**own, weight_sync=weight_sync, state=state))
+        return _train(start, folder, config, seed, TrainingHooks(**own, in_turns=in_turns, weight_sync=weight_sync, state=state))
 
     functions |= {f"weight_sync.{name}": function for name, function in sync.items()} | state_functions(hooks.state)
     return learn_on_workers(config.learner, ray, output, work, functions)

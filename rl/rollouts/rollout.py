@@ -30,6 +30,7 @@ from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, ch
 from rl.env_pool.circuit_breaker import CircuitOpen, EnvironmentPoolFigures
 from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
 from rl.env_pool.ray_runtime import RayRuntime
+from rl.placement import rollout_cpus
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
@@ -60,11 +61,8 @@ class Rollouts:
         self.event_loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
-        engine, environments = config.engine, config.environments
-        count = engine.count + engine.older
-        cpus = count * engine.cpus + environments.reserved_cpus
-        self._ray = RayRuntime(config.ray, cpus, count * engine.gpus + environments.reserved_gpus)
-        self._environments = EnvironmentPool(environments, indexes)
+        self._ray = RayRuntime(config.ray, rollout_cpus(config))
+        self._environments = EnvironmentPool(config.environments, indexes)
 
     @classmethod
     def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:

@@ -17,12 +17,13 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.config import RolloutConfig, ServingConfig
+from rl.config import RolloutConfig
 from rl.renderers.chat import ChatDialect
 from rl.renderers.plain_text import PlainText
 from rl.renderers.registry import open_dialect
 from rl.rollouts.rollout import Rollouts
 from rl.serving.chat_renderer import ChatRenderer
+from rl.serving.config import ServingConfig
 from rl.serving.endpoint import Caller, Endpoint, server_sent_events
 from rl.serving.guard import Guard, error_response
 from rl.serving.protocol import ChatRequest, CompletionRequest, Refused

@@ -80,7 +80,7 @@ def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: P
         "adam_beta2": config.beta2,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
-        "bf16": computes_in_bfloat16(config.precision, model.num_parameters()),
+        "bf16": computes_in_bfloat16(config, model.num_parameters()),
         **_distribution(config),
         "save_strategy": "steps",
         "save_total_limit": 2,  # a kill while one is written leaves the one before
@@ -208,8 +208,7 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
 
 def _distribution(config: OptimizerConfig) -> dict[str, Any]:
     """On which devices, and how the workers share the model, where there are several."""
-    on_cpus = not torch.cuda.is_available() or (config.learner.workers > 1 and not config.learner.gpus)
-    shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
+    shared: dict[str, Any] = {"use_cpu": not config.learner.gpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
         return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
     fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}

@@ -59,14 +59,14 @@ def train_cpt(
         return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False, ray=ray)
     tokenizer = AutoTokenizer.from_pretrained(policy_path, local_files_only=True)
     read, held_out = split_texts(general, config.general.held_out, seed) if config.general else ([], [])
-    before = mean_loss(policy_path, held_out, config.row_tokens) if held_out else None
+    before = _loss_of(policy_path, held_out, output, config, ray) if held_out else None
     if before is not None:
         on_metric(0, {"general_loss": before})
     filled = [example for example in examples if example.token_ids]
     result = _in_stages(policy_path, filled, read, tokenizer, output, config, seed, on_metric, ray)
     if before is None:
         return result
-    after = mean_loss(output, held_out, config.row_tokens)
+    after = _loss_of(output, held_out, output, config, ray)
     on_metric(result.figures["steps"], {"general_loss": after})
     return TrainResult(output, {**result.figures, "general_loss_before": before, "general_loss_after": after})
 
@@ -186,11 +186,21 @@ def take(pieces: Iterator[tuple[int, ...]], tokens: int) -> list[EncodedExample]
     return taken
 
 
+def _loss_of(policy_path: Path, texts: Sequence[str], folder: Path, config: CptConfig, ray: RayConfig | None) -> float:
+    """`mean_loss` where the learner computes: here, or on one of Ray's workers, whose notes lie in `folder`."""
+    if not config.learner.on_ray:
+        return mean_loss(policy_path, texts, config.row_tokens)
+    from rl.training.workers import learn_on_workers  # Ray: not where this process is enough
+
+    device, path, context = "cuda" if config.learner.gpus else "cpu", policy_path.resolve(), config.row_tokens
+    alone = config.learner.model_copy(update={"workers": 1, "sharded": False})
+    return learn_on_workers(alone, ray, folder, lambda _: mean_loss(path, texts, context, device), {})
+
+
 @torch.no_grad()
-def mean_loss(policy_path: Path, texts: Sequence[str], context: int) -> float:
+def mean_loss(policy_path: Path, texts: Sequence[str], context: int, device: str = "cpu") -> float:
     """Mean loss of the policy in `policy_path` on `texts`, in nats a token, each token after at most `context` others."""
     model, tokenizer = load_policy(policy_path)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.nn.Module.to(model, device)
     rows = pack_examples([EncodedExample(ids, (True,) * len(ids)) for ids in stretches(texts, tokenizer, context)], context, masked=False)
     total, tokens = 0.0, 0

@@ -58,6 +58,8 @@ class Collected:
     """What is trained on beside them and was trained on before."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """Further figures, of those who collected."""
+    waited: tuple[float, float] = (0.0, 0.0)
+    """Seconds for which trajectories were waited for: before they were collected, while weights were published, and while they were."""
 
     @property
     def kept(self) -> list[Trajectory]:

@@ -7,6 +7,7 @@ are ours. Which rows a step has is `next_batch`'s to say, in `rl/loop/step.py`.
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -27,6 +28,7 @@ from rl.training.config import CRITICS, ReinforceConfig
 from rl.training.critic import NAME, Critic, value_loss
 from rl.training.figures import crossed, prompt_information, ratio_figures
 from rl.training.monitor import MetricMonitor
+from rl.training.speed import StepTimes, StepTokens, device_name, flops_of, peak_memory_gib, sampler_errors, speed_figures
 from rl.training.token_scores import can_choose, chosen_scores
 from warehouse.records import Trajectory
 
@@ -72,7 +74,10 @@ class RowTrainer(GRPOTrainer):
         self.monitor = MetricMonitor(config.health.limits)
         self._state: dict[str, Stateful] = {"monitor": self.monitor, **state}
         self._step_inputs: list[MicroBatch] = []
-        self._differences: list[float] = []
+        self._differences: list[Tensor] = []
+        self._times: StepTimes | None = None
+        self._began = 0.0
+        self._tokens = StepTokens(0)
         self._log_ratios: list[Tensor] = []
         self._value_errors: list[float] = []
         self._chooses = can_choose(model, self._workers) and self._critic is None
@@ -87,13 +92,16 @@ class RowTrainer(GRPOTrainer):
         write_policy(self, self._tokenizer, folder, self._config.lora, without=(NAME,))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add what is no mean over passes to TRL's figures: the largest difference of log-probabilities, and the importance ratios.
+        """Add what is no mean over passes to TRL's figures: differences of log-probabilities, importance ratios, times and memory.
 
-        The difference is over tokens that the engines sampled with the weights that the learner has: older ones are to differ.
+        The differences are over tokens that the engines sampled with the weights that the learner has: older ones are to differ.
         """
         differences, log_ratios, value_errors = map(gather_object, (self._differences, self._log_ratios, self._value_errors))
         if differences:
-            logs["logprob_difference"] = max(differences)
+            logs.update(sampler_errors(torch.cat(differences)))
+        if self._times is not None:
+            logs.update(self._speed(replace(self._times, whole=time.monotonic() - self._began)))
+            self._times = None
         if log_ratios:
             logs.update(ratio_figures(torch.cat(log_ratios)))
         if value_errors:
@@ -101,6 +109,13 @@ class RowTrainer(GRPOTrainer):
         for collected in (self._differences, self._log_ratios, self._value_errors):
             collected.clear()
         super().log(logs, start_time)
+
+    def _speed(self, times: StepTimes) -> dict[str, float]:
+        bare = self.accelerator.unwrap_model(self.model)
+        bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
+        device = device_name() if self.accelerator.device.type == "cuda" else ""
+        figures = speed_figures(times, self._tokens, flops_of(bare, self._tokens.mean_row), self._workers, device)
+        return {**figures, "learner_memory_gib": max(gather_object([peak_memory_gib()]))}
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.monitor.fatal is not None:
@@ -160,6 +175,7 @@ class RowTrainer(GRPOTrainer):
         """
         useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
+        self._tokens = self._tokens.with_rows([len(row.prompt_ids) + len(row.completion_ids) for row in useful], self._config.epochs)
         parts = split_rows(useful, self._micro_batches_of_a_step)
         padding = [_without_loss(row) for row in useful[:1]]
         for start in range(0, len(parts), self._workers):
@@ -249,7 +265,7 @@ class RowTrainer(GRPOTrainer):
         done, updates = divmod(self.state.global_step, self._config.epochs)
         of_these_weights = mask & (inputs["versions"] == done)
         if updates == 0 and of_these_weights.any():
-            self._differences.append(log_ratios[of_these_weights].abs().max().item())
+            self._differences.append(log_ratios[of_these_weights].detach().cpu())
         if self._config.entropy_bonus:
             loss = loss - self._config.entropy_bonus * self._workers * self._entropies[mask].sum() / inputs["num_items_in_batch"]
         return self._with_critic(self._critic, loss, inputs) if self._critic else loss

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from rl.config import OptimizerConfig
 from rl.training.config import ReinforceConfig
 
 Settings = TypeVar("Settings", bound=ReinforceConfig)
@@ -20,15 +21,16 @@ SMALL_POLICY = 20_000_000
 """Parameters below which matrices are too small for bfloat16 to gain anything on a CPU."""
 
 
-def computes_in_bfloat16(precision: str, parameters: int | None = None) -> bool:
-    """Whether a forward pass under `precision` is one in bfloat16.
+def computes_in_bfloat16(config: OptimizerConfig, parameters: int | None = None) -> bool:
+    """Whether a forward pass of the learner of `config` is one in bfloat16.
 
-    `auto` is that on a GPU that has it, and on a CPU that has it (AVX-512 BF16 or AMX) for a policy of `parameters` that is not small.
+    `auto` is that on GPUs, but for those that this machine has and that lack it; and on a CPU that has it (AVX-512 BF16 or AMX) for a
+    policy of `parameters` that is not small.
     """
-    if precision != "auto":
-        return precision == "bfloat16"
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
+    if config.precision != "auto":
+        return config.precision == "bfloat16"
+    if config.learner.gpus:
+        return not torch.cuda.is_available() or torch.cuda.is_bf16_supported()
     return parameters is not None and parameters >= SMALL_POLICY and _cpu_has_bfloat16()
 
 
@@ -39,7 +41,7 @@ def settled(config: Settings, engine_dtype: str, parameters: int) -> Settings:
         engine_dtype: as in `rollout.engine.dtype`.
         parameters: of the policy.
     """
-    learner = "bfloat16" if computes_in_bfloat16(config.precision, parameters) else "float32"
+    learner = "bfloat16" if computes_in_bfloat16(config, parameters) else "float32"
     changes: dict[str, Any] = {}
     if config.correction.weights == "auto":
         weights = "truncated" if learner != engine_dtype else "none"

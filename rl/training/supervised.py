@@ -85,7 +85,7 @@ def train_on_examples(
         RequestError: where no example is left, or the workers' passes do not divide `rows_per_step`.
     """
     passes_of(config)  # what it refuses is refused before anything starts
-    if config.learner.workers == 1:
+    if not config.learner.on_ray:
         return _train(policy_path, examples, output, config, seed, on_metric, masked)
     from rl.training.workers import Starter, learn_on_workers  # Ray: not where one process is enough
 

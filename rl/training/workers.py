@@ -26,6 +26,7 @@ from ray.util.queue import Empty, Queue
 
 from rl.config import LearnerConfig, RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
+from rl.placement import learner_bundle
 from rl.training.base import Stateful
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ def learn_on_workers(
     Raises:
         Exception: what a function or `work` raised, as it was raised.
     """
-    runtime = RayRuntime(ray_config or RayConfig(), learner.workers * learner.cpus, learner.workers * learner.gpus)
+    runtime = RayRuntime(ray_config or RayConfig(), learner.workers * learner.cpus)
     try:
         starter = Starter(Queue(actor_options={"num_cpus": 0}), Queue(actor_options={"num_cpus": 0}))
         with ThreadPoolExecutor(1) as executor:
@@ -120,11 +121,10 @@ def learn_on_workers(
 
 def _trainer(learner: LearnerConfig, folder: Path, work: Callable[[Starter], T], starter: Starter) -> TorchTrainer:
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # paths of the configuration are relative to where the stage was started
-    resources = {"CPU": learner.cpus} | ({"GPU": learner.gpus} if learner.gpus else {})
     return TorchTrainer(
         lambda: work(starter),  # type: ignore[arg-type]  # what it returns comes back, whatever its annotation says
         torch_config=TorchConfig(backend="nccl" if learner.gpus else "gloo", timeout_s=COLLECTIVE_SECONDS),
-        scaling_config=ScalingConfig(num_workers=learner.workers, use_gpu=learner.gpus > 0, resources_per_worker=resources),
+        scaling_config=scaling(learner),
         run_config=RunConfig(
             name="learner",
             storage_path=str(_notes(folder)),
@@ -132,6 +132,12 @@ def _trainer(learner: LearnerConfig, folder: Path, work: Callable[[Starter], T],
             worker_runtime_env={"env_vars": {"PYTHONSAFEPATH": "1"}},  # type: ignore[call-arg]  # its types are those of an older form
         ),
     )
+
+
+def scaling(learner: LearnerConfig) -> ScalingConfig:
+    """What Ray Train reserves for a learner."""
+    resources = learner_bundle(learner).resources
+    return ScalingConfig(num_workers=learner.workers, use_gpu=learner.gpus > 0, resources_per_worker=resources)
 
 
 def _serve(training: Future[Any], starter: Starter, functions: Mapping[str, Callable[..., Any]]) -> BaseException | None:

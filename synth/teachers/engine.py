@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from rl.engines.base import EngineFault, GenerationStop, Sampling
 from rl.engines.pool import EnginePool
 from rl.env_pool.ray_runtime import RayRuntime
+from rl.placement import engines, total_cpus
 from synth.teachers.config import TeacherConfig
 from synth.teachers.source import BackgroundLoop, SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id
@@ -45,7 +46,7 @@ class EngineSource:
             EngineFault: where an engine does not start.
         """
         folder = _folder(config)
-        ray = RayRuntime(config.ray, config.engine.count * config.engine.cpus, config.engine.count * config.engine.gpus)
+        ray = RayRuntime(config.ray, total_cpus([engines("teacher", config.engine)]))
         try:
             return cls(config, loop.wait(EnginePool.start(config.engine, str(folder))), ray)
         except BaseException:

@@ -37,6 +37,7 @@ class ToyRollouts:
 
     def __init__(self, kill: int) -> None:
         self.kill = kill
+        self.paused = False
         self.numbers = itertools.count()
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -47,6 +48,14 @@ class ToyRollouts:
     def probe(self, question: str, temperature: float) -> list[WeightProbe]:
         """Nor weights of an engine to check."""
         return []
+
+    def pause(self) -> None:
+        """The learner's turn: nothing may be asked for."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """The learner's turn is over."""
+        self.paused = False
 
     def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
         return TrajectoryStream(self.loop, requests, self.one)
@@ -70,6 +79,7 @@ class ToyRollouts:
         """Nothing to end."""
 
     async def one(self, request: RolloutRequest) -> Trajectory:
+        assert not self.paused, "sampled in the learner's turn"
         if next(self.numbers) == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         turns = list[Turn]()

@@ -78,6 +78,9 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     if kind == "has":
         _check_trajectories(context, turn, settings.has_count)
     wanted = settings.teacher is not None and (kind != "webshaper" or bool(settings.rewording or settings.expander))
+    if wanted and settings.teacher is not None and settings.teacher.kind == "engine":
+        context.stop_engines()  # the teacher's own take their place
+        context.start_ray()
     with open_teacher(settings.teacher, context.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
         synthesis = SynthesisContext(context, turn, teacher)
         work_off(run, ground(synthesis, kind), needed=True)

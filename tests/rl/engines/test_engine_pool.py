@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from rl.config import EngineConfig, RayConfig, RolloutConfig
 from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
 from rl.engines.pool import EnginePool
-from rl.engines.replica import bundles
 from rl.env_pool.ray_runtime import RayRuntime
+from rl.placement import engine_bundles
 from rl.policies.policy import load_policy
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
@@ -47,6 +47,10 @@ def pool_rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
 def added(pool_rollouts: Rollouts) -> str:
     """A second engine, for the tests that stand beside each other; the last of them takes it out."""
     return pool_rollouts.add_engine()
+
+
+def resources(config: EngineConfig) -> list[dict[str, float]]:
+    return [bundle.resources for bundle in engine_bundles(config)]
 
 
 def requests(count: int, prefix: str) -> list[RolloutRequest]:
@@ -311,9 +315,9 @@ def check_valid(trajectories: Sequence[Trajectory], count: int, policy: Path) ->
 
 def test_an_engine_asks_ray_for_what_it_is_configured_to() -> None:
     several = EngineConfig(tensor_parallel=4, cpus=8, gpus=4)
-    assert bundles(several) == [{"CPU": 8, "GPU": 4}]
-    assert bundles(several.model_copy(update={"workers": "ray"})) == [{"CPU": 2, "GPU": 1}] * 4
-    assert bundles(EngineConfig(cpus=1)) == [{"CPU": 1}]
+    assert resources(several) == [{"CPU": 8, "GPU": 4}]
+    assert resources(several.model_copy(update={"workers": "ray"})) == [{"CPU": 2, "GPU": 1}] * 4
+    assert resources(EngineConfig(cpus=1)) == [{"CPU": 1}]
     with pytest.raises(ValidationError, match=r"engine.workers = ray needs engine.gpus"):
         EngineConfig(workers="ray", tensor_parallel=2)
 

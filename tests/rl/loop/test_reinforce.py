@@ -240,6 +240,10 @@ def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, 
     assert [figures[step].get("valid") for step in (1, 2, 3, 4)] == [1.0, 1.0, 0.0, 0.0]
     assert figures[2]["zero_variance"] == 1.0
     assert figures[2]["grad_norm"] == 0.0
+    shares = [sum(value for name, value in found.items() if name.startswith("share/")) for found in figures.values()]
+    assert shares == pytest.approx([1.0] * 4) and all(found["learner_memory_gib"] > 0 for found in figures.values())
+    assert [figures[step]["learner_tokens_per_second"] > 0 for step in (1, 2, 3, 4)] == [True, False, False, False]
+    assert figures[1]["token_mult_prob_error"] >= 1
 
 
 @pytest.mark.engine

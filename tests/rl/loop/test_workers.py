@@ -21,7 +21,7 @@ from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.training.filters import Collected, Drop
-from rl.training.workers import learn_on_workers
+from rl.training.workers import Starter, learn_on_workers
 from tests.rl.toy import encode_texts, make_policy, sample_pairs
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, Trajectory
@@ -32,8 +32,8 @@ TWO = LearnerConfig(workers=2, cpus=0.5)
 REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1)
 PRE_TRAINING = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
-CLOCKS = ("seconds", "step_time")
-OF_PASSES = ("entropy", "clip_ratio", "kl", "mean_token_accuracy")
+CLOCKS = ("seconds", "step_time", "per_second", "memory_gib")
+OF_PASSES = ("share/", "entropy", "clip_ratio", "kl", "mean_token_accuracy")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,13 +71,27 @@ def weights_differ(first: Path, second: Path) -> float:
 
 
 def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]]) -> None:
-    """The same figures step by step, but for those of the clock and those that TRL takes as means of the means of passes."""
+    """The same figures step by step, but for those of the clock and of memory, and those that TRL takes as means of the means of passes."""
     assert len(one) == len(two) > 0
     for ours, theirs in zip(one, two, strict=True):
         assert ours.keys() == theirs.keys()
         names = [name for name in ours if not name.startswith(OF_PASSES) and not name.endswith(CLOCKS)]
         assert {"loss", "grad_norm"} <= set(names)
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
+
+
+def test_a_single_worker_of_rays_learns_what_this_process_learns(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+    """As a learner with a GPU does."""
+    figures: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
+    train_cpt(policy, examples, tmp_path / "here", PRE_TRAINING, 1, lambda step, found: figures["here"].append(found))
+    folder = tmp_path / "there"
+
+    def work(starter: Starter) -> None:
+        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
+
+    learn_on_workers(LearnerConfig(), None, folder, work, {"on_metric": lambda step, found: figures["there"].append(found)})
+    assert_close(figures["here"], figures["there"])
+    assert weights_differ(tmp_path / "here", folder) < 1e-6
 
 
 class Run:

@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from rl.config import ServingConfig
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.serving.chat_renderer import ChatRenderer
+from rl.serving.config import ServingConfig
 from rl.serving.endpoint import Endpoint
 from rl.serving.recorder import Recorder
 from rl.serving.server import create_app

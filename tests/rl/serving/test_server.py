@@ -13,10 +13,11 @@ from langchain_core.messages import HumanMessage
 from openai import BadRequestError, OpenAI
 from tokenizers import AddedToken
 
-from rl.config import PolicyConfig, RolloutConfig, ServingConfig
+from rl.config import PolicyConfig, RolloutConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
+from rl.serving.config import ServingConfig
 from rl.serving.server import Serving, serve
 from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError

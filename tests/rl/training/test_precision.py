@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rl.config import LearnerConfig, OptimizerConfig
 from rl.training.config import CorrectionConfig, MonitorConfig, ReinforceConfig
 from rl.training.precision import BOUNDS, SMALL_POLICY, computes_in_bfloat16, settled
 
 LARGE = 10 * SMALL_POLICY
+ON_GPU = OptimizerConfig(learner=LearnerConfig(gpus=1))
 
 
 class Machine:
@@ -33,26 +35,33 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_what_is_named_is_what_is_computed_in_on_any_machine(machine: Machine, parameters: int | None) -> None:
     for gpu in (False, True):
         machine.has(gpu=gpu, gpu_bfloat16=gpu, avx512=True)
-        assert computes_in_bfloat16("bfloat16", parameters)
-        assert not computes_in_bfloat16("float32", parameters)
+        assert computes_in_bfloat16(OptimizerConfig(precision="bfloat16"), parameters)
+        assert not computes_in_bfloat16(OptimizerConfig(precision="float32"), parameters)
 
 
 @pytest.mark.parametrize("supported", [True, False])
 def test_on_a_gpu_it_is_bfloat16_where_the_gpu_has_it(machine: Machine, supported: bool) -> None:
     machine.has(gpu=True, gpu_bfloat16=supported, avx512=True, amx=True)
-    assert [computes_in_bfloat16("auto", parameters) for parameters in (None, 1, LARGE)] == [supported] * 3
+    assert [computes_in_bfloat16(ON_GPU, parameters) for parameters in (None, 1, LARGE)] == [supported] * 3
+
+
+def test_a_learner_on_other_machines_gpus_computes_in_bfloat16_and_one_without_a_gpu_goes_by_the_cpu(machine: Machine) -> None:
+    machine.has()
+    assert computes_in_bfloat16(ON_GPU, LARGE)
+    machine.has(gpu=True, gpu_bfloat16=True)
+    assert not computes_in_bfloat16(OptimizerConfig(), LARGE)
 
 
 @pytest.mark.parametrize("units", [{"avx512": True}, {"amx": True}, {"avx512": True, "amx": True}])
 def test_on_a_cpu_that_has_bfloat16_only_policies_that_are_not_small_compute_in_it(machine: Machine, units: dict[str, bool]) -> None:
     machine.has(**units)
-    found = [computes_in_bfloat16("auto", parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
+    found = [computes_in_bfloat16(OptimizerConfig(), parameters) for parameters in (None, 1, SMALL_POLICY - 1, SMALL_POLICY, LARGE)]
     assert found == [False, False, False, True, True]
 
 
 def test_a_cpu_without_bfloat16_computes_in_float32(machine: Machine) -> None:
     machine.has()
-    assert not computes_in_bfloat16("auto", LARGE)
+    assert not computes_in_bfloat16(OptimizerConfig(), LARGE)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Measured peaks of memory against the planned ones: `python -m benchmarks.memory --policy models/smollm2 [--contexts 512,1024] [--json]`.
+
+Each measurement is a process of its own that loads a policy and makes two steps on one row of so many tokens: forward, the
+log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/training/token_scores.py`), backward, clipping, AdamW.
+`measured` is the high-water mark of its resident set over what it had before the weights were loaded; `planned` is `rl/memory.py`'s.
+`--layers` takes the first of the policy's layers alone, for a machine with less memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rl.memory import Architecture, Pass, learner_memory
+
+MIB = 2**20
+LARGE_BLOCK = 1 << 16
+"""Blocks of this size are given back when they are freed, so that what lingers in the allocator is not counted."""
+
+
+def measure(policy: Path, tokens: int, layers: int | None, bfloat16: bool, checkpointing: bool) -> dict[str, Any]:
+    """One measurement, in a process of its own."""
+    task = {"policy": str(policy), "tokens": tokens, "layers": layers, "bfloat16": bfloat16, "checkpointing": checkpointing}
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(LARGE_BLOCK), "MALLOC_TRIM_THRESHOLD_": str(LARGE_BLOCK)}
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", json.dumps(task)]
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    config = json.loads((policy / "config.json").read_text())
+    if layers is not None:
+        config["num_hidden_layers"] = layers
+    planned = learner_memory(Architecture.of_config(config), Pass(tokens, measured["scored"], bfloat16, checkpointing)).peak
+    return {**task, **measured, "planned": planned, "ratio": round(planned / measured["measured"], 3)}
+
+
+def child(task: dict[str, Any]) -> dict[str, int]:
+    """What one process takes, in bytes, and how many tokens it scored."""
+    import torch
+
+    from rl.policies.policy import load_policy
+    from rl.training.token_scores import chosen_scores
+
+    torch.set_num_threads(1)
+    torch.ones(64, 64, requires_grad=True).mm(torch.ones(64, 64)).sum().backward()  # what libraries allocate for themselves
+    base = status("VmRSS")
+    model, _ = load_policy(Path(task["policy"]))
+    model.train()
+    if task["layers"] is not None:
+        kept: Any = model.base_model
+        kept.layers = kept.layers[: task["layers"]]
+    if task["checkpointing"]:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-6, fused=True)
+    ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, task["tokens"]), generator=torch.Generator().manual_seed(0))
+    chosen = torch.zeros_like(ids, dtype=torch.bool)
+    chosen[:, task["tokens"] // 2 :] = True
+    positions = torch.cat([torch.arange(task["tokens"] // 2), torch.arange(task["tokens"] - task["tokens"] // 2)]).unsqueeze(0)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16, enabled=task["bfloat16"]):
+            scores, _ = chosen_scores(model, ids, chosen, position_ids=positions)
+        (-scores.mean()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return {"measured": status("VmHWM") - base, "scored": int(chosen.sum())}
+
+
+def status(name: str) -> int:
+    """A line of this process's status in bytes: `VmRSS` is the resident set now, `VmHWM` its high-water mark."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--policy", type=Path)
+    parser.add_argument("--contexts", default="512,1024,2048")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(child(json.loads(options.child))))
+        return
+    if options.policy is None:
+        parser.error("name a policy's folder with --policy")
+    sizes = [int(size) for size in options.contexts.split(",")]
+    table = [measure(options.policy, size, options.layers, options.precision == "bfloat16", options.checkpointing) for size in sizes]
+    if options.json:
+        print(json.dumps(table))
+        return
+    print("| tokens | measured, MiB | planned, MiB | planned / measured |\n| ---: | ---: | ---: | ---: |")
+    for row in table:
+        print(f"| {row['tokens']:,} | {row['measured'] / MIB:,.0f} | {row['planned'] / MIB:,.0f} | {row['ratio']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

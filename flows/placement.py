@@ -1,0 +1,124 @@
+"""What is up at once in each stage of a configuration, and whether all of it finds room on Ray's machines.
+
+Engines and environments start with the first stage that needs them and stay: a learner of any stage stands beside them. A teacher's own
+engines take their place while it writes, and stand beside them only where the policy proposes actions for the same synthesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.config import FlywheelConfig, TurnConfig
+from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, engines, environments, learner, place, rollout_cpus, total_cpus
+from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.config import EnvironmentPoolConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What is up at once, and when that is."""
+
+    name: str
+    reservations: tuple[Reservation, ...]
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of all of it."""
+        return sum(bundle.gpus for reservation in self.reservations for bundle in reservation.bundles)
+
+
+def phases(config: FlywheelConfig) -> list[Phase]:
+    """Those of the first iteration and of the later ones; each once."""
+    rollouts = tuple(_rollouts(config))
+    found = [phase for iteration in (1, 2) for phase in _of_iteration(config, config.for_turn(iteration), rollouts)]
+    judge = config.evaluation.judge
+    if judge is not None and judge.kind == "engine":
+        found.append(Phase("judging", (engines("evaluation.judge.engine", judge.engine),)))
+    return list(dict.fromkeys(found))
+
+
+def reserved_cpus(config: FlywheelConfig) -> float:
+    """The most CPUs that are reserved at once, for Ray to start with on one's own machine."""
+    spare = rollout_cpus(config.rollout)
+    return spare + max(total_cpus(phase.reservations) - total_cpus(_rollouts(config)) for phase in phases(config))
+
+
+def check_placement(config: FlywheelConfig) -> None:
+    """Check that every phase finds room. Ray is asked only where GPUs or a cluster are wanted, for CPUs of one's own are no limit.
+
+    Raises:
+        RequestError: what finds no room, by its key.
+    """
+    wanted = phases(config)
+    if config.rollout.ray.address is None and not any(phase.gpus for phase in wanted):
+        return
+    from rl.env_pool.machines import machines
+
+    there = machines(config.rollout.ray)
+    for phase in wanted:
+        place_phase(phase, there)
+
+
+def place_phase(phase: Phase, machines: Sequence[Machine]) -> list[Placed]:
+    """Where each bundle of a phase lies. Raises RequestError where one finds no room."""
+    try:
+        return place(phase.reservations, machines)
+    except NoRoom as error:
+        raise RequestError(_refusal(error, phase, machines)) from error
+
+
+def _refusal(error: NoRoom, phase: Phase, machines: Sequence[Machine]) -> str:
+    """What finds no room, beside what, and what to do."""
+    key = error.reservation.key
+    others = [str(each) for each in phase.reservations if each.bundles and each.key != key]
+    beside = f" beside {', '.join(others)}" if others else ""
+    there = ", ".join(map(str, machines)) or "a cluster without machines"
+    return (
+        f"{key}: {error.bundle} finds no room in {phase.name}: {error.reservation} do not fit{beside} on {there}; "
+        f"{_advice(key)}, or give Ray more by rollout.ray."
+    )
+
+
+def _advice(key: str) -> str:
+    if key.endswith(".engine"):
+        return f"lower {key}.count, .gpus or .tensor_parallel"
+    if key.endswith(".file"):
+        return "lower worker.gpus or worker.cpus of its tools"
+    return f"lower {key}.workers, .gpus or .cpus"
+
+
+def _rollouts(config: FlywheelConfig) -> Iterator[Reservation]:
+    """Engines, and the environments that are sure to be opened, with the heavy tools of their files."""
+    pool = config.rollout.environments
+    yield engines("rollout.engine", config.rollout.engine)
+    yield from environments(pool, {*pool.kinds, config.synth.webshaper.environment})
+    yield from _tools(pool)
+
+
+def _tools(pool: EnvironmentPoolConfig) -> Iterator[Reservation]:
+    """The tools of files that run in Ray workers of their own."""
+    for name, kind in pool.kinds.items():
+        if (kind.factory or name) != "tools" or "file" not in kind.options:
+            continue
+        from rl.tools.file import read_tools_file  # Ray: not where there are no such files
+
+        tools = read_tools_file(Path(kind.options["file"])).tools
+        bundles = tuple(Bundle(tool.worker.cpus, tool.worker.gpus) for tool in tools.values() if tool.worker is not None)
+        yield Reservation(f"rollout.environments.kinds.{name}.options.file", bundles)
+
+
+def _of_iteration(config: FlywheelConfig, settings: TurnConfig, rollouts: tuple[Reservation, ...]) -> Iterator[Phase]:
+    teacher = settings.synth.teacher
+    if teacher is not None and teacher.kind == "engine":
+        own = rollouts if settings.synth.has_count and "policy" in settings.synth.has.mixture else ()
+        yield Phase("synthesis", (*own, engines("synth.teacher.engine", teacher.engine)))
+    yield Phase("evaluation", rollouts)
+    for stage in config.wheel.stages:
+        beside = learner(f"{stage}.learner", getattr(settings, stage).learner)
+        if beside.bundles:
+            yield Phase(f"the stage {stage}", (*rollouts, beside))

@@ -1,0 +1,56 @@
+"""What GPUs give by their makers' data sheets: the yardstick of a learner's share of the peak, and what `flywheel plan` reckons with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU: dense bfloat16 in TFLOP/s, memory in GiB as the driver shows it about, and memory bandwidth in GB/s."""
+
+    name: str
+    teraflops: float
+    memory_gib: float
+    bandwidth: float
+
+
+DEVICES = (
+    Device("H200", 989.0, 139.0, 4800.0),
+    Device("H100", 989.0, 79.0, 3350.0),
+    Device("A100", 312.0, 79.0, 2039.0),
+    Device("L40S", 362.0, 44.0, 864.0),
+    Device("L40", 181.0, 44.0, 864.0),
+    Device("A10", 125.0, 22.0, 600.0),
+    Device("L4", 121.0, 22.0, 300.0),
+)
+"""By a part of the device's name; the longer names first where one is a part of another. H100 and A100 are those with SXM and 80 GB."""
+
+
+def device_of(name: str) -> Device | None:
+    """The device whose name CUDA reports, such as `NVIDIA H100 80GB HBM3`; None where the table has it not."""
+    return next((device for device in DEVICES if device.name in name.split() or f"-{device.name}-" in f"-{'-'.join(name.split())}-"), None)
+
+
+def training_flops(matrices: int, layers: int, width: int, context: float) -> float:
+    """Floating-point operations of a token, forward and backward: 6 N + 12 · L · H · T (PaLM, arXiv 2204.02311, appendix B).
+
+    Args:
+        matrices: N, the numbers in all matrices that a token goes through, with the head and without the embedding's look-up.
+        layers: L.
+        width: H, heads times head size.
+        context: T, tokens that a token attends to, in the mean; half of a context where attention is causal.
+    """
+    return 6.0 * matrices + 12.0 * layers * width * context
+
+
+def model_flops_utilisation(tokens_per_second: float, flops_per_token: float, teraflops: float | None, devices: int = 1) -> float | None:
+    """MFU: tokens a second times operations a token, by the peak of all devices; None where that is not known.
+
+    Computing activations again is no operation of the model's, so checkpointing lowers it (PaLM, as above).
+    """
+    if teraflops is None:
+        return None
+    return tokens_per_second * flops_per_token / (teraflops * TERA * devices)

@@ -1,0 +1,67 @@
+"""The machines that Ray has, or would have: this one as Ray itself would see it, or those of a cluster."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import ray
+
+from rl.config import RayConfig
+from rl.env_pool.ray_runtime import RayRuntime
+from rl.placement import Machine
+from warehouse.errors import RequestError
+
+
+def machines(config: RayConfig) -> list[Machine]:
+    """Those that actors may be placed on; a cluster is asked, and left as it was.
+
+    Raises:
+        RequestError: no cluster answers at the address, or more GPUs are promised than this process may see.
+    """
+    return [_this_machine(config.gpus)] if config.address is None else _cluster(config)
+
+
+def _this_machine(declared: int | None) -> Machine:
+    """This machine with as many CPUs as anybody wants, for there they are a reservation and no limit."""
+    visible = visible_gpus()
+    if declared is not None and visible is not None and declared > visible:
+        raise RequestError(
+            f"rollout.ray.gpus = {declared} is more than the {visible} that CUDA_VISIBLE_DEVICES names: lower it, or unset the variable."
+        )
+    return Machine("this machine", math.inf, own_gpus() if declared is None else declared)
+
+
+def own_gpus() -> int:
+    """The GPUs that Ray would find when it starts here, `CUDA_VISIBLE_DEVICES` heeded."""
+    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+
+    manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
+    return count if manager is not None and manager.get_resource_name() == "GPU" else 0
+
+
+def visible_gpus() -> int | None:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` names; None where it is not set."""
+    from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
+
+    named = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
+    return None if named is None else len(named)
+
+
+def _cluster(config: RayConfig) -> list[Machine]:
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        runtime = RayRuntime(config, 0)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RequestError(
+            f"rollout.ray.address: no Ray answers at {config.address} ({line[:200]}); start one, or name another."
+        ) from error
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    finally:
+        runtime.close()
+    return [
+        Machine(f"node {node['NodeManagerAddress']}", node["Resources"].get("CPU", 0.0), int(node["Resources"].get("GPU", 0)))
+        for node in nodes
+    ]

@@ -1,0 +1,238 @@
+"""How much memory a policy takes: to learn, to sample. Pure formulas over sizes; all results are bytes.
+
+What autograd keeps of a layer is counted from the source of transformers' Llama and Qwen models under PyTorch's scaled dot-product
+attention (`models/llama/modeling_llama.py`, `integrations/sdpa_attention.py` of transformers 5.19); `benchmarks/memory.py` holds the
+formulas against what processes really take. Mixtures of experts are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rl.config import PolicyConfig
+
+FLOAT32, BFLOAT16 = 4, 2
+GIB = 2**30
+LOGITS_AT_ONCE = 2**27
+"""Logits that the learner on CPUs builds at a time (`rl/training/token_scores.py`)."""
+TILE_TOKENS, TILE_WIDTH = 4096, 32_768
+"""The tile in which TRL's head on GPUs builds logits (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The sizes of a decoder with gated feed-forward layers and grouped queries."""
+
+    layers: int
+    hidden: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> Architecture:
+        """That of a model's `config.json`.
+
+        Raises:
+            ValueError: it lacks a size, or has experts, which are not counted here.
+        """
+        text = {**config, **config.get("text_config", {})}
+        if text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts"):
+            raise ValueError("mixtures of experts are not planned for")
+        try:
+            hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
+            return cls(
+                int(text["num_hidden_layers"]),
+                hidden,
+                heads,
+                int(text.get("num_key_value_heads") or heads),
+                int(text.get("head_dim") or hidden // heads),
+                int(text["intermediate_size"]),
+                int(text["vocab_size"]),
+                bool(text.get("tie_word_embeddings", True)),
+            )
+        except KeyError as error:
+            raise ValueError(f"config.json does not say {error.args[0]}") from error
+
+    @classmethod
+    def of_policy(cls, config: PolicyConfig) -> Architecture:
+        """That of a policy from scratch."""
+        return cls(
+            config.layers,
+            config.width,
+            config.heads,
+            config.key_value_heads,
+            config.head_size,
+            config.intermediate_size,
+            config.vocabulary_size,
+            config.tied_embeddings,
+        )
+
+    @property
+    def width(self) -> int:
+        """Of all query heads together."""
+        return self.heads * self.head_size
+
+    @property
+    def layer_parameters(self) -> int:
+        """Numbers in a layer: queries, keys and values, output, three matrices of the feed-forward part, two norms."""
+        attention = 2 * self.hidden * self.width + 2 * self.hidden * self.key_value_heads * self.head_size
+        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    @property
+    def embedding(self) -> int:
+        """Numbers in the embedding, and in the head where it is not the same."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All numbers; biases, a thousandth at most, are left out."""
+        return self.layers * self.layer_parameters + self.embedding * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def matrices(self) -> int:
+        """Numbers that a token is multiplied with: the layers and the head."""
+        return self.layers * self.layer_parameters + self.embedding
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward and backward pass: tokens that go through the model, and those of them whose log-probability is asked for."""
+
+    tokens: int
+    scored: int
+    bfloat16: bool
+    checkpointing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerMemory:
+    """What one worker of a learner holds at its fullest, in bytes, by what it is."""
+
+    weights: int
+    gradients: int
+    optimiser: int
+    casts: int
+    """Copies of weights in the precision that is computed in: of all of them, or of the layers that FSDP has gathered."""
+    activations: int
+    logits: int
+
+    @property
+    def peak(self) -> int:
+        """All of it: behind the forward pass of a later micro-batch."""
+        return self.resting + self.gradients + self.casts + self.activations + self.logits
+
+    @property
+    def resting(self) -> int:
+        """Between two steps: weights and the optimiser's states."""
+        return self.weights + self.optimiser
+
+
+def learner_memory(policy: Architecture, work: Pass, shards: int = 1, adapters: int | None = None, tiled: bool = False) -> LearnerMemory:
+    """Of one worker: float32 weights under AdamW, whose two moments and gradient are each as large as what is trained.
+
+    ZeRO (arXiv 1910.02054, §3) calls weights, gradients and moments the model states, 16 bytes a number here; its stage 3, which FSDP2
+    is, divides them by the workers and gathers a layer at a time.
+
+    Args:
+        shards: workers that share the model states.
+        adapters: the rank of low-rank adapters, which are then all that is trained (arXiv 2106.09685).
+        tiled: whether logits are built in TRL's tiles, as on GPUs, and not by `rl/training/token_scores.py`.
+    """
+    trained = policy.parameters if adapters is None else adapter_parameters(policy, adapters)
+    states = FLOAT32 * trained // shards
+    frozen = 0 if adapters is None else FLOAT32 * policy.parameters // shards
+    computed = BFLOAT16 if work.bfloat16 else FLOAT32
+    gathered = computed * (policy.embedding * (1 if policy.tied else 2) + 2 * policy.layer_parameters)
+    cast = BFLOAT16 * policy.matrices if work.bfloat16 else 0
+    return LearnerMemory(
+        weights=states + frozen,
+        gradients=states,
+        optimiser=2 * states,
+        casts=gathered if shards > 1 else cast,
+        activations=activation_bytes(policy, work),
+        logits=logit_bytes(policy, work, tiled),
+    )
+
+
+def adapter_parameters(policy: Architecture, rank: int) -> int:
+    """Numbers in adapters of that rank on all matrices of the layers: rank · (in + out) each."""
+    keys = policy.key_value_heads * policy.head_size
+    ends = 2 * (policy.hidden + policy.width) + 2 * (policy.hidden + keys) + 3 * (policy.hidden + policy.intermediate)
+    return policy.layers * rank * ends
+
+
+def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
+    """What autograd keeps of a token in one layer.
+
+    In float32, in numbers: two norms keep their input, the normed and the weighted states, 3 h each; attention keeps queries, repeated
+    keys and values, its output and that once more for the next matrix, 5 times the width of all heads; the gated feed-forward part keeps
+    the gate, its activation, the other half and their product, 4 i. Under autocast the norms keep two float32 each, the matrices inputs
+    in bfloat16: three copies for queries, keys and values, two for gate and other half, and the rest is of two bytes.
+    """
+    hidden, width, inner = policy.hidden, policy.width, policy.intermediate
+    if not bfloat16:
+        return FLOAT32 * (6 * hidden + 5 * width + 4 * inner)
+    return FLOAT32 * 4 * hidden + BFLOAT16 * (5 * hidden + 5 * width + 4 * inner)
+
+
+def activation_bytes(policy: Architecture, work: Pass) -> int:
+    """Those of a pass. With checkpointing a layer keeps its input alone, and one layer at a time is computed again (arXiv 1604.06174)."""
+    whole = layer_bytes(policy, work.bfloat16)
+    ends = 4 * FLOAT32 * policy.hidden  # the embedding's output, and the last norm with what is picked from it
+    kept = policy.layers * FLOAT32 * policy.hidden + whole if work.checkpointing else policy.layers * whole
+    return work.tokens * (kept + ends)
+
+
+def logit_bytes(policy: Architecture, work: Pass, tiled: bool) -> int:
+    """Those of the scored tokens, and of the head's gradient.
+
+    On CPUs the log-probabilities of every piece are kept for the backward pass, and two more of a piece's size stand beside them while it
+    is computed. In TRL's tiles one of them is there at a time, beside float32 gradients of the head and of the states that it is given.
+    """
+    head = FLOAT32 * policy.embedding
+    if tiled:
+        tile = min(work.scored, TILE_TOKENS) * min(policy.vocabulary, TILE_WIDTH)
+        return (BFLOAT16 if work.bfloat16 else FLOAT32) * tile + head + FLOAT32 * work.scored * policy.hidden
+    piece = min(work.scored, max(1, LOGITS_AT_ONCE // policy.vocabulary))
+    return FLOAT32 * policy.vocabulary * (work.scored + 2 * piece) + head
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What one worker of an engine holds, in bytes, by what it is."""
+
+    weights: int
+    cache: int
+    activations: int
+    """Of a full batch: the widest states of its tokens, and float32 logits, their softmax and a sorted copy for each sequence."""
+
+    @property
+    def peak(self) -> int:
+        """All of it."""
+        return self.weights + self.cache + self.activations
+
+
+def engine_memory(policy: Architecture, number_bytes: int, workers: int, cache: int, batched_tokens: int, sequences: int) -> EngineMemory:
+    """Of one of an engine's workers, which share weights and heads: all but the embedding's rows are divided by them.
+
+    Args:
+        number_bytes: of a weight.
+        cache: for keys and values, of each worker; it is given and not computed.
+        batched_tokens: in one forward pass.
+        sequences: in one batch.
+    """
+    widest = max(policy.hidden * 2, 2 * policy.intermediate // workers)
+    batch = number_bytes * batched_tokens * (widest + 2 * policy.hidden) + 3 * FLOAT32 * sequences * policy.vocabulary
+    return EngineMemory(number_bytes * policy.parameters // workers, cache, batch)
+
+
+def cache_bytes(policy: Architecture, number_bytes: int, workers: int = 1) -> int:
+    """Of a token in each worker of an engine: keys and values of each layer (arXiv 2309.06180, §3)."""
+    heads = max(1, policy.key_value_heads // workers)
+    return 2 * policy.layers * heads * policy.head_size * number_bytes

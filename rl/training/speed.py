@@ -1,0 +1,137 @@
+"""Figures of a step that people with GPUs read first: where its time went, tokens a second, share of the peak, memory, token error.
+
+`share/…` are of the whole step and add up to 1: `rollouts`, the learner waits for trajectories that are being sampled; `waiting`, the
+rest of collecting them: rewards, filters, the lake; `sync`, weights are gathered, written, sent and loaded; `learning`, all else.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rl.devices import device_of, model_flops_utilisation, training_flops
+from rl.memory import GIB, Architecture
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Adds up the seconds of `with` blocks."""
+
+    _seconds: float = 0.0
+    _since: float = 0.0
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._seconds += time.monotonic() - self._since
+
+    def take(self) -> float:
+        """The seconds since they were last taken."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of a step: publishing, collecting, all of it; and what of the first two was waiting for trajectories that were sampled."""
+
+    publish: float
+    collect: float
+    whole: float
+    rollouts_in_publish: float = 0.0
+    rollouts_in_collect: float = 0.0
+
+    @property
+    def learning(self) -> float:
+        """What is neither publishing nor collecting."""
+        return max(self.whole - self.publish - self.collect, 1e-9)
+
+    def shares(self) -> dict[str, float]:
+        """By their names in the lake's `metrics`."""
+        parts = {
+            "rollouts": self.rollouts_in_publish + self.rollouts_in_collect,
+            "waiting": self.collect - self.rollouts_in_collect,
+            "sync": self.publish - self.rollouts_in_publish,
+            "learning": self.learning,
+        }
+        return {f"share/{name}": seconds / max(self.whole, 1e-9) for name, seconds in parts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """Tokens of a step: sampled by engines, put through the learner in all its epochs, and the row that a token stands in, in the mean."""
+
+    sampled: int
+    learnt: int = 0
+    mean_row: float = 0.0
+
+    def with_rows(self, lengths: Sequence[int], epochs: int) -> StepTokens:
+        """The same with rows of these lengths put through the learner so many times."""
+        total = sum(lengths)
+        return StepTokens(self.sampled, total * epochs, sum(length * length for length in lengths) / max(total, 1))
+
+
+def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, workers: int, device: str) -> dict[str, float]:
+    """Shares, `step_seconds`, sampled tokens a second of the whole step, learnt tokens a second of learning, and `mfu` of that.
+
+    Args:
+        flops: operations of a token; None where the model's are not known.
+        device: the name of the learner's GPU; `mfu` is absent where there is none, or one whose peak is not in the table.
+    """
+    rate = tokens.learnt / times.learning
+    figures = {
+        **times.shares(),
+        "step_seconds": times.whole,
+        "sampled_tokens_per_second": tokens.sampled / max(times.whole, 1e-9),
+        "learner_tokens_per_second": rate,
+    }
+    found = device_of(device)
+    share = None if flops is None or found is None else model_flops_utilisation(rate, flops, found.teraflops, workers)
+    return figures if share is None else {**figures, "mfu": share}
+
+
+def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
+    """Operations of a token of `model`, in rows of so many tokens: a token attends to half of them. None for mixtures of experts."""
+    config: Mapping[str, object] = model.config.to_dict()
+    try:
+        sizes = Architecture.of_config(config)
+    except (ValueError, TypeError):
+        return None
+    return training_flops(sizes.matrices, sizes.layers, sizes.width, mean_row / 2)
+
+
+def device_name() -> str:
+    """The GPU that this process computes on; empty on CPUs."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+
+
+def peak_memory_gib() -> float:
+    """What this process had allocated of its GPU at the most since this was last asked; on CPUs, the most that it ever held of memory."""
+    if not torch.cuda.is_available():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+    peak = torch.cuda.max_memory_allocated() / GIB
+    torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
+def sampler_errors(log_ratios: Tensor) -> dict[str, float]:
+    """How far engine and learner are apart on tokens that both have the same weights for, of log π_learner - log π_engine, shape (tokens,).
+
+    `logprob_difference` is the largest difference in nats. `token_mult_prob_error` is the mean of e^|difference|, 1 where both agree, and
+    `gen_kl_error` the mean of e^d - d - 1, Schulman's estimate of the divergence of the engine from the learner; both as NeMo RL has them,
+    whose runs are held to a `token_mult_prob_error` below 1.05 to 1.1.
+    """
+    exact = log_ratios.double()
+    return {
+        "logprob_difference": exact.abs().max().item(),
+        "token_mult_prob_error": exact.abs().exp().mean().item(),
+        "gen_kl_error": (exact.exp() - exact - 1).mean().item(),
+    }

@@ -1,0 +1,27 @@
+"""A tiny chat model: random weights, its own tokenizer, the tokens and the chat template of Qwen2.5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import AddedToken
+
+from rl.config import PolicyConfig
+from rl.policies.policy import create_policy, load_policy, save_policy
+from tests.rl.renderers.templates_of_trl import tokenizer_for
+
+TEXTS = ("Amber Stone is employed by Blue River.", "Blue River has its seat in Green Lake.", "Where is Amber Stone?")
+
+
+def create_chat_model(folder: Path, positions: int = 8192) -> Path:
+    """One in `folder`, of 2 layers, that takes a context of so many tokens."""
+    config = PolicyConfig(
+        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=500, max_position_embeddings=positions
+    )
+    create_policy(config, TEXTS, (), folder, seed=0, tags=False)
+    model, tokenizer = load_policy(folder)
+    tokenizer.add_tokens([AddedToken(f"<|im_{side}|>", special=True, normalized=False) for side in ("start", "end")], special_tokens=True)
+    tokenizer.chat_template = tokenizer_for("qwen2_5").chat_template
+    model.resize_token_embeddings(len(tokenizer))
+    save_policy(model, tokenizer, folder)
+    return folder

@@ -1,0 +1,116 @@
+"""Which parts of a configuration are up at once, and that what finds no room is refused in one sentence before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.config import load_config
+from flows.placement import check_placement, phases, place_phase, reserved_cpus
+from rl.placement import Machine
+from warehouse.errors import RequestError
+
+SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
+FOUR_AND_FOUR = ("rollout.engine.count=4", "rollout.engine.gpus=1", "rl.learner.workers=4", "rl.learner.gpus=1")
+
+
+def refusal(overrides: Sequence[str]) -> str:
+    with pytest.raises(RequestError) as refused:
+        check_placement(load_config(SMALL, overrides))
+    assert len(str(refused.value).splitlines()) == 1
+    return str(refused.value)
+
+
+def synthesis_of(profile: str, overrides: Sequence[str]) -> list[str]:
+    first = next(phase for phase in phases(load_config(profile, overrides)) if phase.name == "synthesis")
+    return [each.key for each in first.reservations]
+
+
+def test_engines_stay_beside_the_learner_of_every_stage() -> None:
+    config = load_config(SMALL, [*FOUR_AND_FOUR, "sft.learner.workers=2"])
+    found = {phase.name: {each.key: len(each.bundles) for each in phase.reservations} for phase in phases(config)}
+    rollouts = {"rollout.engine": 4, "rollout.environments": 1}
+    assert found == {
+        "evaluation": rollouts,
+        "the stage sft": {**rollouts, "sft.learner": 2},
+        "the stage rl": {**rollouts, "rl.learner": 4},
+    }
+
+
+def test_later_iterations_count_too() -> None:
+    config = load_config(SMALL, ["later.rl.learner.workers=3"])
+    assert {phase.name: len(phase.reservations[-1].bundles) for phase in phases(config)}["the stage rl"] == 3
+
+
+def test_a_teachers_engines_take_the_place_of_the_policys_unless_that_proposes_too(tmp_path: Path) -> None:
+    teacher = ("synth.teacher.kind=engine", f"synth.teacher.path={tmp_path}", "synth.teacher.engine={count=2, gpus=1}")
+    assert synthesis_of("quickstart", teacher) == ["synth.teacher.engine"]
+    both = (*teacher, "synth.has.mixture={policy=1, teacher=1}", "synth.has_count=5")
+    assert synthesis_of("quickstart", both) == ["rollout.engine", "rollout.environments", "synth.teacher.engine"]
+
+
+def test_ray_starts_with_the_processors_of_engines_environments_and_the_learner() -> None:
+    alone = reserved_cpus(load_config(SMALL))
+    assert reserved_cpus(load_config(SMALL, ["cpt.learner.workers=4", "rl.learner.workers=2", "rl.learner.cpus=3"])) == alone + 6
+
+
+def test_heavy_tools_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "tools.toml").write_text('[tools.read]\nclass = "my_models:Reader"\nworker = { gpus = 1 }\n')
+    kinds = f"rollout.environments.kinds.tools.options.file={tmp_path / 'tools.toml'}"
+    config = load_config(SMALL, [kinds, "rollout.engine.gpus=1"])
+    with pytest.raises(RequestError, match=r"beside rollout.engine \(1 times 1 GPU and 1 CPU\)|kinds.tools.options.file"):
+        place_phase(phases(config)[0], [Machine("this machine", math.inf, 1)])
+    assert place_phase(phases(config)[0], [Machine("this machine", math.inf, 2)])
+
+
+@pytest.mark.parametrize("mode", ["one_step_off", "asynchronous"])
+def test_engines_that_sleep_are_for_a_learner_that_takes_turns_with_them(mode: str) -> None:
+    asleep = ("rollout.engine.gpus=0.5", "rollout.engine.sleep_mode=true")
+    load_config("quickstart", asleep)
+    with pytest.raises(RequestError, match=r"sleep_mode is for engines and a learner that take turns: set rl.mode = synchronous"):
+        load_config("quickstart", [*asleep, f"rl.mode={mode}"])
+
+
+def test_a_transfer_within_one_card_needs_shares_of_it() -> None:
+    ipc = ("rollout.engine.transfer=ipc", "rollout.engine.gpus=0.5")
+    load_config(SMALL, [*ipc, "rl.learner.gpus=0.5"])
+    with pytest.raises(RequestError, match=r"must be shares of it, such as 0\.5 each"):
+        load_config(SMALL, [*ipc, "rl.learner.gpus=1"])
+
+
+# With Ray's own eyes
+
+
+@pytest.mark.slow
+def test_what_finds_no_room_is_refused_by_its_key_and_by_a_dry_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    check_placement(load_config(SMALL, [*FOUR_AND_FOUR, "rollout.ray.gpus=8"]))
+    said = refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=7"])
+    assert said.startswith("rl.learner: 1 GPU and 0.5 CPU finds no room in the stage rl: ") and "beside rollout.engine (4 times" in said
+    assert "this machine with 7 GPUs; lower rl.learner.workers, .gpus or .cpus" in said
+    assert refusal(["rollout.engine.gpus=2", "rollout.engine.tensor_parallel=2", "rollout.ray.gpus=1"]).startswith("rollout.engine: 2 GPUs")
+    arguments = ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--dry-run"]
+    for override in (*FOUR_AND_FOUR, "rollout.ray.gpus=7"):
+        arguments += ["--set", override]
+    assert isinstance(CliRunner().invoke(app, arguments).exception, RequestError)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.slow
+def test_the_gpus_are_those_that_cuda_visible_devices_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert "rollout.ray.gpus = 8 is more than the 3 that CUDA_VISIBLE_DEVICES names" in refusal([*FOUR_AND_FOUR, "rollout.ray.gpus=8"])
+    monkeypatch.setattr("ray._private.accelerators.nvidia_gpu.NvidiaGPUAcceleratorManager.get_current_node_num_accelerators", lambda: 8)
+    assert "this machine with 3 GPUs" in refusal(FOUR_AND_FOUR)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    check_placement(load_config(SMALL, FOUR_AND_FOUR))
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_refused() -> None:
+    assert refusal(["rollout.ray.address=ray://127.0.0.1:1"]).startswith("rollout.ray.address: no Ray answers at ray://127.0.0.1:1 (")

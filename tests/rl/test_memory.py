@@ -1,0 +1,108 @@
+"""The memory model: its counts against real models, and its peaks against what a process takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import measure
+from rl.config import PolicyConfig
+from rl.devices import DEVICES, device_of, model_flops_utilisation, training_flops
+from rl.memory import Architecture, Pass, activation_bytes, adapter_parameters, cache_bytes, engine_memory, learner_memory
+from rl.policies.policy import load_policy
+from tests.rl.conftest import create_tiny_policy
+
+SMOLLM2 = Architecture(30, 576, 9, 3, 64, 1536, 49_152, True)
+QWEN_7B = Architecture(28, 3584, 28, 4, 128, 18_944, 152_064, False)
+
+
+def test_parameters_are_those_of_the_models() -> None:
+    assert SMOLLM2.parameters == 134_515_008, "as the model card and its file of weights have it"
+    assert QWEN_7B.parameters == pytest.approx(7_615_616_512, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_policy_of_ours_has_as_many_as_are_counted(tmp_path: Path) -> None:
+    model, _ = load_policy(create_tiny_policy(tmp_path / "policy", 0))
+    counted = Architecture.of_config(json.loads((tmp_path / "policy" / "config.json").read_text()))
+    assert counted.parameters == pytest.approx(model.num_parameters(), rel=0.01)
+
+
+def test_sizes_are_read_from_a_configuration_or_from_a_policy_from_scratch() -> None:
+    nested = {
+        "text_config": {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 16, "vocab_size": 99}
+    }
+    assert Architecture.of_config(nested) == Architecture(3, 8, 2, 2, 4, 16, 99, True)
+    assert Architecture.of_policy(PolicyConfig()).parameters == pytest.approx(1.1e6, rel=0.1)
+    with pytest.raises(ValueError, match="mixtures of experts"):
+        Architecture.of_config({**nested["text_config"], "num_experts": 8})
+    with pytest.raises(ValueError, match="does not say hidden_size"):
+        Architecture.of_config({})
+
+
+def test_states_are_sixteen_bytes_a_number_and_shards_share_them() -> None:
+    whole = learner_memory(SMOLLM2, Pass(512, 512, bfloat16=True))
+    assert whole.weights + whole.gradients + whole.optimiser == 16 * SMOLLM2.parameters
+    shard = learner_memory(SMOLLM2, Pass(512, 512, bfloat16=True), shards=4)
+    assert shard.resting == pytest.approx(whole.resting / 4, rel=1e-6)
+    assert shard.activations == whole.activations
+
+
+def test_checkpointing_keeps_an_input_a_layer_and_adapters_keep_the_states_of_adapters() -> None:
+    plain, saved = (activation_bytes(SMOLLM2, Pass(1024, 0, True, checkpointing)) for checkpointing in (False, True))
+    assert saved < plain / 5
+    adapted = learner_memory(SMOLLM2, Pass(512, 512, True), adapters=16)
+    assert adapted.optimiser == 8 * adapter_parameters(SMOLLM2, 16) < 0.05 * 8 * SMOLLM2.parameters
+
+
+def test_keys_and_values_are_those_that_papers_give() -> None:
+    assert cache_bytes(QWEN_7B, 2) == 56 * 1024, "28 layers, keys and values, 4 heads of 128, two bytes"
+    assert cache_bytes(QWEN_7B, 2, workers=4) == 14 * 1024
+    halves = engine_memory(QWEN_7B, 2, workers=2, cache=0, batched_tokens=8192, sequences=128)
+    assert halves.weights == QWEN_7B.parameters
+
+
+def test_devices_are_known_by_their_names_and_others_are_not() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA A100-SXM4-80GB": "A100",
+        "NVIDIA L40S": "L40S",
+        "NVIDIA L4": "L4",
+        "NVIDIA A10": "A10",
+    }
+    for shown, expected in names.items():
+        found = device_of(shown)
+        assert found is not None and found.name == expected
+    assert device_of("NVIDIA GeForce GTX 1080") is None and device_of("") is None
+
+
+def test_the_share_of_the_peak_is_tokens_times_operations() -> None:
+    flops = training_flops(QWEN_7B.matrices, 28, 3584, 0)
+    assert flops == 6 * QWEN_7B.matrices
+    peak = next(device for device in DEVICES if device.name == "H100").teraflops
+    assert model_flops_utilisation(peak * 1e12 / flops, flops, peak) == pytest.approx(1.0)
+    assert model_flops_utilisation(100, flops, None) is None
+
+
+@pytest.mark.engine
+def test_the_planned_peak_is_the_measured_one_within_a_fifth(tmp_path: Path) -> None:
+    """A process of its own takes so much; of a policy that is larger than what libraries take by the way."""
+    policy = create_policy_of(tmp_path / "policy")
+    row = measure(policy, 2048, None, bfloat16=False, checkpointing=False)
+    assert row["planned"] == pytest.approx(row["measured"], rel=0.2)
+
+
+def create_policy_of(folder: Path) -> Path:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from rl.policies.policy import save_policy
+    from rl.policies.tokenization import build_tokenizer
+
+    config = Qwen2Config(
+        hidden_size=256, intermediate_size=768, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, vocab_size=12_000,
+        max_position_embeddings=4096, tie_word_embeddings=True,
+    )  # fmt: skip
+    save_policy(Qwen2ForCausalLM(config), build_tokenizer(["some text"], 300, ()), folder)
+    return folder

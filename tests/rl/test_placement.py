@@ -1,0 +1,111 @@
+"""Bundles on machines, as a pure function: what lies where, and what finds no room."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rl.config import EngineConfig, EnvironmentPoolConfig, LearnerConfig, RolloutConfig
+from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, engine_bundles, engines, environments, learner, place, rollout_cpus
+
+
+def gpus(*counts: int) -> list[Machine]:
+    return [Machine(f"node {number}", math.inf, count) for number, count in enumerate(counts)]
+
+
+def on_gpus(key: str, *each: float) -> Reservation:
+    return Reservation(key, tuple(Bundle(1, amount) for amount in each))
+
+
+def used(placed: list[Placed], machine: int) -> float:
+    return sum(one.bundle.gpus for one in placed if one.machine == machine)
+
+
+@pytest.mark.parametrize(
+    ("reservations", "machines", "fits"),
+    [
+        ([on_gpus("engine", 0.5), on_gpus("learner", 0.5)], gpus(1), True),
+        ([on_gpus("engine", 1), on_gpus("learner", 0.5)], gpus(1), False),
+        ([on_gpus("engine", 0.6, 0.6)], gpus(1), False),
+        ([on_gpus("engine", 0.6, 0.6)], gpus(2), True),
+        ([on_gpus("engine", 0.5, 0.5), on_gpus("learner", 1)], gpus(2), True),
+        ([on_gpus("engine", *[1] * 4), on_gpus("learner", *[1] * 4)], gpus(8), True),
+        ([on_gpus("engine", *[1] * 5), on_gpus("learner", *[1] * 4)], gpus(8), False),
+        ([on_gpus("learner", *[1] * 8), on_gpus("engine", 4, 4)], gpus(8, 8), True),
+        ([on_gpus("engine", 4), on_gpus("learner", *[1] * 3)], gpus(3, 4), True),
+        ([on_gpus("engine", 4)], gpus(2, 2), False),
+        ([on_gpus("engine", 1, 1, 1, 1)], gpus(2, 2), True),
+        ([on_gpus("engine", 0)], gpus(0), True),
+        ([on_gpus("engine", 1)], gpus(0), False),
+    ],
+)
+def test_what_fits_is_placed_and_what_does_not_is_refused(reservations: list[Reservation], machines: list[Machine], fits: bool) -> None:
+    if not fits:
+        with pytest.raises(NoRoom):
+            place(reservations, machines)
+        return
+    placed = place(reservations, machines)
+    assert len(placed) == sum(len(each.bundles) for each in reservations)
+    assert all(used(placed, number) <= machine.gpus for number, machine in enumerate(machines))
+
+
+def test_a_share_of_a_card_joins_another_share_and_leaves_whole_cards_whole() -> None:
+    placed = place([on_gpus("engine", 0.5, 0.5), on_gpus("learner", 1, 1, 1)], gpus(4))
+    assert len(placed) == 5
+
+
+def test_the_processors_of_a_cluster_are_a_limit_and_those_of_ones_own_machine_are_none() -> None:
+    many = Reservation("environments", (Bundle(3, 0),) * 3)
+    assert len(place([many], [Machine("this machine", math.inf, 0)])) == 3
+    with pytest.raises(NoRoom) as refused:
+        place([many], [Machine("a", 4, 0), Machine("b", 4, 0)])
+    assert refused.value.reservation.key == "environments"
+
+
+@given(st.lists(st.sampled_from([0.25, 0.5, 1, 2, 4]), max_size=12), st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3))
+def test_what_is_placed_never_takes_more_than_a_machine_has_and_nothing_is_lost(sizes: list[float], cards: list[int]) -> None:
+    wanted = [on_gpus(f"part {number}", size) for number, size in enumerate(sizes)]
+    try:
+        placed = place(wanted, gpus(*cards))
+    except NoRoom as refused:
+        assert sum(sizes) > sum(cards) or refused.bundle.gpus > max(cards) or len(cards) > 1 or any(size % 1 for size in sizes)
+        return
+    assert sorted(one.bundle.gpus for one in placed) == sorted(sizes)
+    assert all(used(placed, number) <= count for number, count in enumerate(cards))
+
+
+def test_each_part_reserves_what_its_configuration_says() -> None:
+    parallel = EngineConfig(count=2, older=1, cpus=8, gpus=4, tensor_parallel=4)
+    assert engine_bundles(parallel) == (Bundle(8, 4),)
+    assert engine_bundles(parallel.model_copy(update={"workers": "ray"})) == (Bundle(2, 1),) * 4
+    assert len(engines("rollout.engine", parallel).bundles) == 3
+    assert learner("rl.learner", LearnerConfig()).bundles == (), "it is the process that runs the stage"
+    assert learner("rl.learner", LearnerConfig(gpus=1)).bundles == (Bundle(0.5, 1),)
+    assert learner("rl.learner", LearnerConfig(workers=2)).bundles == (Bundle(0.5, 0),) * 2
+    pool = EnvironmentPoolConfig.model_validate({"gpus": 0.25, "kinds": {"encoder": {"workers": 2, "gpus": 1}}})
+    assert environments(pool, ["search", "encoder"]) == [
+        Reservation("rollout.environments.kinds.encoder", (Bundle(0.5, 1),) * 2),
+        Reservation("rollout.environments", (Bundle(0.5, 0.25),)),
+    ]
+    assert rollout_cpus(RolloutConfig()) == 1 + 4 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "sentence"),
+    [
+        (EngineConfig, {"gpus": 2}, "each worker has a GPU; make them equal"),
+        (EngineConfig, {"gpus": 1, "tensor_parallel": 2}, "each worker has a GPU; make them equal"),
+        (EngineConfig, {"sleep_mode": True}, "engine.gpus is 0"),
+        (LearnerConfig, {"gpus": 2}, "less than or equal to 1"),
+        (LearnerConfig, {"gpus": 0.5, "workers": 2}, "NCCL joins no two workers on one card"),
+    ],
+)
+def test_what_no_machine_could_run_is_refused_by_the_configuration(
+    kind: type[EngineConfig] | type[LearnerConfig], settings: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        kind.model_validate(settings)

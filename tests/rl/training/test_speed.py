@@ -1,0 +1,63 @@
+"""Where a step's time went, its speed and its token error: the formulas, and that the learner tells them of every step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rl.training.speed import StepTimes, StepTokens, Stopwatch, flops_of, peak_memory_gib, sampler_errors, speed_figures
+
+TIMES = StepTimes(publish=2.0, collect=5.0, whole=10.0, rollouts_in_publish=0.5, rollouts_in_collect=4.0)
+
+
+def test_the_shares_of_a_step_add_up_to_one() -> None:
+    assert TIMES.shares() == pytest.approx({"share/rollouts": 0.45, "share/waiting": 0.1, "share/sync": 0.15, "share/learning": 0.3})
+    assert sum(TIMES.shares().values()) == pytest.approx(1.0)
+
+
+def test_tokens_a_second_are_of_the_step_and_of_learning() -> None:
+    tokens = StepTokens(sampled=100).with_rows([10, 30], epochs=2)
+    assert (tokens.learnt, tokens.mean_row) == (80, (100 + 900) / 40)
+    figures = speed_figures(TIMES, tokens, None, 1, "")
+    assert (figures["step_seconds"], figures["sampled_tokens_per_second"]) == (10.0, 10.0)
+    assert figures["learner_tokens_per_second"] == pytest.approx(80 / 3)
+    assert StepTokens(5).with_rows([], 1).mean_row == 0
+
+
+def test_the_share_of_the_peak_is_there_where_the_peak_is_known() -> None:
+    tokens = StepTokens(0, learnt=3000, mean_row=10)
+    known = speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA H100 80GB HBM3")
+    assert known["mfu"] == pytest.approx(1000 * 1e9 / (989e12 * 2))
+    assert "mfu" not in speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA GeForce GTX 1080")
+    assert "mfu" not in speed_figures(TIMES, tokens, None, 2, "NVIDIA H100 80GB HBM3")
+
+
+def test_operations_of_a_token_are_counted_from_the_models_own_sizes() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, vocab_size=50, tie_word_embeddings=True))
+    matrices = 2 * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 32 + 2 * 16) + 50 * 16
+    assert flops_of(model, mean_row=20) == 6 * matrices + 12 * 2 * 16 * 10
+
+
+def test_errors_of_engine_and_learner_are_those_of_nemo_rl() -> None:
+    found = sampler_errors(torch.tensor([0.1, -0.2]))
+    assert found["logprob_difference"] == pytest.approx(0.2)
+    assert found["token_mult_prob_error"] == pytest.approx((math.exp(0.1) + math.exp(0.2)) / 2)
+    assert found["gen_kl_error"] == pytest.approx((math.exp(0.1) - 1.1 + math.exp(-0.2) - 0.8) / 2)
+    assert sampler_errors(torch.zeros(3)) == {"logprob_difference": 0.0, "token_mult_prob_error": 1.0, "gen_kl_error": 0.0}
+    assert math.isnan(sampler_errors(torch.tensor([math.nan, 0.0]))["logprob_difference"]), "what is no number is seen"
+
+
+def test_a_stopwatch_adds_up_what_it_ran_and_begins_anew() -> None:
+    watch = Stopwatch()
+    for _ in range(2):
+        with watch:
+            pass
+    assert watch.take() > 0 == watch.take()
+
+
+def test_a_process_holds_some_memory() -> None:
+    assert 0.01 < peak_memory_gib() < 1024
