@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from synth.formulas.projections import solve, witness
 from synth.formulas.triples import FormulaDefect, MalformedFormula, constant, depth, is_constant, members, unknowns, validate
 from synth.graph.knowledge_graph import KnowledgeGraph
+from tests.clock import processor_seconds
 from warehouse.records import Fact, Triple
 
 ENTITIES = "abcde"
@@ -100,12 +101,13 @@ def test_a_fact_stated_twice_is_one_edge_with_both_documents() -> None:
     assert len(list(graph.facts())) == 1
 
 
-@pytest.mark.timeout(10)
 def test_a_witness_among_very_many_ways_that_lead_nowhere_is_found_at_once() -> None:
     hubs = [Fact(f"film {n}", "genre", "drama") for n in range(300)]
     years = [Fact(f"film {n}", "year", "2001" if n == 299 else str(n % 3)) for n in range(300)]
     graph = KnowledgeGraph([*hubs, *years, Fact("film 299", "star", "Amber Stone")])
     beside = (("V@a", "genre", "?"), ("V@a", "genre", "V@b"), ("V@c", "genre", "V@b"), ("V@c", "genre", "V@d"), ("V@e", "genre", "V@d"))
     formula = (*beside, ("V@a", "year", "V@f"), ("V@g", "year", "V@f"), ("V@g", "star", "C@Amber Stone"))
+    began = processor_seconds()
     found = witness(graph, formula, "drama")
     assert found is not None and found["V@a"] == found["V@g"] == "film 299"
+    assert processor_seconds() - began < 5
