@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -95,6 +96,19 @@ def read_json(text: str | bytes) -> Any:
     return value
 
 
+def read_text_json(text: str) -> Any:
+    """The value of JSON whose texts can be stored. Raises ValueError as `read_json` does, and where one holds half of a surrogate pair."""
+    value = read_json(text)
+    if _HALF.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("a text of it holds half of a surrogate pair") from error
+    return value
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON may name half of a surrogate pair, or a whole one."""
 _TOO_DEEP = f"it is nested deeper than {MOST_DEPTH} levels"
 
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from synth.formulas.triples import formula_digest, is_constant, members, nodes_of
 from synth.questions.text_comparison import NearDuplicates, words_of
-from warehouse.bounds import read_json, unpacked
+from warehouse.bounds import read_text_json, unpacked
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Example, Failure, Task
@@ -195,7 +195,8 @@ def read_evaluation_set(path: Path) -> list[Task]:
         data = file.read()
     try:
         text = data.decode("utf-8-sig")
-        rows = read_json(text) if text.lstrip().startswith("[") else [read_json(line) for line in text.splitlines() if line.strip()]
+        listed = text.lstrip().startswith("[")
+        rows = read_text_json(text) if listed else [read_text_json(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
         raise RequestError(f"{path} is neither JSON nor JSON lines: {error}.") from error
     tasks: dict[str, Task] = {}

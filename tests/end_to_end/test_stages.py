@@ -40,7 +40,7 @@ def test_stages_that_make_no_wheel_are_refused(stages: str) -> None:
 @pytest.mark.long
 def test_zero_rl_starts_from_the_first_policy_and_its_gate_promotes_what_rl_made(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--set", ZERO_RL]
-    dry = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    dry = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, timeout=550, check=True)
     assert "t1-cpt" not in dry.stdout and "t1-sft" not in dry.stdout and json.loads(dry.stdout)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stderr[-2000:]
@@ -51,6 +51,6 @@ def test_zero_rl_starts_from_the_first_policy_and_its_gate_promotes_what_rl_made
         assert {example.kind for example in lake.examples()} == {"document", "fas_plan", "fas_reason"}, "its tokenizer reads them"
         tried = lake.query("SELECT DISTINCT stage FROM evaluations").column("stage").to_pylist()
     assert set(tried) == {"init", "rl"}
-    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert again.returncode == 0 and "nothing to do" in again.stderr
     assert (tmp_path / "home" / "report.html").stat().st_size > 10_000

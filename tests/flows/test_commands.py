@@ -18,7 +18,7 @@ FLYWHEEL = str(Path(sys.executable).parent / "flywheel")
 
 
 def flywheel(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FLYWHEEL, *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run([FLYWHEEL, *arguments], capture_output=True, text=True, timeout=550)
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ flows.cli.main()
 
 
 def test_a_run_whose_environment_is_down_fails_in_one_sentence() -> None:
-    ended = subprocess.run([sys.executable, "-c", DOWN], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", DOWN], capture_output=True, text=True, timeout=550)
     assert (ended.returncode, ended.stderr) == (1, "flywheel: the environment 'search' failed.\n")
 
 

@@ -73,7 +73,7 @@ def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     path = folder.parent / "script.py"
     path.write_text(script)
     plain = {name: value for name, value in os.environ.items() if name != SAFE_PATH}
-    return subprocess.run([sys.executable, str(path)], cwd=folder, env=plain, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, str(path)], cwd=folder, env=plain, capture_output=True, text=True, timeout=550)
 
 
 @pytest.mark.slow

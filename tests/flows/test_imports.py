@@ -36,7 +36,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FLYWHEEL, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([FLYWHEEL, *map(str, arguments)], capture_output=True, text=True, timeout=550)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ run_app(app)
 
 
 def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(FLYWHEEL), *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(FLYWHEEL), *map(str, arguments)], capture_output=True, text=True, timeout=550)
 
 
 def sentence_of(done: subprocess.CompletedProcess[str], status: int) -> str:
@@ -239,5 +239,5 @@ def test_ctrl_c_says_that_the_command_goes_on_and_nothing_else(tmp_path: Path) -
         assert process.stdout is not None
         assert process.stdout.readline() == "at work\n"
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everything that runs in it hears it
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=550)[1]
     assert (process.returncode, said) == (130, "flywheel: interrupted; the same command goes on\n")

@@ -42,6 +42,6 @@ print(sorted(run.state_name for run in runs), time.monotonic() - began)
 @pytest.mark.end_to_end
 def test_a_flow_whose_server_is_killed_goes_on_with_another_over_the_same_database(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, timeout=240, env=environment)
+    done = subprocess.run([sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, timeout=550, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith("['Completed', 'Completed', 'Completed']"), "the new server knows the runs of the old one"

@@ -138,7 +138,7 @@ def test_a_suite_whose_data_is_absent_says_the_command(name: str, empty: Path) -
 @pytest.mark.slow
 def test_a_profile_without_its_data_is_told_in_one_sentence_with_status_2(empty: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "run", "--profile", "movies", "--dry-run", "--home", str(empty / "home")]
-    ended = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=550)
     assert (ended.returncode, ended.stdout) == (2, "")
     (sentence,) = ended.stderr.splitlines()
     assert f"the data set films is not in {empty}" in sentence and "`flywheel data get films`" in sentence

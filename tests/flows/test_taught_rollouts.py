@@ -55,7 +55,7 @@ def taught(root: Path, script: list[str] | None = None) -> Iterator[tuple[Misbeh
 def rollout(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """The command, on all tasks."""
     command = [FLYWHEEL, "rollout", "--home", str(home), "--policy", "teacher", "--suite", "train", *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, timeout=550)
 
 
 def sampled(context: RunContext, samples: int, condition: str = "split = 'train'") -> dict[str, Any]:

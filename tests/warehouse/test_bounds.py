@@ -148,6 +148,18 @@ def test_a_text_of_deep_json_within_a_row_is_a_fault_of_that_row_alone(tmp_path:
         assert figures["rows"] == 1
 
 
+def test_half_of_a_surrogate_pair_is_refused_where_no_row_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for text, told in (("\\ud83d\\ude00 Who?", None), ("\\ud83d Who?", "half of a surrogate pair")):
+        path.write_text(f'{{"question": "{text}", "answers": ["a"]}}\n')
+        for read in (read_tasks, read_evaluation_set):
+            if told is None:
+                assert [task.question for task in read(path)] == ["😀 Who?"]
+            else:
+                with pytest.raises(RequestError, match=told):
+                    read(path)
+
+
 def test_configurations_that_are_nested_too_deep_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text(f"seed = {DEEPEST}\n")
     (tmp_path / "config.json").write_text(DEEPEST)

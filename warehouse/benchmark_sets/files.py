@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import read_json, unpacked
+from warehouse.bounds import read_text_json, unpacked
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -65,7 +65,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parsed(text: str, place: str) -> Any:
     try:
-        return read_json(text)
+        return read_text_json(text)
     except ValueError as error:
         raise RequestError(f"{place} is not JSON: {error}.") from error
 
@@ -113,7 +113,7 @@ def _inner(row: Mapping[str, Any], name: str, place: str, kind: type) -> Any:
     """What stands under `name`, as JSON or as its text, which is how a table's export writes it."""
     value = row.get(name)
     try:
-        value = kind() if value is None else read_json(value) if isinstance(value, str) else value
+        value = kind() if value is None else read_text_json(value) if isinstance(value, str) else value
     except ValueError as error:
         raise RequestError(f"{place}: {name} is not JSON; correct it.") from error
     if not isinstance(value, kind):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from itertools import permutations
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.formulas.triples import TARGET, canonical, formula_digest, is_constant, unknowns, validate
+from tests.clock import processor_seconds
 from warehouse.records import Triple
 
 NODES = ["?", "V@X", "V@Y", "V@Z", "V@U", "C@a", "C@b"]
@@ -68,10 +68,10 @@ def test_branches_that_are_alike_cost_little() -> None:
     formula = [t for i in range(12) for t in (("?", "r", f"V@a{i}"), (f"V@a{i}", "r", f"V@b{i}"), (f"V@b{i}", "s", "C@c"))]
     triangles = [(f"V@{a}{i}", "t", f"V@{b}{i}") for i in range(8) for a, b in ("xy", "yz", "zx")]
     formula += triangles + [("?", "u", f"V@x{i}") for i in range(8)]
+    began = processor_seconds()
     assert validate(formula) == []
-    began = time.process_time()
     assert formula_digest(formula) == formula_digest(list(reversed(formula)))
-    assert time.process_time() - began < 5
+    assert processor_seconds() - began < 5
 
 
 def test_members_of_a_union_have_no_order() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import product
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from synth.formulas.projections import solve, witness
 from synth.formulas.triples import FormulaDefect, MalformedFormula, constant, depth, is_constant, members, unknowns, validate
 from synth.graph.knowledge_graph import KnowledgeGraph
+from tests.clock import processor_seconds
 from warehouse.records import Fact, Triple
 
 ENTITIES = "abcde"
@@ -107,7 +107,7 @@ def test_a_witness_among_very_many_ways_that_lead_nowhere_is_found_at_once() -> 
     graph = KnowledgeGraph([*hubs, *years, Fact("film 299", "star", "Amber Stone")])
     beside = (("V@a", "genre", "?"), ("V@a", "genre", "V@b"), ("V@c", "genre", "V@b"), ("V@c", "genre", "V@d"), ("V@e", "genre", "V@d"))
     formula = (*beside, ("V@a", "year", "V@f"), ("V@g", "year", "V@f"), ("V@g", "star", "C@Amber Stone"))
-    began = time.process_time()
+    began = processor_seconds()
     found = witness(graph, formula, "drama")
-    assert time.process_time() - began < 5
     assert found is not None and found["V@a"] == found["V@g"] == "film 299"
+    assert processor_seconds() - began < 5

@@ -94,7 +94,7 @@ def test_the_same_call_gives_the_same_tasks(graph: KnowledgeGraph, retrieve: Ret
 @pytest.mark.slow
 def test_the_same_tasks_whatever_the_hash_seed() -> None:
     processes = [_start_under(hash_seed) for hash_seed in ("1", "2")]
-    first, second = (process.communicate(timeout=120)[0] for process in processes)
+    first, second = (process.communicate(timeout=550)[0] for process in processes)
     assert first == second != ""
 
 

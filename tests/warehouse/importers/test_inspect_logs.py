@@ -230,7 +230,7 @@ eval(task, get_model("mockllm/model", custom_outputs=outputs), log_dir="logs", m
 
 @pytest.mark.slow
 def test_a_log_that_inspect_made_is_imported_with_calls_and_scores(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", EVALUATION], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", EVALUATION], cwd=tmp_path, check=True, capture_output=True, timeout=550)
     figures = import_file("inspect", tmp_path / "logs", tmp_path / "home")
     assert (figures["rows"], figures["quarantined"], figures["trajectories"]["new"]) == (2, 0, 2)
     with Lake(tmp_path / "home", read_only=True) as lake:
