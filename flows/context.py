@@ -68,6 +68,7 @@ class RunContext:
             self._rollouts.resume()
             return self._rollouts
         documents: list[Document] = self.lake.documents()
+        self.start_ray()
         return self._start(self.config.rollout, policy_path, documents)
 
     @contextmanager
@@ -82,7 +83,6 @@ class RunContext:
     def _start(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Rollouts:
         from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
 
-        self.start_ray()
         self._rollouts = rollouts = Rollouts.start(config, policy_path, documents)
         self._last_figures = None
         return rollouts

@@ -11,7 +11,7 @@ from flows.config import FlywheelConfig
 from flows.placement import phases, place_phase
 from flows.preflight import bytes_of_iteration
 from flows.sizing.assumptions import Assumptions
-from flows.sizing.cards import Card, cards
+from flows.sizing.cards import Card, cards, shares
 from flows.sizing.times import StageTime, sequences_at_once, times
 from rl.memory import GIB, Architecture
 from rl.placement import Machine
@@ -146,4 +146,5 @@ def _to_make_faster(stage: StageTime, config: FlywheelConfig) -> Iterator[str]:
         )
         yield f"rollouts hold the step up: more engines (rollout.engine.count) or more at once on each{more}"
     elif stage.seconds["learning"] > MOST_SHARE * whole:
-        yield "the learner holds the step up: more rl.learner.workers, or no rl.gradient_checkpointing where activations fit"
+        more = "a card of its own" if shares(config, "rl", config.for_turn(1)) else "more rl.learner.workers"
+        yield f"the learner holds the step up: {more}, or no rl.gradient_checkpointing where activations fit"
