@@ -249,7 +249,7 @@ def tokens_of(home: Path) -> dict[str, list[tuple[int, ...]]]:
     """What was sampled and shown in each trajectory of the weights that no engine had a part in, in tokens, by its id."""
     with Lake(home, read_only=True) as lake:
         found = lake.trajectories("policy IN ('t1-cpt', 't1-sft') OR (stage = 'rl' AND wheel_turn = 1 AND step = 1)")
-    assert len(found) == 2 * 40 + 16
+    assert len(found) == 2 * 40 + 2 * 16, "what has no variance is drawn once more"
     return {each.id: [each.prompt_ids, *(ids for turn in each.turns for ids in (turn.action_ids, turn.observation_ids))] for each in found}
 
 
