@@ -42,6 +42,8 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
     Raises:
         RequestError: the first thing that is wrong: its key, why, and what to do.
     """
+    if home is not None:
+        check_place(home)
     if config.corpus.wordings is not None:
         read_wordings(config.corpus.wordings)
     if not begun:
@@ -55,7 +57,6 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
 
 def _room(config: FlywheelConfig, home: Path) -> None:
     """Room on the disk for what one iteration leaves, and for what it holds at its fullest."""
-    check_place(home)
     needed = bytes_of_iteration(config)
     there = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
