@@ -208,7 +208,8 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
 
 def _distribution(config: OptimizerConfig) -> dict[str, Any]:
     """On which devices, and how the workers share the model, where there are several."""
-    shared: dict[str, Any] = {"use_cpu": not config.learner.gpus, "ddp_find_unused_parameters": False}
+    on_cpus = not config.learner.gpus or not torch.cuda.is_available()
+    shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
         return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
     fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}

@@ -213,7 +213,8 @@ def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Pa
         write(trainer, *given)
 
     supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
-    config = PRE_TRAINING.model_copy(update={"learner": LearnerConfig(workers=2, gpus=1, sharded=True)})
+    of_gpus = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
+    config = PRE_TRAINING.model_copy(update=of_gpus)
     supervised._train(policy, examples, output, config, 1, lambda step, figures: None, masked=False)
     return bool(sharded) and all(sharded)
 
