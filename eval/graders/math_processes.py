@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO
 
 DEADLINE_SECONDS = 4.0
-"""What one comparison may take."""
+"""What one comparison may compute."""
+MOST_WAITING = 10
+"""Times as long it may take by the wall, on a machine that has much else to do."""
 WORKERS = 2
 START_SECONDS = 120.0
 """How long a worker may take to load math-verify on a machine that has much else to do."""
@@ -49,7 +51,7 @@ class _Worker:
         """The worker's answer. Raises Undecided where it has none."""
         request = {"gold": gold, "prediction": prediction, "seconds": DEADLINE_SECONDS}
         try:
-            reply = self._exchange(json.dumps(request).encode() + b"\n", self._patience + DEADLINE_SECONDS)
+            reply = self._exchange(json.dumps(request).encode() + b"\n", self._patience + MOST_WAITING * DEADLINE_SECONDS)
         except OSError as error:
             raise Undecided("the comparing process died") from error
         self._patience = 5.0

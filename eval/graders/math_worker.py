@@ -20,6 +20,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from typing import Any, BinaryIO
 
 from math_verify import LatexExtractionConfig, parse, verify
@@ -28,7 +29,7 @@ from sympy import Union as SymbolicUnion
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
-from eval.graders.math_processes import read_line
+from eval.graders.math_processes import MOST_WAITING, read_line
 
 MEMORY = 2 << 30
 """Bytes of address space of the child."""
@@ -36,6 +37,7 @@ PROCESSOR_SECONDS = 600
 """What a child may compute in its life, should nobody be left to kill it."""
 SERVED = 200
 """Comparisons before a child is replaced, for what sympy caches is never given back."""
+_TICK_SECONDS = 0.25
 DIGITS = 9
 """Significant digits to which a decimal must agree with an exact value."""
 
@@ -76,13 +78,13 @@ class _Supervisor:
         self._served = 0
 
     def answer(self, line: bytes, seconds: float) -> bytes:
-        """The child's answer, or an error where there is none within `seconds`."""
+        """The child's answer, or an error where it has computed for `seconds` without one."""
         if self._child is None:
             self._child, self._served = self._fork(), 0
-        _, questions, answers = self._child
+        process, questions, answers = self._child
         questions.write(line)
         questions.flush()
-        reply, in_time = read_line(answers, seconds)
+        reply, in_time = _reply(process, answers, seconds)
         self._served += 1
         if not reply or self._served >= SERVED:
             self.end()
@@ -109,6 +111,20 @@ class _Supervisor:
         os.close(asked)
         os.close(answering)
         return process, os.fdopen(asking, "wb"), os.fdopen(answered, "rb", buffering=0)
+
+
+def _reply(process: int, answers: BinaryIO, seconds: float) -> tuple[bytes, bool]:
+    """As `read_line`, but `seconds` are of the child's processor time: that it waits on a busy machine says nothing of the answer."""
+    began, end = _processor_seconds(process), time.monotonic() + MOST_WAITING * seconds
+    while True:
+        reply, in_time = read_line(answers, _TICK_SECONDS)
+        if reply or in_time or _processor_seconds(process) - began > seconds or time.monotonic() > end:
+            return reply, in_time
+
+
+def _processor_seconds(process: int) -> float:
+    """What another process has computed, by the clock that Linux keeps of it (clock_getcpuclockid)."""
+    return time.clock_gettime(~process << 3 | 2)
 
 
 def _serve(questions: BinaryIO, answers: BinaryIO) -> None:

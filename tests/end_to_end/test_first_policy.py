@@ -38,6 +38,7 @@ def test_a_model_becomes_the_first_policy_and_nothing_else_is_made(tmp_path: Pat
     assert "nothing to do" in init(home).stderr
 
 
+@pytest.mark.long
 def test_one_from_scratch_comes_after_the_text_of_its_tokenizer(tmp_path: Path) -> None:
     told = init(tmp_path / "home", "--profile", str(SMALL)).stdout
     assert "t0-init in" in told and "flywheel eval" in told

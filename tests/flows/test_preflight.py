@@ -54,7 +54,7 @@ WRONG = (
     (['rl.rewards.parts={"{folder}/broken.py:reward"=1}'], "cannot be imported"),
     (['rl.rewards.parts={"{folder}/missing.py:reward"=1}'], "names a file that is not there"),
     (["rl.rewards.verifier=nobody"], "there is no verifier 'nobody'"),
-    (["evaluation.verifier=nobody"], "verifier is 'nobody'"),
+    (["evaluation.verifier=nobody"], "there is no verifier 'nobody'"),
     (['rollout.environments.kinds={mine={factory="no_such:thing"}}'], "the environment 'no_such:thing' cannot be imported"),
     (['rollout.environments.kinds={tools={options={file="{folder}/missing.toml"}}}'], "cannot be read"),
     (['rollout.environments.kinds={tools={options={file="{folder}/tools.toml"}}}'], "in the file of tools"),

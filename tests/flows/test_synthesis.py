@@ -36,6 +36,7 @@ def test_a_graph_that_gives_no_task_is_refused_and_the_reasons_are_kept(tmp_path
     config = load_config(str(SMALL), ["corpus.kind=files", f"corpus.path={tmp_path}", "corpus.train={}", "corpus.held_out={}"])
     with Lake(tmp_path / "home") as lake:
         context = RunContext(Home(tmp_path / "home"), config, lake)
-        with pytest.raises(RequestError, match=r"no task for train, held_out: synth\.webshaper\.counts asks for up to 2 hops; ask"):
+        said = r"no task for train, held_out, validation: synth\.webshaper\.counts asks for up to 2 hops; ask"
+        with pytest.raises(RequestError, match=said):
             run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))
         assert any(failure.kind == "shortfall" for failure in lake.failures("synth"))
