@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.statistics import PairedTest, sign_test, wilson
+from flows.gains import signed
 from flows.home import Home
 from flows.results import paired, probability, read_verdicts
 from warehouse import Lake
@@ -144,7 +145,7 @@ def stages(record: Record, suite: str = "held_out", main: str = "t1-rl") -> str:
             rates = {row["hops"]: row for row in home["evaluations"] if (row["suite"], row["policy"]) == (suite, policy)}
             if rates:
                 test = _pair(home, suite, policy, main)
-                change = "" if test is None else f"{_signed(100 * test.difference)} ({probability(test.p_value)})"
+                change = "" if test is None else f"{signed(100 * test.difference)} ({probability(test.p_value)})"
                 shown = [_rate(rates[None], interval=True), *(_rate(rates[n]) if n in rates else "" for n in hops)]
                 lines.append(_line([str(home["seed"]), f"`{policy}`{_words(record, policy)}", *shown, change]))
     return "\n".join(lines)
@@ -162,7 +163,7 @@ def success(record: Record, policy: str, suite: str = "held_out", hops: str = "a
 def gain(record: Record, policy: str, other: str, suite: str = "held_out") -> str:
     """The points by which a policy is above another on the same tasks, with the p-value, seed by seed."""
     tests = [test for home in record["homes"] if (test := _pair(home, suite, other, policy)) is not None]
-    return ", ".join(f"{_signed(100 * test.difference)} ({probability(test.p_value)})" for test in tests)
+    return ", ".join(f"{signed(100 * test.difference)} ({probability(test.p_value)})" for test in tests)
 
 
 def minutes(record: Record, *runs: str) -> str:
@@ -212,10 +213,6 @@ def _rate(row: Record, interval: bool = False) -> str:
     low, high = wilson(row["successes"], row["valid"])
     around = f" ({100 * low:.1f}–{100 * high:.1f})" if interval else ""
     return f"{100 * row['successes'] / row['valid']:.1f}{around}"
-
-
-def _signed(points: float) -> str:
-    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _line(cells: Iterable[str]) -> str:

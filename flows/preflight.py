@@ -17,12 +17,12 @@ from flows.home import check_place
 from flows.placement import check_placement
 from flows.task_choice import check_choice
 from rl.config import PolicyConfig
+from rl.memory import GIB
 from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
 
 REACH_SECONDS = 5.0
 """How long a teacher's server may take to answer anything at all."""
-GIB = 2**30
 BYTES_A_NUMBER = 4
 """Policies are written in float32."""
 OPTIMISER_STATES = 2

@@ -31,7 +31,7 @@ class Verifiers:
     def of(self, task: Task) -> Verifier:
         """The verifier that a task's provenance names, or else the default."""
         named = task.provenance.get("verifier")
-        return ({**VERIFIERS, **self.own}.get(named) if isinstance(named, str) else None) or self.default
+        return (self.own.get(named) or VERIFIERS.get(named) if isinstance(named, str) else None) or self.default
 
     def lack(self, task: Task) -> bool:
         """Whether a task names code of somebody's own that is not listed here, as those of a suite by such a verifier do elsewhere."""

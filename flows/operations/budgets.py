@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.operations.config import BudgetConfig
+from rl.memory import GIB
 from warehouse import Lake, Metric
 from warehouse.errors import RequestError
 
-GIB = 2**30
 LOOK_SECONDS = 3.0
 """How long a reckoning is good for: tokens are a query, the home's size a walk over its files."""
 

@@ -18,9 +18,9 @@ from rl.config import EngineConfig
 from rl.content import PlacedImage, collapse_images, decode_image
 from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
 from rl.env_pool.batched_actor import BatchedActor
+from rl.memory import GIB
 from rl.policies.vision import has_vision
 
-GIB = 1024**3
 SHUTDOWN_SECONDS = 1.0
 """How long vLLM's process may take to end by itself; it holds nothing to save."""
 

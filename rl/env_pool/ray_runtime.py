@@ -17,8 +17,7 @@ from ray.job_config import JobConfig
 
 from rl.config import RayConfig
 from rl.env_pool.process_folders import make_folder
-
-GIB = 1024**3
+from rl.memory import GIB
 
 
 class SearchPath(list[str]):

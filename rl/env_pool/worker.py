@@ -29,6 +29,7 @@ from rl.envs.base import (
     fault_kind,
     find_environment,
 )
+from rl.memory import GIB
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import Index
@@ -36,7 +37,6 @@ from warehouse.errors import RequestError
 from warehouse.records import Task
 
 T = TypeVar("T")
-GIB = 1024**3
 
 
 class EnvironmentWorker(BatchedActor):

@@ -297,10 +297,10 @@ class ReinforceTrainer(RowTrainer):
         collected, times = broadcast_object_list([(collected, times)])[0]  # all workers go by what the main one has
         rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
         rows = self._readable(rows)
-        figures = {"publish_seconds": times[1] - times[0], "collect_seconds": times[2] - times[1]}
         self._times = StepTimes(
             times[1] - times[0], times[2] - times[1], 0.0, rollouts_in_publish=collected.waited[0], rollouts_in_collect=collected.waited[1]
         )
+        figures = {"publish_seconds": self._times.publish, "collect_seconds": self._times.collect}
         figures |= describe(collected.trajectories) | staleness_figures(rows, step - 1) | self.prompt_information(collected.trajectories)
         figures |= {} if self._weight_difference is None else {"weight_difference": self._weight_difference}
         if self._critic or self._config.correction.needed:
