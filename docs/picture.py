@@ -1,4 +1,4 @@
-"""A picture of a home's report, for the pages: `python docs/picture.py HOME [--to docs/report.png]`; Chromium draws it, without a network."""
+"""A picture of a home's report, for pages: `python docs/picture.py HOME [--to docs/report.png]`, drawn by Chromium without a network."""
 
 from __future__ import annotations
 
