@@ -145,11 +145,10 @@ def test_what_was_sampled_is_what_was_trained_on(home: Path) -> None:
     assert max_logprob_difference(model, sampled) < 1e-3
 
 
-def test_nothing_of_the_suites_is_in_what_training_read_or_was_shown(home: Path) -> None:
+def test_no_page_that_suites_ask_about_is_in_the_text_of_training(home: Path) -> None:
+    """A tool of one's own is not looked at: it shows what its owner lets it show."""
     with Lake(home, read_only=True) as lake:
-        documents, examples = lake.documents(), lake.examples()
-        shown = [call.observation for each in lake.trajectories("stage = 'rl'") for turn in each.turns for call in turn.calls]
-    text = "\n".join([*(part.text for example in examples for part in example.parts), *shown])
+        documents, text = lake.documents(), "\n".join(part.text for example in lake.examples() for part in example.parts)
     hidden, seen = ([d.text for d in documents if (d.split is DocumentSplit.HELD_OUT) == held_out] for held_out in (True, False))
     assert len(hidden) > 2 and sum(page in text for page in seen) > 10, "what may be shown is found in this way"
     assert not [page for page in hidden if page in text]
