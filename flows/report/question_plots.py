@@ -59,6 +59,7 @@ def _relations(nodes: Sequence[PlacedNode], edges: Sequence[PlacedEdge]) -> go.S
         text=[
             label(f"{cut_label(edge.relation, _SHOWN)} →" if edge.forward else f"← {cut_label(edge.relation, _SHOWN)}") for edge in edges
         ],
+        textposition="top center",
         textfont={"size": 10},
         customdata=[[label(cut_label(edge.relation, 200))] for edge in edges],
         hovertemplate="%{customdata[0]}<extra></extra>",
