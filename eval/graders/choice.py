@@ -55,7 +55,7 @@ class Verifiers:
         if not isinstance(named, str):
             return self.default
         if named == JUDGE:
-            return self.judge or self.default
+            return self.judge or ABSENT_JUDGE
         return self.own.get(named) or VERIFIERS.get(named) or self.default
 
     def lack(self, task: Task) -> bool:
