@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from flows.cli import data, evaluation, inspection, lake, planning, public_data, schedules, stages, verification
+from flows.cli import data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "deploy": schedules.deploy,
     "sql": inspection.sql,
     "show": inspection.show,
+    "graph": graphs.graph,
     "traces": inspection.traces,
     "report": inspection.report,
     "top": inspection.top,

@@ -33,7 +33,9 @@ def evaluate(
 
     Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
     """
+    from eval.graders.choice import JUDGE
     from flows.home import Home
+    from flows.judges import check_judge
     from flows.lakes import open_lake, policy_of
     from flows.plan import evaluation_id
     from flows.suites.config import check_data, find_suite
@@ -44,6 +46,8 @@ def evaluate(
     chosen = find_suite(suite, config.evaluation, set_ or [])
     check_data(chosen)
     config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server for the flow is started
+    if chosen.verifier == JUDGE:
+        check_judge(config.evaluation.judge)
     check_environment(chosen, config)
     with open_lake(home) as lake:
         named = policy or _champion(lake)

@@ -53,26 +53,34 @@ def sql(
 
 
 def show(
-    trajectory: Annotated[str, typer.Argument(help="Id of a trajectory.")],
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Id of a trajectory, or key of a task.")],
     home: HomeOption,
     tokens: Annotated[bool, typer.Option("--tokens", help="Token ids and log-probabilities of every action.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """One trajectory, turn by turn.
+    """One trajectory, turn by turn; or one task, its formula and its expansions drawn as graphs.
 
     Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
     from flows.cli.output import plain_trajectory, print_trajectory
+    from flows.cli.task_output import find_task, plain_task, print_task
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
 
     with open_lake(home) as lake:
-        found = lake.trajectories("id = ?", [trajectory])
-        if not found:
+        found = lake.trajectories("id = ?", [identity])
+        task = None if found else find_task(lake, identity)
+        if not found and task is None:
             raise RequestError(
-                f'{home} has no trajectory {trajectory!r}; `flywheel sql "SELECT id FROM trajectories" --home {home}` lists them.'
+                f"{home} has no trajectory and no task {identity!r}; "
+                f'`flywheel sql "SELECT id FROM trajectories" --home {home}` lists the ones, "SELECT key FROM tasks" the others.'
             )
-        if json_:
+        if task is not None:
+            if json_:
+                print_json(plain_task(task, lake))
+            else:
+                print_task(task, lake)
+        elif json_:
             print_json(plain_trajectory(found[0]))
         else:
             print_trajectory(found[0], lake, tokens)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from eval.graders.choice import is_verifier, unknown
+from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, describe, read_table
@@ -102,7 +102,7 @@ class SuiteConfig(Section):
     dialect: str | None = None
     """How actions stand in tokens; the home's `rollout.dialect` without it."""
     verifier: str | None = None
-    """The verifier, a kind or code of your own; each task's own, or the home's, without it."""
+    """The verifier, a kind, `judge` or code of your own; each task's own, or the home's, without it."""
     number: PositiveInt | None = None
     """Tasks; all that the source has without it."""
     draw: Literal["random", "deepest"] = "random"
@@ -136,7 +136,7 @@ class SuiteConfig(Section):
     @property
     def own_verifier(self) -> dict[str, str]:
         """The verifier where it is code of somebody's own, as the configuration lists such for the tasks that name it."""
-        return {self.verifier: self.verifier} if self.verifier is not None and self.verifier not in VERIFIERS else {}
+        return {self.verifier: self.verifier} if self.verifier is not None and self.verifier not in (*VERIFIERS, JUDGE) else {}
 
     @property
     def rollout(self) -> dict[str, Any]:

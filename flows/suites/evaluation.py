@@ -47,7 +47,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
-    context.config.evaluation.open_verifiers(listed=suite.own_verifier)  # before anything is kept
+    context.verifiers(listed=suite.own_verifier, tasks=drawn.tasks)  # before anything is kept
     searched = same_documents(context.lake, suite, drawn)
     _keep_tasks(context.lake, suite, drawn)
     attempts = {f"{policy.id}-{task.key}-{sample}": (task, sample) for task in drawn.tasks for sample in range(suite.samples)}
