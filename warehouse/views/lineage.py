@@ -43,6 +43,7 @@ WITH removed AS (
             ELSE coalesce(nullif(regexp_extract(kind, '^(fas_plan|fas_reason|has|proposal|verdict)_', 1), ''), 'question') END AS kind,
         regexp_replace(kind, '^(fas_plan|fas_reason|has|proposal|verdict)_', '') AS reason
     FROM failures WHERE stage IN ('synth', 'teacher', 'rewording', 'expander', 'extraction', 'decontamination')
+        AND NOT starts_with(kind, 'retried_')
 ), counted AS (
     SELECT kind, 'kept' AS outcome, NULL AS reason, count(*) AS samples FROM examples GROUP BY kind
     UNION ALL
