@@ -171,15 +171,19 @@ def calibrate(judge: Judge) -> Calibration:
     return Calibration(counts, tuple(checks))
 
 
+def unfit_reason(judge: Judge, calibration: Calibration) -> str | None:
+    """Why the judge may not be used, with the figures; None where it may."""
+    short = [kind for kind, least in ENOUGH.items() if calibration.share(kind) < least]
+    if not short:
+        return None
+    figures = ", ".join(f"{judged} of {pairs} {kind}" for kind, (judged, pairs) in calibration.right.items())
+    return f"{judge.name} may not judge: of the labelled pairs it judged rightly {figures}; it falls short on {' and '.join(short)}."
+
+
 def refuse_unfit(judge: Judge, calibration: Calibration) -> None:
     """Raises RequestError, with the figures, where the judge may not be used."""
-    short = [kind for kind, least in ENOUGH.items() if calibration.share(kind) < least]
-    if short:
-        figures = ", ".join(f"{judged} of {pairs} {kind}" for kind, (judged, pairs) in calibration.right.items())
-        raise RequestError(
-            f"{judge.name} may not judge: of the labelled pairs it judged rightly {figures}; it falls short on {' and '.join(short)}. "
-            "Name another model under evaluation.judge."
-        )
+    if reason := unfit_reason(judge, calibration):
+        raise RequestError(f"{reason} Name another model under evaluation.judge.")
 
 
 def read_verdict(completion: Completion) -> Verdict | Failure:

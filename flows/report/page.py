@@ -123,6 +123,13 @@ def _sections(data: ReportData) -> list[Section]:
             plots.health_plots(data, metrics),
             tables.metrics_table(metrics),
         ),
+        Section(
+            "synthesis",
+            "Synthesis",
+            "What the parts of synthesis asked of a teacher, what came of it, and what they made and dropped.",
+            Plots(),
+            tables.yields_table(data),
+        ),
         Section("tools", "Tool use", "What was called, how often, and what came of it.", plots.tool_plots(data), tables.tools_table(data)),
     ]
 

@@ -10,6 +10,7 @@ from flows.report.data import Evaluation, ReportData
 from flows.report.iterations import Ancestor, Iteration
 from flows.report.plots import variant_name
 from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
+from flows.report.yields import COMMON, PartYield, counted_words
 from flows.variants import HORIZONS, Variant
 
 
@@ -73,6 +74,18 @@ def tools_table(data: ReportData) -> Table | None:
         for use in data.tools
     ]  # fmt: skip
     return Table("Calls of tools", head, tuple(tuple(map(Cell, line)) for line in lines), words=3)
+
+
+def yields_table(data: ReportData) -> Table | None:
+    """The parts of synthesis: requests, completions, tokens and seconds of the teacher; made, dropped, and what else was counted."""
+    if not data.yields:
+        return None
+    rows = [(*map(Cell, (part.part, part.run, counted_words(part.figures))), *_common(part)) for part in data.yields]
+    return Table("Synthesis, part by part", ("part", "run", "counted", *COMMON), tuple(rows), words=3)
+
+
+def _common(part: PartYield) -> tuple[Cell, ...]:
+    return tuple(Cell(f"{part.figures[name]:,.0f}" if name in part.figures else "–") for name in COMMON)
 
 
 def line_table(data: ReportData) -> Table | None:

@@ -1,8 +1,8 @@
 """What a teacher has cost one home, try by try, in a file beside the lake: what a killed process had under way is not forgotten.
 
 A completion in the lake says what the try cost that brought it; what the failed ones cost, and those whose process died before the reply
-was stored, only this says. Before a try the most that it can cost is written down, afterwards what it did cost. A try that nobody ever booked
-counts at its most, so a limit holds over all processes that ever asked, at whatever moment they ended.
+was stored, only this says. Before a try the most that it can cost is written down, afterwards what it did cost. A try that nobody ever
+booked counts at its most, so a limit holds over all processes that ever asked, at whatever moment they ended.
 """
 
 from __future__ import annotations

@@ -135,9 +135,9 @@ class ModelTeacher:
                 completion = await self._retried(request)
             except SourceError as error:
                 return failed(error.fault, error.reason, self.name, request, error.text)
-        if self._cache is not None:
-            await self._cache.keep(completion)
-            self._stored.add(completion.id)
+            if self._cache is not None:  # within its place: what may be lost is never more than what is in flight
+                await self._cache.keep(completion)
+                self._stored.add(completion.id)
         return judged(completion)
 
     async def _retried(self, request: Request) -> Completion:
