@@ -105,8 +105,8 @@ def _taught_plans(synthesis: SynthesisContext, config: FasConfig, seed: int) -> 
         chains, wrong = reason_by_teacher(teacher, assigned, config.bounds, answers, synthesis.turn)
         examples, failures = [*examples, *chains], [*failures, *wrong]
     synthesis.count(questions=len(made.questions), plans=len(made.examples), chains=len(examples) - len(made.examples))
-    kept, failures = synthesis.clear(examples, failures)
-    return [*kept, *judge.checks, *answers.checks], failures
+    kept, dropped = synthesis.clear(examples, failures)
+    return [*kept, *judge.checks, *answers.checks], dropped
 
 
 def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:

@@ -184,7 +184,7 @@ class SynthesisContext:
                 statement for name in self.train.graph.subjects if allowed(name) for statement in remember(self.train.graph, name)
             )
         documents = self.sources.documents(DocumentSplit.HELD_OUT)
-        finder = NameFinder(dict.fromkeys([*self.sources.train.types, *(document.title for document in documents)]))
+        finder = NameFinder(dict.fromkeys([*self.train.graph.subjects, *(document.title for document in documents)]))
         if "passages" in kinds:
             memory.append(known for known in statements_in(documents, finder) if allowed(known.entity))
         if "results" in kinds:
