@@ -207,15 +207,19 @@ def compared(
     return Calibration(counts, tuple(checks))
 
 
+def unfit_reason(name: str, calibration: Calibration, enough: Mapping[str, float] = ENOUGH) -> str | None:
+    """Why the judge called `name` may not be used, with the figures; None where it may."""
+    short = [kind for kind, least in enough.items() if calibration.share(kind) < least]
+    if not short:
+        return None
+    figures = ", ".join(f"{judged} of {cases} {kind}" for kind, (judged, cases) in calibration.right.items())
+    return f"{name} may not judge: of the labelled cases it judged rightly {figures}; it falls short on {' and '.join(short)}."
+
+
 def refuse_unfit(name: str, calibration: Calibration, enough: Mapping[str, float] = ENOUGH) -> None:
     """Raises RequestError, with the figures, where the judge called `name` may not be used."""
-    short = [kind for kind, least in enough.items() if calibration.share(kind) < least]
-    if short:
-        figures = ", ".join(f"{judged} of {cases} {kind}" for kind, (judged, cases) in calibration.right.items())
-        raise RequestError(
-            f"{name} may not judge: of the labelled cases it judged rightly {figures}; it falls short on {' and '.join(short)}. "
-            "Name another model under evaluation.judge."
-        )
+    if reason := unfit_reason(name, calibration, enough):
+        raise RequestError(f"{reason} Name another model under evaluation.judge.")
 
 
 def read_reply(completion: Completion, shape: type[V]) -> V | Failure:

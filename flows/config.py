@@ -105,6 +105,7 @@ class SynthConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> SynthConfig:
         wanted = {"fas.plans": self.fas.plans == "teacher", "fas.reasoner": self.fas.reasoner == "teacher", "fas.judge": self.fas.judge}
+        wanted |= {"fas.slice_reasoning": self.fas.slice_reasoning}
         wanted |= {"has.mixture": "teacher" in self.has.mixture}
         wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None}
         asking = [key for key, asks in wanted.items() if asks]

@@ -58,13 +58,16 @@ def offer(example: Example, tools: Sequence[Schema]) -> Example:
     return replace(example, parts=(Part(PartKind.TOOLS, json.dumps(list(tools), ensure_ascii=False)), *example.parts))
 
 
-def of_turn(turn: Turn, learnt: bool = True) -> Parts:
-    """A turn of a run: what was thought, the calls that were run, and what came of each; what could not be read is an unlearnt thought."""
+def of_turn(turn: Turn, learnt: bool = True, responses: bool = True) -> Parts:
+    """A turn of a run: what was thought, the calls that were run, and what came of each, unless `responses` are left out.
+
+    What could not be read is a thought that is not learnt.
+    """
     parts = considered(thought_of(turn.action), learnt)
     for tool, argument in calls_of(turn):
         parts += acted(tool, argument, learnt=learnt)
     parts = parts or (Part(PartKind.THOUGHT, untagged(turn.action)),)
-    for response in responses_of(turn):
+    for response in responses_of(turn) if responses else ():
         parts += came(response)
     return parts
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.report.iterations import FrontierDepth, Iteration, Lineage, ToolUse, read_frontier, read_iterations, read_lineage, read_tools
 from flows.report.questions import DrawnQuestion, GraphShape, read_graphs, read_questions
+from flows.report.yields import PartYield, read_yields
 from flows.results import Solved, read_verdicts
 from flows.variants import Variant
 from rl.training.config import MetricLimit
@@ -131,6 +132,7 @@ class ReportData:
     collected: tuple[Collected, ...]
     questions: tuple[DrawnQuestion, ...]
     graphs: tuple[GraphShape, ...]
+    yields: tuple[PartYield, ...]
     verdicts: dict[tuple[str, str], Solved]
     """(policy, suite) -> task key -> solved (by every attempt), of judged evaluation trajectories: what the paired tests are made of."""
 
@@ -158,6 +160,7 @@ def read_report_data(lake: Lake) -> ReportData:
         collected=tuple(Collected(**row) for row in lake.query(_COLLECTED).to_pylist()),
         questions=read_questions(lake),
         graphs=read_graphs(lake),
+        yields=read_yields(lake),
         verdicts=read_verdicts(lake),
     )
 

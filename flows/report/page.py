@@ -131,6 +131,13 @@ def _sections(data: ReportData) -> list[Section]:
             question_plots(data.questions),
             tables.graphs_table(data),
         ),
+        Section(
+            "synthesis",
+            "Synthesis",
+            "What the parts of synthesis asked of a teacher, what came of it, and what they made and dropped.",
+            Plots(),
+            tables.yields_table(data),
+        ),
         Section("tools", "Tool use", "What was called, how often, and what came of it.", plots.tool_plots(data), tables.tools_table(data)),
     ]
 

@@ -10,6 +10,7 @@ from flows.report.data import Evaluation, ReportData
 from flows.report.iterations import Ancestor, Iteration
 from flows.report.plots import variant_name
 from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
+from flows.report.yields import COMMON, PartYield, counted_words
 from flows.variants import HORIZONS, Variant
 from synth.graph.topology import Topology
 
@@ -94,6 +95,18 @@ def graphs_table(data: ReportData) -> Table | None:
         for name, cell_of in lines
     ]
     return Table("The knowledge graphs", head, tuple(rows))
+
+
+def yields_table(data: ReportData) -> Table | None:
+    """The parts of synthesis: requests, completions, tokens and seconds of the teacher; made, dropped, and what else was counted."""
+    if not data.yields:
+        return None
+    rows = [(*map(Cell, (part.part, part.run, counted_words(part.figures))), *_common(part)) for part in data.yields]
+    return Table("Synthesis, part by part", ("part", "run", "counted", *COMMON), tuple(rows), words=3)
+
+
+def _common(part: PartYield) -> tuple[Cell, ...]:
+    return tuple(Cell(f"{part.figures[name]:,.0f}" if name in part.figures else "–") for name in COMMON)
 
 
 def line_table(data: ReportData) -> Table | None:

@@ -8,7 +8,6 @@ can be switched off. Names are linked to the entities that are known and to each
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter
 
 from synth.corpora.config import ExtractionConfig
 from synth.corpora.grounding import AmbiguousMention, Linker, StatedFact, grounding_defect, question_whether_stated
+from synth.corpora.passages import passages_of
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import Teacher, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
@@ -47,7 +47,6 @@ words, a type one word. The quote is the shortest run of words of the passage, c
 the passage states. Reply with the JSON alone; a passage without facts gives []."""
 
 _STATEMENTS = TypeAdapter(list[TypedFact])
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +93,6 @@ def extract_facts(
     names = [*entities, *dict.fromkeys(document.title for document in documents)]
     _link(claims, Linker(names, aliases or {}), harvest)
     return Corpus(facts=tuple(_merged(harvest.facts)), documents=tuple(documents), types=harvest.types, failures=tuple(harvest.failures))
-
-
-def passages_of(text: str, characters: int) -> list[str]:
-    """`text` in pieces of whole sentences."""
-    pieces = [""]
-    for sentence in filter(None, _SENTENCE_END.split(text.strip())):
-        joined = f"{pieces[-1]} {sentence}".strip()
-        if pieces[-1] and len(joined) > characters:
-            pieces.append(sentence)
-        else:
-            pieces[-1] = joined
-    return [piece for piece in pieces if piece]
 
 
 def relation_name(text: str) -> str:

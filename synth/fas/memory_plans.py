@@ -1,118 +1,146 @@
-"""First-order actions from a memory alone, with no graph behind it: a teacher writes the questions of a slice and a plan for each.
+"""First-order actions from a memory alone, with no graph behind it: a teacher plans for questions over slices of it.
 
-The slice is the entries of a few entities, numbered. The teacher is asked for one question of each style and for what it rests on by
-number, so that the required knowledge is known whoever wrote the question. A line that is not of the form, rests on nothing, or gives
-its answer away is a `Failure`; the plans that are left stand before the same checks as the oracle's.
+Each question gets one plan with a first action. Whoever plans sees the question and the tools and nothing of the knowledge; whoever judges
+sees the knowledge that the question rests on, and says whether the action would acquire it (knowledge alignment, AgentFounder, arXiv
+2509.13310, section 2.2). Where there is a search, it is run too: a plan is kept if the first hit is a document that the question rests on
+and the judge accepts. Where the knowledge was brought by tools and no document holds it, the judge alone decides.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from synth.fas.plan_judge import PlanJudge
-from synth.fas.plans import check_plans
-from synth.fas.slices import Memory, Plan, QuestionStyle, SliceQuestion, Statement
+from pydantic import BaseModel, Field, TypeAdapter
+
+from rl.renderers.base import Schema
+from synth.fas.memory import Memory, Origin, Statement
+from synth.fas.plan_judge import INDEX, PlanJudge, PlanVerdict
+from synth.fas.plans import Misalignment, example_of, judge_request, judged_reason, rejected
+from synth.fas.slice_questions import SliceConfig, WrittenQuestion, write_questions
+from synth.fas.slices import Plan, SliceQuestion
 from synth.questions.paths import Retrieve
-from synth.teachers.teacher import Teacher, parted
-from warehouse.digests import seed_from
-from warehouse.records import Example, Failure, Request, user
+from synth.questions.text_comparison import mentions
+from synth.teachers.asking import ask_readable
+from synth.teachers.teacher import Teacher, read_json
+from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, user
 
-_ASK = """Known statements:
-{statements}
+_PLAN = """Question: {question}
 
-Write {count} questions that these statements answer, one of each style: {styles}. For each write one line of JSON and nothing else:
-{{"style": "...", "question": "...", "answer": "...", "requires": [numbers of statements], "plan": ["what to find out"],
-"query": "the first search"}}
-"requires" are the statements that the question rests on. No question may name its answer, and none may speak of the statements."""
+Tools: {tools}
+
+Plan how to find the answer with these tools; what they will bring is not known yet. Reply with one line of JSON and nothing else:
+{{"plan": ["what to find out first", "what then"], "tool": "the first tool", "arguments": "its argument"}}"""
+SEARCH = "search"
+
+
+class PlanDefect(StrEnum):
+    """Why what a teacher wrote is no plan."""
+
+    UNREADABLE = "fas_plan_no_plan"
+    UNKNOWN_TOOL = "fas_plan_unknown_tool"
+
+
+class _Row(BaseModel):
+    plan: list[str] = Field(min_length=1)
+    tool: str = Field(min_length=1)
+    arguments: str | dict[str, object]
+
+
+_ROW = TypeAdapter(_Row)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlans:
+    """Plan examples, what was rejected, and the questions over slices, whatever became of their plans."""
+
+    examples: list[Example]
+    failures: list[Failure]
+    questions: list[WrittenQuestion]
 
 
 def build_memory_plans(
     memory: Memory,
     teacher: Teacher,
-    slices: int,
-    styles: Sequence[QuestionStyle],
+    judge: PlanJudge,
+    count: int,
+    config: SliceConfig,
     seed: int,
+    tools: Sequence[Schema] = (),
     retrieve: Retrieve | None = None,
-    judge: PlanJudge | None = None,
-    entities: int = 3,
+    max_plan_tokens: int = 256,
     wheel_turn: int = 1,
-) -> tuple[list[Example], list[Failure]]:
-    """Plan examples over `slices` slices of `entities` entities each, and the rejected ones.
-
-    Raises:
-        ValueError: there is neither a search nor a judge, so that nothing could check a plan.
-    """
-    if retrieve is None and judge is None:
-        raise ValueError("plans are checked by a search or by a judge; give one of them")
-    drawn = list(_slices(memory, slices, entities, random.Random(seed_from("memory", seed))))
-    replies = teacher.complete([_request(statements, styles) for statements in drawn])
-    questions, failures = parted(
-        question
-        for statements, reply in zip(drawn, replies, strict=True)
-        for question in ([reply] if isinstance(reply, Failure) else read_questions(reply.text, statements))
+) -> MemoryPlans:
+    """Plans over `count` slices. `tools` are those on offer, by default a search alone; `retrieve` is the first hit of that search."""
+    questions, failures = write_questions(memory, teacher, count, config, seed)
+    names = [str(tool["function"]["name"]) for tool in tools] or [SEARCH]
+    offered = "; ".join(f"{tool['function']['name']}: {tool['function'].get('description', '')}" for tool in tools) or SEARCH
+    read, before = ask_readable(
+        teacher,
+        [_request(question, offered, max_plan_tokens) for question in questions],
+        lambda place, reply: _read(reply, questions[place], names),
+        config.tries,
     )
-    examples, rejected = check_plans(questions, retrieve or (lambda query: None), retrieve is not None, judge, wheel_turn)
-    return examples, failures + rejected
+    failures += before + [plan for plan in read if isinstance(plan, Failure)]
+    planned = [plan for plan in read if not isinstance(plan, Failure)]
+    examples, refused = _checked(planned, retrieve, judge, wheel_turn)
+    return MemoryPlans(examples, failures + refused, questions)
 
 
-def read_questions(text: str, statements: Sequence[Statement]) -> Iterator[SliceQuestion | Failure]:
-    """The questions in a completion, a line of JSON each; blank lines and code fences are passed over."""
-    for line in text.splitlines():
-        bare = line.strip()
-        if bare and not bare.startswith("```"):
-            yield _read(bare, statements)
+def _checked(
+    planned: Sequence[SliceQuestion], retrieve: Retrieve | None, judge: PlanJudge, wheel_turn: int
+) -> tuple[list[Example], list[Failure]]:
+    """The plans that the judge accepts and, where it can be asked, the search too; what each says is recorded."""
+    examples: dict[str, Example] = {}
+    failures: list[Failure] = []
+    verdicts = judge.verdicts([judge_request(question) for question in planned])
+    for question, verdict in zip(planned, verdicts, strict=True):
+        example, reason = example_of(question, wheel_turn), judged_reason(verdict)
+        if retrieve is not None and question.plan.tool == SEARCH:
+            shown = _index_verdict(question, retrieve(question.plan.query))
+            if shown is not None:
+                judge.record("fas_plan", example.id, INDEX, shown)
+                reason = shown.reason or reason
+        if reason is None:
+            examples.setdefault(example.id, example)
+        else:
+            failures.append(rejected(question, reason, example.id, judge))
+    return list(examples.values()), failures
 
 
-def _slices(memory: Memory, count: int, entities: int, rng: random.Random) -> Iterator[tuple[Statement, ...]]:
-    known = list(memory)
-    for _ in range(count if known else 0):
-        chosen = rng.sample(known, min(entities, len(known)))
-        yield tuple(statement for entity in chosen for statement in memory.about(entity))
+def _index_verdict(question: SliceQuestion, found: Document | None) -> PlanVerdict | None:
+    """What the first search says of the plan by what it brings; None where the knowledge is in no document that it could bring."""
+    if question.secret is not None and mentions(question.plan.query, question.secret):
+        return PlanVerdict(False, Misalignment.ANSWER_GIVEN)
+    if found is not None and any(_holds(found, known) for known in question.required):
+        return PlanVerdict(True)
+    if all(known.origin is Origin.RESULT for known in question.required):
+        return None
+    return PlanVerdict(False, Misalignment.NO_DOCUMENT if found is None else Misalignment.OTHER_KNOWLEDGE)
 
 
-def _request(statements: Sequence[Statement], styles: Sequence[QuestionStyle]) -> Request:
-    listed = "\n".join(f"{number}. {_numbered(statement)}" for number, statement in enumerate(statements, start=1))
-    named = ", ".join(style.replace("_", "-") for style in styles)
-    return user(_ASK.format(statements=listed, count=len(styles), styles=named), max_tokens=1_024)
+def _holds(document: Document, known: Statement) -> bool:
+    return document.id == known.source or (known.origin is not Origin.FACT and mentions(document.text, known.text) > 0)
 
 
-def _numbered(statement: Statement) -> str:
-    return f"{statement.entity}: {statement.text}" + (f" ({statement.time})" if statement.time else "")
+def _request(question: WrittenQuestion, offered: str, max_tokens: int) -> Request:
+    return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens)
 
 
-def _read(line: str, statements: Sequence[Statement]) -> SliceQuestion | Failure:
-    try:
-        row = json.loads(line)
-        style = QuestionStyle(str(row["style"]).strip().lower().replace("-", "_"))
-        question, answer, query = (_text(row, name) for name in ("question", "answer", "query"))
-        required = tuple(statements[_place(number, statements)] for number in row["requires"])
-        relations = tuple(str(part).strip() for part in row["plan"] if str(part).strip())
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return _failure("unreadable", f"what the teacher wrote is no question ({error!r})", line)
-    if not required or not relations:
-        return _failure("rests_on_nothing", "the question has no plan, or rests on no statement", line)
-    if answer.casefold() in question.casefold() and style is not QuestionStyle.NUMERICAL:
-        return _failure("answer_leaked", "the question names its answer", line)
-    secret = None if style is QuestionStyle.NUMERICAL else answer
-    return SliceQuestion(style, question, answer, required, Plan(relations, query), secret, True)
-
-
-def _text(row: dict[str, Any], name: str) -> str:
-    value = row[name]
-    text = value.strip() if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
-    if not text:
-        raise ValueError(f"{name} is empty")
-    return text
-
-
-def _place(number: Any, statements: Sequence[Statement]) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= len(statements):
-        raise ValueError(f"there is no statement {number!r}")
-    return number - 1
-
-
-def _failure(kind: str, reason: str, line: str) -> Failure:
-    return Failure("synth", f"fas_plan_{kind}", reason, {"text": line})
+def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str]) -> SliceQuestion | Failure:
+    row = read_json(reply, _ROW)
+    if isinstance(row, Failure):
+        return Failure("synth", PlanDefect.UNREADABLE, f"what the teacher wrote is no plan: {row.reason}", row.item)
+    steps = tuple(step.strip() for step in row.plan if step.strip())
+    argument = row.arguments.strip() if isinstance(row.arguments, str) else json.dumps(row.arguments, ensure_ascii=False)
+    if not steps or not argument:
+        return Failure("synth", PlanDefect.UNREADABLE, "the plan or its first action is empty", {"text": reply.text})
+    tool = row.tool.strip()
+    if tool not in names or tool == ANSWER:
+        return Failure(
+            "synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is none of the tools", {"text": reply.text}
+        )
+    plan = Plan(steps, argument, tool)
+    return SliceQuestion(question.style, question.question, question.answer, question.required, plan, question.secret, True)

@@ -11,14 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from synth.fas.slices import Statement
+from synth.fas.memory import Statement
+from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher
 from warehouse.records import Check, Failure, Request, user
 
 INDEX, TEACHER, VERIFIER = "index", "teacher", "verifier"
 """The checkers: the search was run, a teacher judged, an answer was compared."""
 
-VERSION = "1"
+VERSION = "2"
 """Version of the judge's prompt."""
 
 REASONS = ("content", "unnecessary", "logic", "invalid")
@@ -31,7 +32,7 @@ Question: {question}
 Knowledge that the answer requires:
 {required}
 The plan: {plan}
-Its first action: search for "{query}"
+Its first action: {action}
 
 Would this action most probably bring some of that knowledge, and does the plan look for all the rest? Reply with one line: yes, or no and
 the reason in one word: content (it looks for something else), unnecessary (no search is needed), logic (the steps do not hang together),
@@ -40,12 +41,12 @@ invalid (no proper action)."""
 
 @dataclass(frozen=True, slots=True)
 class JudgeRequest:
-    """A plan to judge: the id of its sample, the question, the plan in words, the first search and the knowledge required."""
+    """A plan to judge: the id of its sample, the question, the plan and its first action in words, and the knowledge required."""
 
     sample: str
     question: str
     plan: str
-    query: str
+    action: str
     required: tuple[Statement, ...]
 
 
@@ -63,16 +64,19 @@ class PlanJudge:
 
     teacher: Teacher
     max_tokens: int = 32
+    tries: int = 2
+    """How often a plan is put to the teacher at most before it counts as not judged."""
     checks: list[Check] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     def verdicts(self, requests: Sequence[JudgeRequest]) -> list[PlanVerdict | Failure]:
         """A verdict for each plan, in their order; each that there is gets recorded."""
-        replies = self.teacher.complete([self._request(request) for request in requests])
-        verdicts: list[PlanVerdict | Failure] = []
-        for request, reply in zip(requests, replies, strict=True):
-            verdict = reply if isinstance(reply, Failure) else read_verdict(request.sample, reply.text)
-            verdicts.append(verdict)
+        asked = [self._request(request) for request in requests]
+        verdicts, before = ask_readable(
+            self.teacher, asked, lambda place, reply: read_verdict(requests[place].sample, reply.text), self.tries
+        )
+        self.failures += before
+        for request, verdict in zip(requests, verdicts, strict=True):
             if isinstance(verdict, PlanVerdict):
                 self.record("fas_plan", request.sample, TEACHER, verdict)
             else:
@@ -87,13 +91,13 @@ class PlanJudge:
     def _request(self, request: JudgeRequest) -> Request:
         required = "\n".join(f"- {known.entity}: {known.text}" for known in request.required)
         return user(
-            _ASK.format(question=request.question, required=required, plan=request.plan, query=request.query), max_tokens=self.max_tokens
+            _ASK.format(question=request.question, required=required, plan=request.plan, action=request.action), max_tokens=self.max_tokens
         )
 
 
 def read_verdict(sample: str, text: str) -> PlanVerdict | Failure:
     """The verdict in a reply: `yes`, or `no` with a reason (`content` where none is named)."""
-    found = _REPLY.match(text)
+    found = _REPLY.match(text.rpartition("</think>")[2])
     if found is None:
         return Failure("synth", "verdict_unreadable", "the judge said neither yes nor no", {"sample": sample, "text": text})
     if found[1].lower() == "yes":

@@ -8,14 +8,16 @@ where there is none. With both the index decides, and what each judged is record
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from synth.fas.memory import Statement
 from synth.fas.plan_judge import INDEX, JudgeRequest, PlanJudge, PlanVerdict
-from synth.fas.slices import Plan, QuestionStyle, Slice, SliceQuestion, Statement, ask, ask_along
+from synth.fas.slices import Plan, QuestionStyle, Slice, SliceQuestion, ask, ask_along
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import acted, asked, identity
 from synth.questions.paths import Retrieve, Route
@@ -65,8 +67,8 @@ def build_plans(
     rng = random.Random(seed_from("plans", seed))
     walker = Walker(graph, allowed, pivots=retrieve is not None)
     questions, failures = parted(_questions(graph, walker, spec, phrasing, rng))
-    examples, rejected = check_plans(questions, retrieve or graph.titled, retrieve is not None, judge, wheel_turn)
-    return examples, failures + rejected
+    examples, refused = check_plans(questions, retrieve or graph.titled, retrieve is not None, judge, wheel_turn)
+    return examples, failures + refused
 
 
 def check_plans(
@@ -79,11 +81,11 @@ def check_plans(
     examples: dict[str, Example] = {}
     failures: list[Failure] = []
     for question, reason in zip(questions, _reasons(questions, find, indexed, judge), strict=True):
-        example = _example(question, wheel_turn)
+        example = example_of(question, wheel_turn)
         if reason is None:
             examples.setdefault(example.id, example)
         else:
-            failures.append(_failure(question, reason, example.id, judge))
+            failures.append(rejected(question, reason, example.id, judge))
     return list(examples.values()), failures
 
 
@@ -135,13 +137,13 @@ def _reasons(questions: list[SliceQuestion], find: Retrieve, indexed: bool, judg
     if judge is None:
         return reasons
     places = [place for place, asked in enumerate(questions) if asked.unique]
-    verdicts = judge.verdicts([_judge_request(questions[place]) for place in places])
+    verdicts = judge.verdicts([judge_request(questions[place]) for place in places])
     for place, verdict in zip(places, verdicts, strict=True):
         if indexed:
             verdict = PlanVerdict(reasons[place] is None, reasons[place] or "")
-            judge.record("fas_plan", _example(questions[place]).id, INDEX, verdict)
+            judge.record("fas_plan", example_of(questions[place]).id, INDEX, verdict)
         else:
-            reasons[place] = _judged_reason(verdict)
+            reasons[place] = judged_reason(verdict)
     return reasons
 
 
@@ -151,18 +153,20 @@ def _reject(asked: SliceQuestion, found: Document | None) -> str | None:
     return misalignment(asked.plan, asked.required, found, asked.secret)
 
 
-def _judged_reason(verdict: PlanVerdict | Failure) -> str | None:
+def judged_reason(verdict: PlanVerdict | Failure) -> str | None:
     """The judge's reason against a plan; None where it accepts. Without a verdict nothing is kept."""
     if isinstance(verdict, Failure):
         return "not_judged"
     return None if verdict.accepted else f"teacher_{verdict.reason}"
 
 
-def _judge_request(asked: SliceQuestion) -> JudgeRequest:
-    return JudgeRequest(_example(asked).id, asked.question, asked.plan.thought, asked.plan.query, asked.required)
+def judge_request(asked: SliceQuestion) -> JudgeRequest:
+    """What a judge is shown of a plan."""
+    action = f"call {asked.plan.tool} with {json.dumps(asked.plan.query, ensure_ascii=False)}"
+    return JudgeRequest(example_of(asked).id, asked.question, asked.plan.thought, action, asked.required)
 
 
-def _failure(asked: SliceQuestion, reason: str, sample: str, judge: PlanJudge | None) -> Failure:
+def rejected(asked: SliceQuestion, reason: str, sample: str, judge: PlanJudge | None) -> Failure:
     """The rejected plan with its reason; what each checker judged of it is found by the id of its sample."""
     item: dict[str, Any] = {"formula": asked.formula}
     if asked.style is not None:
@@ -186,7 +190,8 @@ def _unlinked(path: Route) -> Route:
     return (replace(path[0], anchors=anchors), *path[1:])
 
 
-def _example(question: SliceQuestion, wheel_turn: int = 1) -> Example:
-    parts = asked(question.question) + acted("search", question.plan.query, question.plan.thought)
+def example_of(question: SliceQuestion, wheel_turn: int = 1) -> Example:
+    """The question, the plan as a thought, and the first action, of which nothing came."""
+    parts = asked(question.question) + acted(question.plan.tool, question.plan.query, question.plan.thought)
     sources = tuple(dict.fromkeys(known.source for known in question.required))
     return Example(f"plan-{identity(parts=parts)}", "fas_plan", parts, sources, wheel_turn)

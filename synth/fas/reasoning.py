@@ -1,17 +1,14 @@
 """First-order action synthesis (AgentFounder, arXiv 2509.13310): plans with a first action, and reasoning chains; no tool is run.
 
-Reasoning takes two passes (section 2.3). The first decomposes the question and answers it from what the oracle or a teacher knows; the
-second refines that on the required documents and is kept if its answer is a gold one. A teacher's first pass is not judged; it stands
-beside the second in whatever is rejected. Everything has the form of trajectories, and short lookups stand among the long chains: a second
-form, or long texts alone, delay copying in a small policy.
+Reasoning takes two passes (section 2.3). The first decomposes the question and answers it from what the oracle knows; the second refines
+that on the required documents and is kept if its answer is a gold one; a teacher's passes are in `taught_reasoning`. Everything has the
+form of trajectories, and short lookups stand among the long chains: a second form, or long texts alone, delay copying in a small policy.
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -21,9 +18,11 @@ from rl.retrieval.search import passage
 from synth.demonstrations.oracle import OracleStep, Show, Solution, path_of, read, transcript
 from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import PlanSpec, build_plans
+from synth.fas.slice_questions import SliceConfig
 from synth.fas.slices import QuestionStyle
+from synth.fas.taught_reasoning import AnswerJudge, Assignment, ReasoningBounds, reason_by_teacher
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import Parts, acted, asked, identity
+from synth.parts import Parts, identity
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Hop, Retrieve, Route
@@ -32,26 +31,8 @@ from synth.questions.wording import Phrasing, spoken
 from synth.teachers.teacher import Teacher, parted
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, Task, user
+from warehouse.records import Document, Example, Failure, Task
 from warehouse.settings import Section
-
-_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
-
-_FIRST = """Question: {question}
-
-Break the question into sub-questions and answer each from what you know; look nothing up. End with the final answer between <answer> and
-</answer>."""
-
-_SECOND = """Question: {question}
-
-What is known:
-{known}
-
-A first attempt, made without that knowledge:
-{attempt}
-
-Write the reasoning anew: step by step, every step resting on what is known, wrong ones mended, the attempt itself not mentioned. End
-with the final answer, as short as can be, between <answer> and </answer>."""
 
 
 class FasConfig(Section):
@@ -60,7 +41,20 @@ class FasConfig(Section):
     plan_slices: int = Field(default=500, ge=0)
     """Slices of the memory for which plans are written."""
     plans: Literal["oracle", "teacher"] = "oracle"
-    """Who writes questions and plans over a slice: the graph, along a path; or a teacher, over what is known of a few entities."""
+    """Who writes questions and plans over a slice: the graph, along a path; or a teacher, over what is known of a few entities.
+
+    A teacher's plans are judged by it, and by the search where documents state what they are after.
+    """
+    memory: tuple[Literal["facts", "passages", "results"], ...] = Field(default=("facts",), min_length=1)
+    """What a teacher's questions stand on: facts that documents state, passages of documents, what tools brought in stored runs."""
+    slice_entities: int = Field(default=3, ge=1, le=20)
+    """Entities of a teacher's slice; the later ones are named by what is known of the first."""
+    slice_statements: int = Field(default=24, ge=1, le=200)
+    """Statements of a teacher's slice at most."""
+    max_question_tokens: int = Field(default=1_024, ge=1)
+    """Tokens of the questions that a teacher writes over one slice."""
+    max_plan_tokens: int = Field(default=256, ge=1)
+    """Tokens of one plan of a teacher."""
     plan_questions: int = Field(default=3, ge=1)
     """Differently built questions over one slice, a plan each; fewer where the slice is too short for as many."""
     plan_styles: tuple[QuestionStyle, ...] = ()
@@ -82,8 +76,16 @@ class FasConfig(Section):
     """Who writes the reasoning: the graph, in full chains with searches; or a teacher, in two passes without any."""
     judge: bool = False
     """Let the teacher judge every plan beside the search; both verdicts are recorded."""
+    slice_reasoning: bool = False
+    """Have the teacher reason on its questions over slices too, on the statements that they rest on."""
     max_reasoning_tokens: int = Field(default=1_024, ge=1)
     """Bound of each pass of a teacher's reasoning."""
+    min_reasoning_words: int = Field(default=5, ge=1)
+    """Words of a teacher's reasoning at least; shorter ones are dropped."""
+    max_reasoning_words: int = Field(default=400, ge=1)
+    """Words of a teacher's reasoning at most; longer ones are dropped."""
+    answer_judge: bool = True
+    """Have the teacher judge whether an answer that is not the accepted one word for word says the same, if it passes its calibration."""
 
     @model_validator(mode="after")
     def _check(self) -> FasConfig:
@@ -91,7 +93,27 @@ class FasConfig(Section):
             raise ValueError("intersections and unions are shares of all questions: together at most 1")
         if any(hops not in range(1, 7) or count < 0 for hops, count in self.reasoning.items()):
             raise ValueError("reasoning has hops from 1 to 6 and no negative number")
+        if self.max_reasoning_words < self.min_reasoning_words:
+            raise ValueError("max_reasoning_words is less than min_reasoning_words: no reasoning would be kept")
+        if self.slice_reasoning and self.plans != "teacher":
+            raise ValueError('slice_reasoning is for the questions that a teacher writes: set plans = "teacher"')
         return self
+
+    @property
+    def asks_for_reasoning(self) -> bool:
+        """Whether a teacher reasons at all."""
+        return self.reasoner == "teacher" or self.slice_reasoning
+
+    @property
+    def bounds(self) -> ReasoningBounds:
+        """The bounds of a teacher's reasoning."""
+        return ReasoningBounds(self.max_reasoning_tokens, self.min_reasoning_words, self.max_reasoning_words)
+
+    @property
+    def slices(self) -> SliceConfig:
+        """How a teacher's slices are drawn and asked about."""
+        styles = self.plan_styles or tuple(QuestionStyle)
+        return SliceConfig(self.slice_entities, self.slice_statements, styles, self.max_question_tokens)
 
     def counts(self) -> dict[int, int]:
         """Reasoning examples by hops with the lookups that `lookup_share` asks for."""
@@ -119,6 +141,7 @@ def build_fas(
     allowed: Callable[[str], bool] | None = None,
     teacher: Teacher | None = None,
     judge: PlanJudge | None = None,
+    answers: AnswerJudge | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """Plan examples, then reasoning examples, and what was rejected on the way.
 
@@ -128,6 +151,7 @@ def build_fas(
         allowed: which entities questions may touch, as in `build_questions`.
         teacher: writes the reasoning where the configuration says so.
         judge: judges plans beside the search; both verdicts stand in its `checks`, to be stored by the caller.
+        answers: says whether a teacher's answer is an accepted one; its `checks` are the caller's to store too.
 
     Raises:
         RequestError: the configuration asks for a teacher's reasoning and there is no teacher.
@@ -141,7 +165,7 @@ def build_fas(
     if config.order == "mixed":
         random.Random(seed_from("fas order", seed)).shuffle(tasks)
     if config.reasoner == "teacher":
-        chains, wrong = _taught(graph, tasks, config, retrieve, wheel_turn, teacher)
+        chains, wrong = _taught(graph, tasks, config, retrieve, wheel_turn, teacher, answers)
     else:
         chains, wrong = parted(_reasoned(graph, task, retrieve, show, wheel_turn) for task in tasks)
     return plans + chains, rejected + dropped + wrong
@@ -161,7 +185,13 @@ def _example(task: Task, parts: Parts, documents: Iterable[Document], wheel_turn
 
 
 def _taught(
-    graph: KnowledgeGraph, tasks: list[Task], config: FasConfig, retrieve: Retrieve | None, wheel_turn: int, teacher: Teacher | None
+    graph: KnowledgeGraph,
+    tasks: list[Task],
+    config: FasConfig,
+    retrieve: Retrieve | None,
+    wheel_turn: int,
+    teacher: Teacher | None,
+    answers: AnswerJudge | None,
 ) -> tuple[list[Example], list[Failure]]:
     """A teacher's reasoning over the documents that the questions require."""
     if teacher is None:
@@ -171,10 +201,11 @@ def _taught(
     for task in tasks:
         documents = _required(graph, path_of(graph, task), retrieve)
         if documents is not None:
-            assignments.append(Assignment(task, tuple(documents)))
+            sources = (task.key, *(document.id for document in documents))
+            assignments.append(Assignment(task, tuple(map(passage, documents)), sources))
         else:
             failures.append(Failure("synth", "fas_reason_no_document", f"no documents for: {task.question}", task.key))
-    examples, rejected = reason_by_teacher(teacher, assignments, config.max_reasoning_tokens, wheel_turn)
+    examples, rejected = reason_by_teacher(teacher, assignments, config.bounds, answers, wheel_turn)
     return examples, failures + rejected
 
 
@@ -214,55 +245,3 @@ def _stated(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
     if hop.relation is None:
         return [document.title]
     return [fact.object for fact in graph.about(hop.entity) if fact.relation == hop.relation and document.id in fact.documents]
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A question and the documents that its answer requires."""
-
-    task: Task
-    documents: tuple[Document, ...]
-
-
-def reason_by_teacher(
-    teacher: Teacher, assignments: Sequence[Assignment], max_tokens: int = 1_024, wheel_turn: int = 1
-) -> tuple[list[Example], list[Failure]]:
-    """An example for each question whose second pass ends on a gold answer; the others as failures with both passes."""
-    first = teacher.complete([_first(assignment, max_tokens) for assignment in assignments])
-    tried = [(assignment, reply) for assignment, reply in zip(assignments, first, strict=True) if isinstance(reply, Completion)]
-    failures = [_without_completion(a, 1, reply) for a, reply in zip(assignments, first, strict=True) if isinstance(reply, Failure)]
-    second = teacher.complete([_second(assignment, a1.text, max_tokens) for assignment, a1 in tried])
-    examples, rejected = parted(
-        _without_completion(assignment, 2, a2) if isinstance(a2, Failure) else judge_passes(assignment, a1.text, a2.text, wheel_turn)
-        for (assignment, a1), a2 in zip(tried, second, strict=True)
-    )
-    return examples, failures + rejected
-
-
-def judge_passes(assignment: Assignment, a1: str, a2: str, wheel_turn: int = 1) -> Example | Failure:
-    """The example that the second pass makes, or why it makes none."""
-    task, item = assignment.task, {"task": assignment.task.key, "a1": a1, "a2": a2}
-    found = list(_ANSWER.finditer(a2))
-    if not found:
-        return Failure("synth", "fas_reason_no_answer", f"the second pass gives no answer to: {task.question}", item)
-    answer = found[-1][1].strip()
-    if not exact_match(answer, task.answers):
-        return Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", item | {"answer": answer})
-    thought = a2[: found[-1].start()].strip()
-    if not thought:
-        return Failure("synth", "fas_reason_no_reasoning", f"the second pass answers without reasoning: {task.question}", item)
-    return _example(task, asked(task.question) + acted(ANSWER, answer, thought), assignment.documents, wheel_turn)
-
-
-def _first(assignment: Assignment, max_tokens: int) -> Request:
-    return user(_FIRST.format(question=assignment.task.question), max_tokens=max_tokens)
-
-
-def _second(assignment: Assignment, attempt: str, max_tokens: int) -> Request:
-    known = "\n".join(f"- {passage(document)}" for document in assignment.documents)
-    return user(_SECOND.format(question=assignment.task.question, known=known, attempt=attempt), max_tokens=max_tokens)
-
-
-def _without_completion(assignment: Assignment, number: int, failure: Failure) -> Failure:
-    reason = f"pass {number} brought no completion ({failure.kind}: {failure.reason})"
-    return Failure("synth", "fas_reason_no_completion", reason, {"task": assignment.task.key, "pass": number, "reply": failure.item})

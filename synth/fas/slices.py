@@ -1,7 +1,4 @@
-"""The entity-anchored open-world memory of AgentFounder, and differently styled questions over slices of it.
-
-The memory (arXiv 2509.13310, section 2.2) holds what is known of each entity, statement by statement. It is no graph: no statement points
-to another entity's entry. Each keeps where it was read and of what time it speaks, and what is read later is appended.
+"""Differently styled questions over slices of what a graph's documents say (AgentFounder, arXiv 2509.13310, section 2.2).
 
 A slice is what the documents say about the entities along a path; diversity comes from the questions over it. There are a *factual*
 question (one statement), a *multi-hop* one (the whole path), a *numerical* one (a count, a difference of two numbers, or how many share a
@@ -12,71 +9,17 @@ slice does not carry a style, it has none of it.
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from synth.fas.memory import Statement, statements_of
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Hop, Route, formula_of
 from synth.questions.walks import MAX_SHARING
 from synth.questions.wording import Phrasing, spoken, word_question
 from warehouse.records import Fact, Triple
-
-_TIME = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One statement about an entity. `relation` is what it is about; `source` is the id of the document that states it.
-
-    `time` is the year or day (ISO 8601) that the source gives the entity, None where it gives none or several.
-    """
-
-    entity: str
-    relation: str
-    text: str
-    source: str
-    time: str | None = None
-
-
-class Memory:
-    """Entries by entity, in the order in which statements came; one that is there already is not taken twice."""
-
-    def __init__(self, statements: Iterable[Statement] = ()) -> None:
-        self._entries: dict[str, dict[Statement, None]] = {}
-        self.append(statements)
-
-    @classmethod
-    def of(cls, graph: KnowledgeGraph, entities: Iterable[str]) -> Memory:
-        """The memory of what a graph's documents say about `entities`."""
-        return cls(statement for entity in entities for statement in remember(graph, entity))
-
-    def append(self, statements: Iterable[Statement]) -> None:
-        """Take in what was read."""
-        for statement in statements:
-            self._entries.setdefault(statement.entity, {})[statement] = None
-
-    def about(self, entity: str) -> tuple[Statement, ...]:
-        """The entry of one entity."""
-        return tuple(self._entries.get(entity, ()))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return sum(len(entry) for entry in self._entries.values())
-
-
-def remember(graph: KnowledgeGraph, entity: str) -> tuple[Statement, ...]:
-    """The entry of one entity: a statement for each fact and document that states it."""
-    return statements_of(graph, graph.about(entity))
-
-
-def statements_of(graph: KnowledgeGraph, facts: Iterable[Fact]) -> tuple[Statement, ...]:
-    """The statements of some facts, one for each document that states it."""
-    return tuple(_statement(graph, fact, source) for fact in facts for source in fact.documents)
 
 
 def required_knowledge(graph: KnowledgeGraph, path: Route) -> tuple[Statement, ...]:
@@ -87,16 +30,6 @@ def required_knowledge(graph: KnowledgeGraph, path: Route) -> tuple[Statement, .
 def _needed(graph: KnowledgeGraph, hop: Hop) -> list[Fact]:
     wanted = {(hop.relation, hop.value), *((anchor.relation, value) for anchor in hop.anchors for value in anchor.values)}
     return [fact for fact in graph.about(hop.entity) if (fact.relation, fact.object) in wanted]
-
-
-def _statement(graph: KnowledgeGraph, fact: Fact, source: str) -> Statement:
-    relation = spoken(fact.relation)
-    return Statement(fact.subject, relation, f"{relation} {fact.object}", source, _time(graph, fact.subject, source))
-
-
-def _time(graph: KnowledgeGraph, entity: str, source: str) -> str | None:
-    times = {fact.object for fact in graph.about(entity) if source in fact.documents and _TIME.fullmatch(fact.object)}
-    return times.pop() if len(times) == 1 else None
 
 
 class QuestionStyle(StrEnum):
@@ -110,10 +43,11 @@ class QuestionStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The relations to find out, in order, and the first search."""
+    """What to find out, in order, and the first action: a call of `tool` with `query`."""
 
     relations: tuple[str, ...]
     query: str
+    tool: str = "search"
 
     @property
     def thought(self) -> str:

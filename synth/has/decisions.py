@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from synth.parts import Called, Parts, acted, asked, calls_of, came, considered, responses_of, thought_of, untagged
+from synth.parts import Called, Parts, acted, asked, calls_of, came, considered, of_turn, responses_of, thought_of, untagged
 from warehouse.records import NOT_RUN, Part, PartKind, Trajectory, Turn
 
 
@@ -22,6 +22,11 @@ class Option:
 
     text: str
     calls: tuple[Called, ...] = ()
+
+    @property
+    def action(self) -> str:
+        """What is done, whatever was thought before: options of one action are one option."""
+        return "\n".join(f"{tool} {argument}" for tool, argument in self.calls) or self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One step: the options, the number of the one that was taken (from 0), and the real response (empty at the end)."""
+    """One step: the options, the number of the one that was taken (from 0), and the real response (empty at the end).
+
+    A step with one option is no choice: it stands in its record as what happened, for what follows rests on it.
+    """
 
     step: Step
     options: tuple[Option, ...]
     chosen: int
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether there was anything to choose from."""
+        return len(self.options) > 1
 
     @property
     def taken(self) -> Option:
@@ -105,19 +118,26 @@ def render_thought(record: DecisionRecord, max_response_characters: int | None =
     """The record in the form of a trajectory."""
     parts = asked(record.question)
     for step in record.steps:
-        listed = " ".join(f"{number}. {option.text}" for number, option in enumerate(step.options, start=1))
-        parts += considered(f"options: {listed} I will choose option {step.chosen + 1}") + calls_in(step.taken)
+        parts += _choice(step) if step.is_choice else of_turn(step.step.turn, learnt=False, responses=False)
         for response in step.responses:
             parts += came(shortened(response, max_response_characters))
     return parts if record.correct is None else (*parts, Part(PartKind.TEXT, f" {_verdict(record)}", True))
 
 
+def _choice(step: Decision) -> Parts:
+    listed = " ".join(f"{number}. {option.text}" for number, option in enumerate(step.options, start=1))
+    return considered(f"options: {listed} I will choose option {step.chosen + 1}") + calls_in(step.taken)
+
+
 def render_listing(record: DecisionRecord, max_response_characters: int | None = None) -> Parts:
-    """The record in lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`."""
+    """The record in lines: `Option 1: …`, `I will choose option 1`, the response, `My decision is Correct`; `Action: …` for no choice."""
     lines = [f"Question: {record.question}"]
     for step in record.steps:
-        lines += [f"Option {number}: {option.text}" for number, option in enumerate(step.options, start=1)]
-        lines.append(f"I will choose option {step.chosen + 1}")
+        if step.is_choice:
+            lines += [f"Option {number}: {option.text}" for number, option in enumerate(step.options, start=1)]
+            lines.append(f"I will choose option {step.chosen + 1}")
+        else:
+            lines.append(f"Action: {step.taken.text}")
         response = shortened(step.response, max_response_characters)
         lines += [f"Response: {response}"] if response else []
     lines += [] if record.correct is None else [_verdict(record)]

@@ -1,7 +1,7 @@
 """Where the alternatives of a decision come from: the graph, or other runs. None of what they propose is executed.
 
 The oracle perturbs what the graph knows. Runs without a graph of their own (foreign ones) are given the actions of other runs: of those
-on the same question, then on the nearest questions. Models propose in `model_proposers`.
+on the same question, then on the nearest questions. Models propose in `teacher_proposer` and `policy_proposer`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from synth.questions.paths import Retrieve
 from synth.questions.wording import spoken
 from warehouse.records import Document, Failure, Task, Trajectory, Turn
 
+StepKey = tuple[str, int]
+"""Id of the trajectory and index of the turn."""
+
 
 class Proposer(Protocol):
     """Proposes other actions for a step."""
@@ -27,11 +30,27 @@ class Proposer(Protocol):
         ...
 
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
-        """Up to `count` different actions whose texts are not `excluded`; fewer where it knows no more."""
+        """Up to `count` options of different actions, none of them `excluded`; fewer where it knows no more."""
+        ...
+
+    def taken(self, step: Step) -> Option | None:
+        """The action that was taken, as this proposer writes actions; None where it could not."""
         ...
 
 
-class OracleProposer:
+class _AsItWas:
+    """What proposers have in common that write actions as runs do."""
+
+    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
+        """Needs none."""
+        return []
+
+    def taken(self, step: Step) -> Option | None:
+        """As the run has it."""
+        return describe(step.turn)
+
+
+class OracleProposer(_AsItWas):
     """The oracle's perturbation: going on with, or answering by, another fact of what was read; then searches for anything else.
 
     `retrieve` is the search that the trajectories used, to know which document a response showed; without it titles serve. Searches for
@@ -44,17 +63,14 @@ class OracleProposer:
         self._entities = [name for name in graph.subjects if allowed is None or allowed(name)]
         self._titles: dict[str, list[str]] = {}
 
-    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Needs none."""
-        return []
-
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
         """From the last document read, from those before it, then from anywhere in the graph."""
         chosen: dict[str, Option] = {}
         read = [title for turn in step.before for title in self._shown(turn)]
         for entity in dict.fromkeys(reversed(read)):
-            pool = [found for found in _after_reading(self._graph, entity) if found.text not in excluded and found.text not in chosen]
-            chosen |= {found.text: found for found in rng.sample(pool, min(count - len(chosen), len(pool)))}
+            known = {found.action: found for found in _after_reading(self._graph, entity)}
+            pool = [found for action, found in known.items() if action not in excluded and action not in chosen]
+            chosen |= {found.action: found for found in rng.sample(pool, min(count - len(chosen), len(pool)))}
         return [*chosen.values(), *_elsewhere(self._entities, {*excluded, *chosen}, count - len(chosen), rng)]
 
     def _shown(self, turn: Turn) -> list[str]:
@@ -77,10 +93,10 @@ def _after_reading(graph: KnowledgeGraph, entity: str) -> list[Option]:
 def _elsewhere(entities: Sequence[str], excluded: set[str], count: int, rng: random.Random) -> list[Option]:
     """`count` searches for entities drawn from these, or as many as there are."""
     drawn = rng.sample(entities, min(len(entities), count + len(excluded)))
-    return [found for found in (option("", ("search", entity)) for entity in drawn) if found.text not in excluded][:count]
+    return [found for found in (option("", ("search", entity)) for entity in drawn) if found.action not in excluded][:count]
 
 
-class OthersProposer:
+class OthersProposer(_AsItWas):
     """Actions of other runs: on the same question, then on the questions nearest to it in words, then any."""
 
     NEAREST = 10
@@ -98,17 +114,13 @@ class OthersProposer:
         self._index = SearchIndex(documents) if documents else None
         self._near: dict[str, list[str]] = {}
 
-    def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
-        """Needs none."""
-        return []
-
     def propose(self, step: Step, count: int, excluded: Collection[str], rng: random.Random) -> list[Option]:
         """From the nearest runs outward; never an action of the same run, which would show what comes later."""
         chosen: dict[str, Option] = {}
         for key in self._sources(step, rng):
-            found = {o.text: o for owner, o in self._actions[key] if owner != step.trajectory_id and o.text not in excluded}
-            pool = [o for text, o in found.items() if text not in chosen]
-            chosen |= {o.text: o for o in rng.sample(pool, min(count - len(chosen), len(pool)))}
+            found = {o.action: o for owner, o in self._actions[key] if owner != step.trajectory_id and o.action not in excluded}
+            pool = [o for action, o in found.items() if action not in chosen]
+            chosen |= {o.action: o for o in rng.sample(pool, min(count - len(chosen), len(pool)))}
             if len(chosen) == count:
                 break
         return list(chosen.values())

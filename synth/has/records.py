@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle, contrasts
@@ -30,9 +30,16 @@ class HasConfig(Section):
 
     n_alternatives: int = Field(default=2, ge=1, le=20)
     """Alternatives to the action taken at each step; fewer only where the proposers know no more."""
+    fewest_alternatives: int = Field(default=1, ge=1, le=20)
+    """A step with fewer is no choice: it stands in its record as what happened."""
     mixture: dict[str, float] = Field(default_factory=lambda: {"oracle": 1.0})
     """Share of the alternatives by proposer: `oracle`, `others` (actions of other runs), `teacher`, `policy`. What one lacks the
-    others give, in this order."""
+    others give, in this order. The action that was taken is written by one of those who wrote its alternatives, in their shares."""
+    max_alternative_tokens: int = Field(default=128, ge=1)
+    """Tokens of one action that the teacher writes; each is a request of its own."""
+    spare_requests: int = Field(default=2, ge=0)
+    """Requests of a step to the teacher or the policy beyond one an option, in the place of those that brought no other action."""
+    teacher_temperature: float = Field(default=0.7, ge=0)
     policy_temperature: float = Field(default=1.0, gt=0)
     """That of the alternatives which the policy proposes."""
     rendering: Rendering = "thought"
@@ -51,6 +58,20 @@ class HasConfig(Section):
             raise ValueError("mixture has a share above 0 and none below")
         return mixture
 
+    @model_validator(mode="after")
+    def _check_fewest(self) -> HasConfig:
+        if self.fewest_alternatives > self.n_alternatives:
+            raise ValueError("fewest_alternatives is more than n_alternatives: no step would be a choice")
+        return self
+
+
+class HasExamples(NamedTuple):
+    """What trajectories came to: the examples, what was left out, and the records that the examples write."""
+
+    examples: list[Example]
+    failures: list[Failure]
+    records: list[DecisionRecord]
+
 
 def build_has(
     graph: KnowledgeGraph | None,
@@ -62,8 +83,10 @@ def build_has(
     wheel_turn: int = 1,
     proposers: Mapping[str, Proposer] | None = None,
     allowed: Callable[[str], bool] | None = None,
-) -> tuple[list[Example], list[Failure]]:
+) -> HasExamples:
     """One example for each usable trajectory, in their order, with its contrasts behind it; the others as failures.
+
+    A step that has too few alternatives, or whose action could not be written anew, is a failure of its own.
 
     Args:
         graph: what the oracle knows; None for runs without a graph of their own.
@@ -81,16 +104,19 @@ def build_has(
     usable, failures = _sort_out(trajectories, tasks, config)
     failures += mixture.prepare([step for trajectory in usable for step in steps_of(trajectory, tasks[trajectory.task_key].question)])
     examples: list[Example] = []
+    records: list[DecisionRecord] = []
     for trajectory in usable:
         task = tasks[trajectory.task_key]
         rng = random.Random(seed_from("has", seed, trajectory.id))
-        record = decisions(trajectory, task.question, mixture, rng)
-        if any(len(decision.options) < 2 for decision in record.steps):
-            failures.append(Failure("synth", "has_no_alternative", "a step has no alternative at all", trajectory.id))
+        record, left_out = decisions(trajectory, task.question, mixture, rng)
+        failures += left_out
+        if not any(decision.is_choice for decision in record.steps):
+            failures.append(Failure("synth", "has_no_alternative", "no step has alternatives enough", trajectory.id))
             continue
+        records.append(record)
         examples.append(_example(record, config, wheel_turn))
         examples += contrasts(oracle, task, record, config.contrasts, rng, wheel_turn) if oracle is not None else []
-    return examples, failures
+    return HasExamples(examples, failures, records)
 
 
 def _sort_out(trajectories: Iterable[Trajectory], tasks: Mapping[str, Task], config: HasConfig) -> tuple[list[Trajectory], list[Failure]]:
@@ -128,17 +154,34 @@ class _Mixture:
             raise RequestError(f"synth.has.mixture names {', '.join(missing)}, but the proposers that are at hand are: {there}.")
         self._proposers = {name: proposers[name] for name in config.mixture}
         self._shares = list(config.mixture.values())
-        self._count = config.n_alternatives
+        self._count, self._fewest = config.n_alternatives, config.fewest_alternatives
 
     def prepare(self, steps: Sequence[Step]) -> list[Failure]:
         return [failure for proposer in self._proposers.values() for failure in proposer.prepare(steps, self._count)]
 
-    def alternatives(self, step: Step, taken: Option, rng: random.Random) -> list[Option]:
-        """Alternatives to `taken`, all different."""
-        found: list[Option] = []
+    def decision(self, step: Step, rng: random.Random) -> tuple[Decision, Failure | None]:
+        """The step as a choice; or as what happened, with the reason why it is none."""
+        found = self._alternatives(step, rng)
+        item = {"trajectory": step.trajectory_id, "turn": step.turn.index, "alternatives": len(found), "wanted": self._count}
+        if len(found) < self._fewest:
+            reason = f"{len(found)} alternatives, and {self._fewest} are needed"
+            return _no_choice(step), Failure("synth", "has_step_too_few_alternatives", reason, item)
+        writer = rng.choice([name for name, _ in found])
+        taken = self._proposers[writer].taken(step)
+        if taken is None:
+            reason = f"the {writer} did not write the action that was taken anew"
+            return _no_choice(step), Failure("synth", "has_step_not_written_anew", reason, item)
+        options = [taken, *(option for _, option in found)]
+        rng.shuffle(options)
+        return Decision(step, tuple(options), options.index(taken)), None
+
+    def _alternatives(self, step: Step, rng: random.Random) -> list[tuple[str, Option]]:
+        """Alternatives to what was done, all different, each with who proposed it."""
+        found: list[tuple[str, Option]] = []
         for name, wanted in self._orders(rng):
-            texts = {taken.text, *(option.text for option in found)}
-            found += self._proposers[name].propose(step, min(wanted, self._count - len(found)), texts, rng)
+            known = {describe(step.turn).action, *(option.action for _, option in found)}
+            proposed = self._proposers[name].propose(step, min(wanted, self._count - len(found)), known, rng)
+            found += [(name, option) for option in proposed]
             if len(found) == self._count:
                 break
         return found
@@ -152,16 +195,16 @@ class _Mixture:
         yield from ((name, self._count) for name in names)
 
 
-def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: random.Random) -> DecisionRecord:
-    """The decision record of one trajectory; the place of the action taken is uniform among the options."""
-    steps: list[Decision] = []
-    for step in steps_of(trajectory, question):
-        taken = describe(step.turn)
-        options = [taken, *mixture.alternatives(step, taken, rng)]
-        rng.shuffle(options)
-        steps.append(Decision(step, tuple(options), options.index(taken)))
+def _no_choice(step: Step) -> Decision:
+    return Decision(step, (describe(step.turn),), 0)
+
+
+def decisions(trajectory: Trajectory, question: str, mixture: _Mixture, rng: random.Random) -> tuple[DecisionRecord, list[Failure]]:
+    """The decision record of one trajectory, and why steps are no choice; the place of the action taken is uniform among the options."""
+    made = [mixture.decision(step, rng) for step in steps_of(trajectory, question)]
     judged = None if trajectory.outcome is None else trajectory.outcome is Outcome.SUCCESS
-    return DecisionRecord(question, tuple(steps), judged, trajectory.id)
+    record = DecisionRecord(question, tuple(decision for decision, _ in made), judged, trajectory.id)
+    return record, [failure for _, failure in made if failure is not None]
 
 
 def _example(record: DecisionRecord, config: HasConfig, wheel_turn: int) -> Example:

@@ -4,84 +4,34 @@ stored before?              -> that completion, at no cost
 being asked this moment?    -> wait for it
 else up to `attempts` tries -> set the cost aside, wait for the rate, generate, book the cost, store
 
-The budget bounds requests and tokens, whatever runs side by side: before a try the most that it can cost is set aside, and afterwards what
-it did cost is booked. A byte-level tokenizer makes no more tokens than there are bytes, so the bound holds without knowing the server's
-tokenizer. Completions are stored in the lake as soon as they are there, and found again by the next stage and after a crash.
+The budget bounds requests and tokens, whatever runs side by side (`ledger.py`): before a try the most that it can cost is set aside, and
+afterwards what it did cost is booked. A byte-level tokenizer makes no more tokens than there are bytes, so the bound holds without knowing
+the server's tokenizer. Completions are stored in the lake as soon as they are there, and found again by the next stage and after a crash;
+each try that has to be made again is a row of `failures`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from synth.teachers.config import TeacherConfig
-from synth.teachers.source import RETRYABLE, UNBILLED, BackgroundLoop, Source, SourceError
-from synth.teachers.teacher import Fault, OracleTeacher, Reply, Teacher, completion_id, failed, judged
+from synth.teachers.ledger import FILE, Budget, Ledger, Spent, largest_cost
+from synth.teachers.source import RETRYABLE, BackgroundLoop, Source, SourceError
+from synth.teachers.teacher import STAGE, Fault, OracleTeacher, Reply, Teacher, completion_id, failed, judged
 from warehouse.lake import Lake
-from warehouse.records import Completion, Request, Task
+from warehouse.records import Completion, Failure, Request, Task
+from warehouse.schema import Record
 
-MESSAGE_OVERHEAD_TOKENS = 16
-"""Tokens that a chat template may put around a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Requests made and tokens used."""
-
-    requests: int = 0
-    tokens: int = 0
-
-
-def largest_cost(request: Request) -> int:
-    """The most tokens that a request can cost: prompt and completion."""
-    prompt = sum(len(message.content.encode()) + MESSAGE_OVERHEAD_TOKENS for message in request.messages)
-    return prompt + request.max_tokens
-
-
-class Budget:
-    """Limits over what is spent; lives in one event loop."""
-
-    def __init__(self, max_requests: int | None, max_tokens: int | None, spent: Spent) -> None:
-        self._max_requests, self._max_tokens = max_requests, max_tokens
-        self._requests, self._tokens = spent.requests, spent.tokens
-        self._set_aside = 0
-        self._changed = asyncio.Condition()
-
-    @property
-    def spent(self) -> Spent:
-        """What has been spent until now."""
-        return Spent(self._requests, self._tokens)
-
-    async def set_aside(self, tokens: int) -> None:
-        """Take one request and `tokens` out, waiting for others to be booked where only they stand in the way.
-
-        Raises:
-            SourceError: where the limit is reached.
-        """
-        async with self._changed:
-            while not self._fits(tokens):
-                if not self._set_aside:
-                    raise SourceError(Fault.BUDGET, f"max_tokens: {self._tokens} of {self._max_tokens} are spent, this may cost {tokens}")
-                await self._changed.wait()
-            if self._max_requests is not None and self._requests >= self._max_requests:
-                raise SourceError(Fault.BUDGET, f"max_requests: all {self._max_requests} are made")
-            self._requests += 1
-            self._set_aside += tokens
-
-    async def book(self, set_aside: int, used: int) -> None:
-        """Replace what was set aside for a try by what it used."""
-        async with self._changed:
-            self._set_aside -= set_aside
-            self._tokens += used
-            self._changed.notify_all()
-
-    def _fits(self, tokens: int) -> bool:
-        return self._max_tokens is None or self._tokens + self._set_aside + tokens <= self._max_tokens
+RETRIED = "retried_"
+"""How the kinds of failures begin that are tries which were made again."""
 
 
 class CompletionCache:
@@ -89,7 +39,7 @@ class CompletionCache:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._waiting: list[Completion] = []
+        self._waiting: list[Record] = []
         self._committing = asyncio.Lock()
 
     def find(self, ids: Sequence[str]) -> dict[str, Completion]:
@@ -97,9 +47,14 @@ class CompletionCache:
         found = self._lake.read(Completion, "id IN (SELECT unnest(?))", [list(ids)]) if ids else []
         return {completion.id: completion for completion in found}
 
-    async def keep(self, completion: Completion) -> None:
-        """Store a completion; returns when it is safe."""
-        self._waiting.append(completion)
+    @property
+    def ledger(self) -> Path:
+        """The file that says what was spent on completions of this lake."""
+        return self._lake.place.folder / FILE
+
+    async def keep(self, record: Record) -> None:
+        """Store a completion, or what a try came to that brought none; returns when it is safe."""
+        self._waiting.append(record)
         async with self._committing:
             batch, self._waiting = self._waiting, []
             if batch:
@@ -122,7 +77,9 @@ class ModelTeacher:
         self._places = asyncio.Semaphore(config.concurrency)
         rate = config.requests_per_minute
         self._rate = None if rate is None else AsyncLimiter(1, 60 / rate)
-        self._budget = Budget(config.max_requests, config.max_tokens, cache.spent(source.name) if cache else Spent())
+        known = cache.spent(source.name) if cache else Spent()
+        self._ledger = Ledger(cache.ledger if cache else None, source.name, known)
+        self._budget = Budget(config.max_requests, config.max_tokens, self._ledger)
 
     @property
     def name(self) -> str:
@@ -133,6 +90,10 @@ class ModelTeacher:
     def spent(self) -> Spent:
         """What has been spent, on this teacher and for this lake."""
         return self._budget.spent
+
+    def close(self) -> None:
+        """Let go of the file of what was spent; nothing may be asked any more."""
+        self._ledger.close()
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """A reply to each request, those in the lake first and without asking."""
@@ -174,22 +135,33 @@ class ModelTeacher:
                 completion = await self._retried(request)
             except SourceError as error:
                 return failed(error.fault, error.reason, self.name, request, error.text)
-        if self._cache is not None:
-            await self._cache.keep(completion)
-            self._stored.add(completion.id)
+            if self._cache is not None:  # within its place: what may be lost is never more than what is in flight
+                await self._cache.keep(completion)
+                self._stored.add(completion.id)
         return judged(completion)
 
     async def _retried(self, request: Request) -> Completion:
         async for attempt in AsyncRetrying(
-            stop=stop_after_attempt(self._config.attempts), wait=self._pause, retry=retry_if_exception(_may_pass), reraise=True
+            stop=stop_after_attempt(self._config.attempts),
+            wait=self._pause,
+            retry=retry_if_exception(_may_pass),
+            before_sleep=partial(self._note_retry, request),
+            reraise=True,
         ):
             with attempt:
                 completion = await self._try(request)
         return replace(completion, attempts=attempt.retry_state.attempt_number)
 
+    async def _note_retry(self, request: Request, state: RetryCallState) -> None:
+        """Keep what a try came to that is made again."""
+        error = state.outcome.exception() if state.outcome else None
+        if self._cache is not None and isinstance(error, SourceError):
+            item = {"teacher": self.name, "request": request.digest, "try": error.number, "text": error.text}
+            await self._cache.keep(Failure(STAGE, f"{RETRIED}{error.fault}", error.reason, item))
+
     async def _try(self, request: Request) -> Completion:
         cost = largest_cost(request)
-        await self._budget.set_aside(cost)
+        number = await self._budget.set_aside(cost)
         used = cost
         try:
             if self._rate is not None:
@@ -197,10 +169,11 @@ class ModelTeacher:
             completion = await self._in_time(request)
             used = completion.prompt_tokens + completion.completion_tokens
         except SourceError as error:
-            used = 0 if error.fault in UNBILLED else cost
+            used = cost if error.may_be_billed else 0
+            error.number = number
             raise
         finally:
-            await self._budget.book(cost, used)
+            await self._budget.book(number, used)
         return completion
 
     async def _in_time(self, request: Request) -> Completion:
@@ -242,7 +215,8 @@ def open_teacher(config: TeacherConfig, lake: Lake | None = None, tasks: Iterabl
     with BackgroundLoop("teacher") as loop:
         source = _source(config, loop)
         try:
-            yield ModelTeacher(source, config, loop, CompletionCache(lake) if lake else None)
+            with closing(ModelTeacher(source, config, loop, CompletionCache(lake) if lake else None)) as teacher:
+                yield teacher
         finally:
             loop.wait(source.close())
 

@@ -13,6 +13,7 @@ import openai
 from pydantic import BaseModel, Field, ValidationError
 
 from synth.teachers.config import TeacherConfig
+from synth.teachers.ledger import largest_cost
 from synth.teachers.source import SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id
 from warehouse.errors import RequestError
@@ -59,7 +60,7 @@ class OpenAiSource:
         """One request to the server."""
         clock = time.perf_counter()
         body = _read(await self._send(request))
-        usage = body.usage or _Usage()
+        usage = body.usage or _largest_usage(request)
         choice = body.choices[0]
         return Completion(
             id=completion_id(self.name, request),
@@ -90,7 +91,9 @@ class OpenAiSource:
         except openai.APITimeoutError as error:
             raise SourceError(Fault.TIMEOUT, "the server did not reply in time") from error
         except openai.APIConnectionError as error:
-            raise SourceError(Fault.CONNECTION, f"no connection to {self._client.base_url}: {error.__cause__ or error}") from error
+            reached = type(error.__cause__).__name__ != "ConnectError"  # httpx's or httpx2's, as the client's version has it
+            reason = f"no connection to {self._client.base_url}: {error.__cause__ or error}"
+            raise SourceError(Fault.CONNECTION, reason, reached=reached) from error
         except openai.APIStatusError as error:
             raise self._refusal(error) from error
         return response.http_response.text
@@ -107,6 +110,11 @@ class OpenAiSource:
             wanted = _retry_after(error.response.headers.get("retry-after"))
             return SourceError(Fault.SERVER_ERROR, f"the server failed ({status})", text, wanted)
         return SourceError(Fault.REFUSED, f"the server refuses the request ({status})", text)
+
+
+def _largest_usage(request: Request) -> _Usage:
+    """What a completion counts at whose server does not say what it cost."""
+    return _Usage(prompt_tokens=largest_cost(request) - request.max_tokens, completion_tokens=request.max_tokens)
 
 
 def _read(text: str) -> _Body:

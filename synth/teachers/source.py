@@ -14,16 +14,27 @@ from warehouse.records import Completion, Request
 RETRYABLE = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED})
 """Faults after which the same request may succeed."""
 
-UNBILLED = frozenset({Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
+_UNBILLED = frozenset({Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
 """Faults that cost no token. After others the server may have written everything that it was asked for."""
 
 
 class SourceError(Exception):
-    """A try that brought no completion; `text` is what came instead, `pause_seconds` how long the server asks to be left alone."""
+    """A try that brought no completion.
 
-    def __init__(self, fault: Fault, reason: str, text: str = "", pause_seconds: float | None = None) -> None:
+    `text` is what came instead, `pause_seconds` how long the server asks to be left alone, `reached` whether the request may have come to
+    the server at all, and `number` that of the try in the ledger.
+    """
+
+    number = 0
+
+    def __init__(self, fault: Fault, reason: str, text: str = "", pause_seconds: float | None = None, reached: bool = True) -> None:
         super().__init__(reason)
-        self.fault, self.reason, self.text, self.pause_seconds = fault, reason, text, pause_seconds
+        self.fault, self.reason, self.text, self.pause_seconds, self.reached = fault, reason, text, pause_seconds, reached
+
+    @property
+    def may_be_billed(self) -> bool:
+        """Whether the try may have cost as much as it could."""
+        return self.reached and self.fault not in _UNBILLED
 
 
 class Source(Protocol):

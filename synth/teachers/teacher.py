@@ -104,7 +104,8 @@ def parted(results: Iterable[T | Failure]) -> tuple[list[T], list[Failure]]:
 
 
 def _item(completion: Completion) -> dict[str, Any]:
-    return {"teacher": completion.teacher, "completion": completion.id, "text": completion.text}
+    tokens = completion.prompt_tokens + completion.completion_tokens
+    return {"teacher": completion.teacher, "completion": completion.id, "text": completion.text, "tokens": tokens}
 
 
 class OracleTeacher:
@@ -137,7 +138,7 @@ _DECODER = json.JSONDecoder()
 def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
     """The first JSON value in the completion that has `shape`, or a failure with the text."""
     reason = "the reply holds no JSON"
-    for value in _values(completion.text):
+    for value in json_values(completion.text):
         try:
             return shape.validate_python(value)
         except ValidationError as error:
@@ -151,13 +152,14 @@ def read_yes(completion: Completion) -> bool | None:
     return True if word.startswith("yes") else False if word.startswith("no") and not word.startswith(("not ", "none")) else None
 
 
-def _values(text: str) -> list[Any]:
-    """Every JSON object and list in `text` that is not inside another."""
+def json_values(reply: str) -> list[Any]:
+    """Every JSON object and list in a reply that is not inside another; what the model thought before it speaks is passed over."""
+    text = reply.rpartition("</think>")[2]
     values, place = [], 0
     while (found := min((p for p in (text.find("{", place), text.find("[", place)) if p >= 0), default=-1)) >= 0:
         try:
             value, place = _DECODER.raw_decode(text, found)
             values.append(value)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             place = found + 1
     return values

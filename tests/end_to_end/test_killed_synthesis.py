@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from flows.config import load_config
 from flows.home import Home
+from tests.end_to_end.synthesis_worker import worker
 from warehouse import Lake, Metric
 
 pytestmark = pytest.mark.end_to_end
@@ -34,42 +30,6 @@ SETTINGS = (
     'synth.demonstration_questions.counts={"1":10,"2":10}',
     'evaluation.suites.held_out.counts={"1":10,"2":10}',
 )
-
-
-@dataclass(slots=True)
-class Worker:
-    """The process that forks one that works, and what it is told and tells."""
-
-    orders: IO[str]
-    answers: IO[str]
-
-    def run(self, home: Path, kill_after: float | None = None) -> int:
-        """The exit status of a synthesis in `home`; -9 where it was killed."""
-        print(home, file=self.orders, flush=True)
-        child = os.pidfd_open(int(self.answers.readline()))
-        try:
-            if kill_after is not None:
-                time.sleep(kill_after)
-                with suppress(ProcessLookupError):  # it has ended by itself
-                    signal.pidfd_send_signal(child, signal.SIGKILL)
-            return int(self.answers.readline())
-        finally:
-            os.close(child)
-
-
-@contextmanager
-def worker() -> Iterator[Worker]:
-    script = Path(__file__).parent / "synthesis_process.py"
-    process = subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=script.parent.parent.parent
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        assert process.stdout.readline() == "ready\n"
-        yield Worker(process.stdin, process.stdout)
-    finally:
-        process.stdin.close()
-        process.wait(30)
 
 
 def claim(root: Path) -> Path:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,34 +12,36 @@ from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from tests.synth.writing_models import first_order_model
 from warehouse import Lake
 from warehouse.errors import RequestError
 
 SMALL = Path(__file__).parent.parent / "end_to_end" / "small.toml"
 
 
-def planned(body: dict[str, Any]) -> str:
-    """A question that the first statement answers, the same resting on nothing, and chatter."""
-    found = re.search(r"1\. ([^:]+): (.*) ([A-Z]\w*(?: [A-Z]\w*)*|\d+)$", body["messages"][-1]["content"].split("\n2. ")[0])
-    assert found is not None, body["messages"][-1]["content"][:300]
-    entity, relation, value = found.groups()
-    good = {"style": "factual", "question": f"What is the {relation} of {entity}?", "answer": value, "requires": [1]}
-    lines = [{**good, "plan": [relation], "query": entity}, {**good, "requires": [], "plan": [relation], "query": entity}]
-    return "\n".join(["Here you are:", *map(json.dumps, lines)])
-
-
 @pytest.mark.slow
-def test_a_teacher_plans_over_what_documents_say_and_bad_plans_are_rows(tmp_path: Path) -> None:
-    with MisbehavingServer(answer=planned) as server, Lake(tmp_path) as lake:
+def test_a_teacher_plans_and_reasons_over_what_documents_say_and_bad_replies_are_rows(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=first_order_model) as server, Lake(tmp_path) as lake:
         teacher = ["synth.teacher.kind=openai", "synth.teacher.model=m", f"synth.teacher.base_url={server.url}"]
-        options = [*teacher, "synth.fas.plans=teacher", "synth.fas.plan_slices=8"]
-        context = RunContext(Home(tmp_path), load_config(str(SMALL), options), lake)
+        options = [
+            *teacher,
+            "synth.fas.plans=teacher",
+            "synth.fas.slice_reasoning=true",
+            "synth.fas.plan_slices=8",
+            "synth.fas.reasoning={}",
+        ]
+        context = RunContext(Home(tmp_path), load_config(str(SMALL), [*options, 'synth.fas.memory=["facts", "passages"]']), lake)
         run_attempt(lake, "t1-synth-fas", "synth", 1, {}, lambda run: synthesise(context, run, 1, "fas"))
-        plans, failures = lake.examples(["fas_plan"]), lake.failures("synth")
+        plans, chains, failures = lake.examples(["fas_plan"]), lake.examples(["fas_reason"]), lake.failures("synth")
+        yields = {
+            (row["part"], row["figure"]): row["value"] for row in lake.query("SELECT part, figure, value FROM synthesis_yields").to_pylist()
+        }
         asked = len(server.bodies)
-    assert asked == 8 and plans
-    assert all("What is the" in plan.text for plan in plans)
-    assert {"fas_plan_unreadable", "fas_plan_rests_on_nothing"} <= {failure.kind for failure in failures}
+    assert plans and all("What is the" in plan.text for plan in plans)
+    assert chains and all("so the answer follows" in chain.text for chain in chains)
+    assert {"fas_plan_rests_on_nothing", "fas_plan_teacher_logic", "fas_reason_not_gold"} <= {failure.kind for failure in failures}
+    assert yields["plans", "plans"] == len(plans) and yields["plans", "chains"] == len(chains)
+    assert yields["plans", "asked"] + yields["calibration", "asked"] == asked == yields["plans", "completed"] + 20
 
 
 def test_plans_by_a_teacher_that_is_not_there_are_refused() -> None:

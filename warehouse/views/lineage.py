@@ -40,9 +40,11 @@ FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' WHERE 
         """
 WITH removed AS (
     SELECT CASE WHEN stage <> 'synth' THEN stage WHEN kind = 'no_demonstration' THEN 'trajectory'
-            ELSE coalesce(nullif(regexp_extract(kind, '^(fas_plan|fas_reason|has|proposal|verdict)_', 1), ''), 'question') END AS kind,
-        regexp_replace(kind, '^(fas_plan|fas_reason|has|proposal|verdict)_', '') AS reason
+            ELSE coalesce(nullif(regexp_extract(kind, '^(fas_plan|fas_reason|has_step|has|proposal|verdict)_', 1), ''), 'question')
+            END AS kind,
+        regexp_replace(kind, '^(fas_plan|fas_reason|has_step|has|proposal|verdict)_', '') AS reason
     FROM failures WHERE stage IN ('synth', 'teacher', 'rewording', 'expander', 'extraction', 'decontamination')
+        AND NOT starts_with(kind, 'retried_')
 ), counted AS (
     SELECT kind, 'kept' AS outcome, NULL AS reason, count(*) AS samples FROM examples GROUP BY kind
     UNION ALL
@@ -51,6 +53,15 @@ WITH removed AS (
     SELECT kind, 'removed', reason, count(*) FROM removed GROUP BY kind, reason
 )
 SELECT kind, outcome, reason, samples, samples / sum(samples) OVER (PARTITION BY kind) AS share FROM counted
+""",
+    ),
+    View(
+        "synthesis_yields",
+        "What did each part of synthesis ask of a teacher, count, make and drop?",
+        """
+SELECT run_id AS run, wheel_turn AS turn, regexp_extract(name, '^(?:count\\.[a-z_]+|made|dropped)\\.(.*)$', 1) AS part,
+    regexp_extract(name, '^(?:count\\.)?([a-z_]+)\\.', 1) AS figure, sum(value) AS value
+FROM metrics WHERE stage = 'synth' AND regexp_matches(name, '^(count\\.[a-z_]+|made|dropped)\\.') GROUP BY ALL
 """,
     ),
     View(

@@ -7,7 +7,7 @@ function of the configuration and of the batches before it; the finished set is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.stage_run import StageRun
@@ -20,6 +20,11 @@ Made = tuple[Sequence[Record], Sequence[Failure]]
 
 MADE, DROPPED = "made.", "dropped."
 """Prefixes of the two metrics that mark a batch as done: how many records it made, and how many it dropped."""
+ASKED_BATCH = 64
+"""Slices, questions or trajectories that a model is asked about in one commit: what a killed stage may have to begin again, though what it
+was told is in the lake."""
+COUNTED = "count."
+"""Prefix of what else was counted while a batch was made: `count.FIGURE.PART`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,13 @@ class Batch:
     make: Callable[[], Made]
 
 
-def work_off(run: StageRun, batches: Iterable[Batch], needed: bool = False) -> None:
-    """Make and commit the batches that are not in the lake yet, in their order, as many as the budget allows, or all that are `needed`."""
+def work_off(
+    run: StageRun, batches: Iterable[Batch], needed: bool = False, counted: Callable[[], Mapping[str, float]] = dict[str, float]
+) -> None:
+    """Make and commit the batches that are not in the lake yet, in their order, as many as the budget allows, or all that are `needed`.
+
+    `counted` gives what was counted since it was called last, by its name.
+    """
     done = {(metric.name, metric.step) for metric in run.lake.metrics(run.id)}
     for batch in batches:
         if (MADE + batch.part, batch.number) in done:
@@ -42,6 +52,7 @@ def work_off(run: StageRun, batches: Iterable[Batch], needed: bool = False) -> N
         records, dropped = batch.make()
         counts = ((MADE, len(records)), (DROPPED, len(dropped)))
         marks = [_mark(run, prefix + batch.part, batch.number, count) for prefix, count in counts]
+        marks += [_mark(run, f"{COUNTED}{name}.{batch.part}", batch.number, count) for name, count in sorted(counted().items())]
         run.lake.add([*records, *dropped, *marks])
         log.info("%s  %s %d: %d made, %d dropped", run.id, batch.part, batch.number, len(records), len(dropped))
 
@@ -56,5 +67,5 @@ def sizes(count: int, largest: int) -> list[int]:
     return [min(largest, count - start) for start in range(0, count, largest)]
 
 
-def _mark(run: StageRun, name: str, number: int, count: int) -> Metric:
+def _mark(run: StageRun, name: str, number: int, count: float) -> Metric:
     return Metric(run.id, run.run.stage, run.run.wheel_turn, number, name, float(count))

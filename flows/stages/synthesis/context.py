@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from eval.judges import Judge, calibrate, unfit_reason
 from flows.config import CorpusConfig, SynthConfig
 from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS
@@ -19,12 +20,14 @@ from flows.stages.synthesis.batches import Made
 from rl.envs.base import offered_tools
 from rl.renderers.base import Schema
 from rl.retrieval.search import SearchIndex
-from synth.fas.slices import Memory
+from synth.corpora.passages import NameFinder
+from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.paths import Retrieve, first_hit
 from synth.questions.splits import HELD_OUT, TRAIN, split_of
+from synth.teachers.metering import MeteredTeacher, add_counts
 from synth.teachers.teacher import Teacher
 from synth.worlds.world import generate_world, world_words
 from warehouse import Document, DocumentSplit, Example, Failure, Policy
@@ -114,6 +117,8 @@ def _only(folder: Path, stem: str) -> Path:
 
 EARLIER = f"{WHEEL_ROLLOUTS} AND wheel_turn < ?"
 """Condition on trajectories: the wheel's own of the turns before this one."""
+IMPORTED = "stage = 'import'"
+"""Condition on trajectories: brought in from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,10 @@ class SynthesisContext:
     """What the parts of one turn's synthesis share."""
 
     def __init__(self, context: RunContext, turn: int, teacher: Teacher | None = None) -> None:
-        self.context, self.turn, self.teacher = context, turn, teacher
+        self.context, self.turn = context, turn
+        self._teacher = teacher
+        self.teacher = None if teacher is None else MeteredTeacher(teacher)
+        self._counts: dict[str, float] = {}
         self.settings: SynthConfig = context.config.for_turn(turn).synth
         self.sources: Sources = read_sources(context.config.corpus, context.config.seed)
 
@@ -161,11 +169,36 @@ class SynthesisContext:
         """The search over the documents that training may see."""
         return SearchIndex(self.sources.documents(DocumentSplit.HELD_OUT))
 
+    @property
+    def retrieve(self) -> Retrieve:
+        """The first hit of the search over the documents that training may see."""
+        return first_hit(self.train_index)
+
     @cached_property
     def memory(self) -> Memory:
-        """What the documents say about the entities that training questions may touch."""
-        train = self.train
-        return Memory.of(train.graph, [name for name in train.graph.subjects if train.allowed is None or train.allowed(name)])
+        """What is known of the entities that training may touch, from the sources that `fas.memory` names."""
+        kinds, memory = self.settings.fas.memory, Memory()
+        allowed = self._allowed(TRAIN) or (lambda name: True)
+        if "facts" in kinds:
+            memory.append(
+                statement for name in self.train.graph.subjects if allowed(name) for statement in remember(self.train.graph, name)
+            )
+        documents = self.sources.documents(DocumentSplit.HELD_OUT)
+        finder = NameFinder(dict.fromkeys([*self.train.graph.subjects, *(document.title for document in documents)]))
+        if "passages" in kinds:
+            memory.append(known for known in statements_in(documents, finder) if allowed(known.entity))
+        if "results" in kinds:
+            runs = self.context.lake.trajectories(f"({EARLIER}) OR {IMPORTED}", [self.turn])
+            memory.append(known for known in statements_brought(runs, finder) if allowed(known.entity))
+        return memory
+
+    @cached_property
+    def answer_judge(self) -> Judge | None:
+        """The teacher as judge of answers, where the settings want one and it passes its calibration."""
+        if not self.settings.fas.answer_judge or self._teacher is None:
+            return None
+        judge = Judge(self._teacher)  # the calibration is counted where it is made
+        return None if unfit_reason(judge.name, calibrate(judge)) else Judge(self.asked("fas.answer_judge"))
 
     @property
     def reads_text(self) -> bool:
@@ -178,6 +211,17 @@ class SynthesisContext:
         if self.teacher is None:
             raise RequestError(f"synth.{part} needs a teacher: set synth.teacher.kind to openai or engine.")
         return self.teacher
+
+    def count(self, **figures: float) -> None:
+        """Add to what is counted of the batch that is being made."""
+        add_counts(self._counts, figures)
+
+    def counted(self) -> dict[str, float]:
+        """What was counted since this was called last: of the teacher, and by `count`."""
+        counts, self._counts = self._counts, {}
+        if self.teacher is not None:
+            add_counts(counts, self.teacher.drain())
+        return counts
 
     def champion(self) -> Policy:
         """The policy that the turns before have promoted last. Raises RequestError where there is none."""
@@ -210,9 +254,9 @@ class SynthesisContext:
         """The tools of the environment that questions are asked in."""
         return offered_tools(self.settings.webshaper.environment, self.context.config.rollout.environments, self.train_index)
 
-    def in_batches(self, items: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-        """`items` in pieces of a batch, numbered from 0."""
-        largest = self.settings.batch
+    def in_batches(self, items: Sequence[Any], largest: int | None = None) -> Iterator[tuple[int, Sequence[Any]]]:
+        """`items` in pieces of a batch, or of at most `largest`, numbered from 0."""
+        largest = min(self.settings.batch, largest or self.settings.batch)
         return enumerate(items[start : start + largest] for start in range(0, len(items), largest))
 
     def _source(self, corpus: Corpus, index: SearchIndex, split: str) -> QuestionSource:

@@ -1,8 +1,7 @@
-"""Training examples of an iteration: documents, first-order and higher-order actions, and the cold start.
+"""Training examples of an iteration: documents, and the cold start.
 
-Each function gives the batches of one kind: the corpora, with a sample of their documents to read; plans and reasoning (FAS); decision
-records from stored trajectories, the wheel's own and imported ones (HAS); and the runs that a cold start learns from: the oracle's, the
-policy's own successes, imported or stored ones, a teacher's.
+Each function gives the batches of one kind: the corpora, with a sample of their documents to read; and the runs that a cold start learns
+from: the oracle's, the policy's own successes, imported or stored ones, a teacher's. What is learnt without being run is in `actions`.
 """
 
 from __future__ import annotations
@@ -10,34 +9,23 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import duckdb
 
-from flows.stages.synthesis.batches import Batch, Made, sizes
+from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made
 from flows.stages.synthesis.context import EARLIER, SynthesisContext
 from flows.stages.synthesis.questions import question_batches
 from rl.config import StoredRunsConfig
-from rl.engines.base import Sampling
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import passage
 from rl.rewards.reward import reward_trajectories
 from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
 from synth.demonstrations.runs import choose_runs
-from synth.fas.memory_plans import build_memory_plans
-from synth.fas.plan_judge import PlanJudge
-from synth.fas.plans import build_plans
-from synth.fas.reasoning import FasConfig, build_fas
-from synth.fas.slices import QuestionStyle
-from synth.has.model_proposers import PolicyProposer, TeacherProposer
-from synth.has.proposers import OthersProposer, Proposer
-from synth.has.records import HasConfig, build_has
 from synth.questions.paths import second_hit
-from synth.questions.wording import Phrasing
 from synth.teachers.play import play, requests_for
-from warehouse import Document, DocumentSplit, Example, Part, PartKind, Task, Trajectory
+from warehouse import Document, DocumentSplit, Example, Part, PartKind, Task
 from warehouse.corpora.corpus import Corpus
-from warehouse.digests import digest, seed_from
+from warehouse.digests import digest
 from warehouse.errors import RequestError
 
 
@@ -70,102 +58,6 @@ def _example(document: Document, turn: int) -> Example:
     return Example(digest(["document", document.id, turn]), "document", (part,), (document.id,), turn)
 
 
-def first_order(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """Plans, then reasoning of each number of hops."""
-    config, largest = synthesis.settings.fas, synthesis.settings.batch
-    for number, slices in enumerate(sizes(config.plan_slices, largest)):
-        part = config.model_copy(update={"plan_slices": slices})
-        yield Batch("plans", number, partial(_plans, synthesis, part, number))
-    for hops, count in sorted(config.counts().items()):
-        for number, size in enumerate(sizes(count, largest)):
-            part = config.model_copy(update={"plan_slices": 0, "reasoning": {hops: size}, "lookup_share": 0.0})
-            yield Batch(f"reasoning of {hops} hops", number, partial(_reasoning, synthesis, part, number))
-
-
-def _plans(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
-    source, seed = synthesis.train, _seed(synthesis, number)
-    judge = PlanJudge(synthesis.teacher) if config.judge and synthesis.teacher is not None else None
-    if config.plans == "teacher":
-        teacher, styles = synthesis.asked("fas.plans"), config.plan_styles or tuple(QuestionStyle)
-        plans = build_memory_plans(
-            synthesis.memory, teacher, config.plan_slices, styles, seed, source.retrieve, judge, wheel_turn=synthesis.turn
-        )
-    else:
-        phrasing = Phrasing.of(source.graph)
-        plans = build_plans(source.graph, config.plan_spec(), seed, source.retrieve, phrasing, synthesis.turn, source.allowed, judge)
-    kept, failures = synthesis.clear(*plans)
-    return (kept, failures) if judge is None else ([*kept, *judge.checks], [*failures, *judge.failures])
-
-
-def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:
-    source, seed = synthesis.train, _seed(synthesis, number)
-    made = build_fas(
-        source.graph, config, seed, source.retrieve, wheel_turn=synthesis.turn, allowed=source.allowed, teacher=synthesis.teacher
-    )
-    return synthesis.clear(*made)
-
-
-def _seed(synthesis: SynthesisContext, number: int) -> int:
-    return seed_from(synthesis.seed("fas"), number) if number else synthesis.seed("fas")
-
-
-TAUGHT_BATCH = 64
-"""Questions that a teacher plays in one commit: what a killed stage may have to ask again, though its cache answers most of it."""
-IMPORTED = "stage = 'import'"
-"""Condition on trajectories: brought in from elsewhere."""
-
-
-def own_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """Decision records from a sample of the trajectories of earlier turns, successes and failures."""
-    yield from _decisions(synthesis, "decisions", EARLIER, [synthesis.turn], synthesis.settings.has, by_graph=True)
-
-
-def foreign_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """Decision records from imported runs, which have no graph of their own: the alternatives are what others of them did."""
-    config = synthesis.settings.has
-    if "oracle" in config.mixture:
-        config = config.model_copy(update={"mixture": {"others": 1.0}})
-    yield from _decisions(synthesis, "decisions of imported runs", IMPORTED, [], config, by_graph=False)
-
-
-def _decisions(
-    synthesis: SynthesisContext, part: str, where: str, parameters: list[Any], config: HasConfig, by_graph: bool
-) -> Iterator[Batch]:
-    found = synthesis.context.lake.trajectories(where, parameters)
-    chosen = random.Random(synthesis.seed("has")).sample(found, min(len(found), synthesis.settings.has_count))
-    tasks = {task.key: task for task in synthesis.context.lake.tasks()} if chosen else {}
-    others: dict[str, Proposer] = {"others": OthersProposer(found, tasks)} if chosen and "others" in config.mixture else {}
-    for number, runs in synthesis.in_batches(chosen):
-        yield Batch(part, number, partial(_decide, synthesis, runs, tasks, config, by_graph, others))
-
-
-def _decide(
-    synthesis: SynthesisContext,
-    runs: Sequence[Trajectory],
-    tasks: dict[str, Task],
-    config: HasConfig,
-    by_graph: bool,
-    others: dict[str, Proposer],
-) -> Made:
-    source, proposers = synthesis.train if by_graph else None, others | _models(synthesis, config)
-    known = (None, None, None) if source is None else (source.graph, source.retrieve, source.allowed)
-    graph, retrieve, allowed = known
-    made = build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, proposers, allowed)
-    return synthesis.clear(*made)
-
-
-def _models(synthesis: SynthesisContext, config: HasConfig) -> dict[str, Proposer]:
-    """The proposers of the mixture that are models; the policy's engines start here."""
-    found: dict[str, Proposer] = {}
-    if synthesis.teacher is not None:
-        found["teacher"] = TeacherProposer(synthesis.teacher, seed=synthesis.seed("has"))
-    if "policy" in config.mixture:
-        rollouts = synthesis.context.rollouts(synthesis.context.folder(synthesis.champion()))
-        sampling = Sampling(temperature=config.policy_temperature, max_tokens=rollouts.config.limits.max_action_tokens)
-        found["policy"] = PolicyProposer(rollouts.pool, rollouts, rollouts.dialect, sampling, synthesis.seed("has policy"))
-    return found
-
-
 def demonstrations(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The oracle's trajectories, as good or as mixed as the configuration says."""
     config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
@@ -189,7 +81,7 @@ def taught(synthesis: SynthesisContext) -> Iterator[Batch]:
     """Questions that a teacher plays in their environment, and then the successes among its runs; both in one commit a batch."""
     config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
     seed, refuse = synthesis.seed("taught"), synthesis.evaluation.objection
-    size, setting = min(synthesis.settings.batch, TAUGHT_BATCH), f"synth.demonstration_questions.{config.asked_by}"
+    size, setting = min(synthesis.settings.batch, ASKED_BATCH), f"synth.demonstration_questions.{config.asked_by}"
     for batch in question_batches("taught", synthesis.train, config, seed, size, synthesis.keys, setting, refuse):
         yield Batch(batch.part, batch.number, partial(_teach, synthesis, batch))
 

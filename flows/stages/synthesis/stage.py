@@ -9,20 +9,10 @@ from typing import Any
 from flows.context import RunContext
 from flows.plan import SynthesisKind
 from flows.stage_run import StageRun
+from flows.stages.synthesis.actions import first_order, foreign_decisions, own_decisions
 from flows.stages.synthesis.batches import Batch, dropped_by, work_off
-from flows.stages.synthesis.context import EARLIER, SynthesisContext
-from flows.stages.synthesis.examples import (
-    IMPORTED,
-    corpora,
-    demonstrations,
-    documents,
-    first_order,
-    foreign_decisions,
-    own_decisions,
-    rejection_sampled,
-    stored_runs,
-    taught,
-)
+from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
+from flows.stages.synthesis.examples import corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
 from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
 from flows.task_choice import choose_tasks
 from synth.teachers.model_teacher import open_teacher
@@ -84,7 +74,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     with open_teacher(settings.teacher, context.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
         synthesis = SynthesisContext(context, turn, teacher)
         work_off(run, ground(synthesis, kind), needed=True)
-        work_off(run, parts(synthesis, kind))
+        work_off(run, parts(synthesis, kind), counted=synthesis.counted)
     splits = {"all": ("train", *context.config.evaluation.all_suites), "webshaper": ("train",)}.get(kind, ())
     figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
     if not run.stopped:

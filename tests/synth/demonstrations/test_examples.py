@@ -18,9 +18,10 @@ from rl.renderers.tags import TagDialect, tagged_text
 from rl.retrieval.search import SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import path_of, solution_of, transcript
+from synth.fas.memory import remember
 from synth.fas.plans import Misalignment, misalignment
 from synth.fas.reasoning import FasConfig, build_fas, refine
-from synth.fas.slices import Plan, propose, remember, required_knowledge
+from synth.fas.slices import Plan, propose, required_knowledge
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.records import HasConfig, build_has
 from synth.parts import offer
@@ -213,7 +214,7 @@ def test_the_second_pass_reads_only_the_documents_given(graph: KnowledgeGraph, t
 
 def test_decision_records_show_options_choice_response_and_verdict(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
     trajectories = list(_trajectories(graph, retrieve, tasks))
-    examples, failures = build_has(graph, trajectories, {task.key: task for task in tasks}, HasConfig(n_alternatives=3), 1, retrieve)
+    examples, failures, _ = build_has(graph, trajectories, {task.key: task for task in tasks}, HasConfig(n_alternatives=3), 1, retrieve)
     assert len(examples) == len(trajectories)
     assert failures == []
     for trajectory, example in zip(trajectories, examples, strict=True):
@@ -231,7 +232,7 @@ def test_decision_records_show_options_choice_response_and_verdict(graph: Knowle
 
 
 def test_the_choice_stands_at_any_number(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    examples, _ = build_has(graph, _trajectories(graph, retrieve, tasks), {t.key: t for t in tasks}, HasConfig(), 1, retrieve)
+    examples, *_ = build_has(graph, _trajectories(graph, retrieve, tasks), {t.key: t for t in tasks}, HasConfig(), 1, retrieve)
     chosen = re.findall(r"I will choose option (\d)", " ".join(example.text for example in examples))
     assert {"1", "2", "3"} == set(chosen)
     assert max(chosen.count(number) for number in "123") < len(chosen) / 2
@@ -246,7 +247,7 @@ def test_unusable_trajectories_are_left_out_with_a_reason(graph: KnowledgeGraph,
         replace(good, task_key="gone"),
         replace(good, turns=(replace(good.turns[0], images=(Image("d", "image/png", 1, 1, b""),)), *good.turns[1:])),
     ]
-    examples, failures = build_has(graph, unusable, {task.key: task for task in tasks}, HasConfig(), 1, retrieve)
+    examples, failures, _ = build_has(graph, unusable, {task.key: task for task in tasks}, HasConfig(), 1, retrieve)
     assert examples == []
     assert [failure.kind for failure in failures] == ["has_invalid", "has_not_judged", "has_empty", "has_unknown_task", "has_of_images"]
 

@@ -1,8 +1,7 @@
-"""Questions over a slice of memory in several styles, plans checked by the index and by a judge, reasoning and plans by a teacher."""
+"""Questions over a slice of a graph in several styles, and plans checked by the index and by a judge."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from rl.renderers.tags import tagged_text
-from synth.fas.memory_plans import build_memory_plans, read_questions
+from synth.fas.memory import Memory, Statement, remember
 from synth.fas.plan_judge import PlanJudge, PlanVerdict, read_verdict
 from synth.fas.plans import PlanSpec, build_plans
-from synth.fas.reasoning import Assignment, FasConfig, build_fas, judge_passes
-from synth.fas.slices import Memory, QuestionStyle, Statement, remember
+from synth.fas.slices import QuestionStyle
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.wording import Phrasing
 from tests.synth.scripted import ScriptedTeacher
 from warehouse import Check, Document, Example, Fact, Failure, Lake, Part, PartKind, Task
-from warehouse.errors import RequestError
 
 STYLES = tuple(QuestionStyle)
 
@@ -136,100 +133,12 @@ def test_without_an_index_the_judge_decides(films: KnowledgeGraph) -> None:
         ("yesterday", None),
         ("", None),
         ("I would say yes", None),
+        ("<think>no, or yes?</think>\nYes.", PlanVerdict(True)),
     ],
 )
 def test_verdicts(text: str, verdict: PlanVerdict | None) -> None:
     read = read_verdict("plan-1", text)
     assert read == verdict if verdict is not None else isinstance(read, Failure)
-
-
-def test_a_teachers_second_pass_must_reach_a_gold_answer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
-    config = FasConfig(plan_slices=0, reasoning={2: 12}, reasoner="teacher")
-    oracle = dict(_answers(graph, retrieve))
-
-    def says(asked: str) -> str | None:
-        question = re.findall(r"Question: (.*)", asked)[0]
-        number = list(oracle).index(question)
-        if "What is known" not in asked:
-            return None if number == 0 else "A guess. <answer>nobody</answer>"
-        return {1: "no answer", 2: "<answer>x</answer>", 3: f"<answer>{oracle[question]}</answer>", 4: None}.get(
-            number, f"Steps </think><answer> no. <answer>{oracle[question]}</answer>"
-        )
-
-    examples, failures = build_fas(graph, config, 1, retrieve, teacher=ScriptedTeacher(says))
-    assert len(examples) == 7
-    assert sorted(failure.kind for failure in failures) == [
-        "fas_reason_no_answer", "fas_reason_no_completion", "fas_reason_no_completion", "fas_reason_no_reasoning", "fas_reason_not_gold"
-    ]  # fmt: skip
-    for example in examples:
-        asked, thought, answer = example.parts
-        assert (asked.kind, thought.kind, answer.kind) == (PartKind.QUESTION, PartKind.THOUGHT, PartKind.ANSWER)
-        assert thought.text == "Steps </think><answer> no."
-        assert answer.text == oracle[asked.text]
-        assert len(example.sources) == 3
-    with pytest.raises(RequestError, match="reasoner"):
-        build_fas(graph, config, 1, retrieve)
-
-
-def test_only_the_last_answer_of_the_second_pass_counts() -> None:
-    assignment = Assignment(Task("k", "search", "Who?", ("Amber",)), ())
-    assert isinstance(judge_passes(assignment, "", "a <answer>Blue</answer> b <answer>Amber</answer>"), Example)
-    failed = judge_passes(assignment, "first", "a <answer>Amber</answer> b <answer>Blue</answer>")
-    assert isinstance(failed, Failure)
-    assert failed.item == {"task": "k", "a1": "first", "a2": "a <answer>Amber</answer> b <answer>Blue</answer>", "answer": "Blue"}
-
-
-def _answers(graph: KnowledgeGraph, retrieve: Retrieve) -> list[tuple[str, str]]:
-    """The questions that the reasoning below asks, and their answers."""
-    examples, _ = build_fas(graph, FasConfig(plan_slices=0, reasoning={2: 12}), 1, retrieve)
-    return [(example.parts[0].text, example.parts[-1].text) for example in examples]
-
-
-def test_a_memory_without_a_graph_gives_plans_by_a_teacher(films: KnowledgeGraph) -> None:
-    memory = Memory.of(films, ["Alpha", "Beta", "Gamma"])
-
-    def says(asked: str) -> str:
-        if "Judge a plan" in asked:
-            return "no, unnecessary" if 'first action: search for "Beta"' in asked else "yes"
-        assert "1. " in asked
-        return "\n".join(json.dumps(line(query=query, style=style)) for query, style in [("Alpha", "factual"), ("Beta", "multi-hop")])
-
-    teacher = ScriptedTeacher(says)
-    examples, failures = build_memory_plans(memory, teacher, 5, STYLES, 1, judge=PlanJudge(teacher))
-    assert len(examples) == 1
-    assert {failure.kind for failure in failures} == {"fas_plan_teacher_unnecessary"}
-    indexed, rejected = build_memory_plans(memory, teacher, 5, STYLES, 1, retrieve=films.titled)
-    assert indexed == [] and {failure.kind for failure in rejected} == {"fas_plan_gap_in_plan", "fas_plan_other_knowledge"}
-    with pytest.raises(ValueError, match="judge"):
-        build_memory_plans(memory, teacher, 5, STYLES, 1)
-
-
-def line(**changed: object) -> dict[str, object]:
-    base: dict[str, object] = {"style": "factual", "question": "Who?", "answer": "Dan", "requires": [1], "plan": ["who"], "query": "Alpha"}
-    return base | changed
-
-
-@pytest.mark.parametrize(
-    ("row", "kind"),
-    [
-        (line(), None),
-        (line(style="numerical", answer=4), None),
-        (line(style="odd"), "unreadable"),
-        (line(requires=[3]), "unreadable"),
-        (line(requires=[0]), "unreadable"),
-        (line(requires=[True]), "unreadable"),
-        (line(requires=[]), "rests_on_nothing"),
-        (line(plan=[]), "rests_on_nothing"),
-        (line(question="Is it dan?"), "answer_leaked"),
-        (line(query=""), "unreadable"),
-        (line(answer=None), "unreadable"),
-        ([1], "unreadable"),
-    ],
-)
-def test_lines_that_a_teacher_may_write(row: object, kind: str | None) -> None:
-    statements = (Statement("Alpha", "director", "director Dan", "d"), Statement("Beta", "year", "year 1994", "e"))
-    (read,) = read_questions(f"```json\n{json.dumps(row)}\n```\n", statements)
-    assert (read.kind.removeprefix("fas_plan_") if isinstance(read, Failure) else None) == kind
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -18,14 +17,12 @@ from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle
 from synth.has.decisions import CUT, describe, option, steps_of
-from synth.has.model_proposers import TeacherProposer, read_actions
 from synth.has.proposers import OracleProposer, OthersProposer
 from synth.has.records import HasConfig, build_has
 from synth.parts import thought_of, untagged
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
-from tests.synth.scripted import ScriptedTeacher
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.webdancer import read_webdancer
@@ -85,7 +82,7 @@ def test_the_place_of_the_choice_is_uniform(
     others = {"others": OthersProposer(runs, tasks)}
     places: Counter[int] = Counter()
     for seed in range(3):
-        examples, failures = build_has(graph, runs, tasks, config, seed, retrieve, proposers=others)
+        examples, failures, _ = build_has(graph, runs, tasks, config, seed, retrieve, proposers=others)
         assert failures == []
         places.update(int(number) for example in examples for number in re.findall(r"I will choose option (\d+)", example.text))
     assert sum(places.values()) == 3 * sum(len(run.turns) for run in runs) > 2_000
@@ -99,52 +96,15 @@ def test_chi_square_would_notice_a_preferred_place() -> None:
     assert chi_square([700, 700, 700], 3) == 0
 
 
-def test_the_mixture_shares_the_alternatives(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
-    theirs = json.dumps({"tool": "browse", "arguments": "%d"})
-    teacher = ScriptedTeacher(lambda _: "\n".join(theirs % number for number in range(4)))
-    config = HasConfig(n_alternatives=4, mixture={"oracle": 0.25, "teacher": 0.75})
-    examples, failures = build_has(graph, runs, tasks, config, 1, proposers={"teacher": TeacherProposer(teacher)})
-    assert failures == []
-    assert len(teacher.asked) == sum(len(run.turns) for run in runs)
-    text = " ".join(example.text for example in examples)
-    share = len(re.findall(r"\d\. browse \d", text)) / (4 * len(teacher.asked))
-    assert 0.7 < share < 0.8
+def test_a_proposer_that_is_not_there_and_a_mixture_of_nobody_are_refused(
+    graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]
+) -> None:
     with pytest.raises(RequestError, match="policy"):
         build_has(graph, runs, tasks, HasConfig(mixture={"policy": 1.0}), 1)
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match="a share above 0"):
         HasConfig(mixture={"oracle": 0.0})
-
-
-def test_what_a_teacher_could_not_say_another_makes_up_for(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
-    teacher = ScriptedTeacher(
-        lambda asked: None if "nothing yet" in asked else "Well:\n" + json.dumps({"tool": "browse", "arguments": {"q": 1}})
-    )
-    config = HasConfig(n_alternatives=2, mixture={"teacher": 1.0, "oracle": 0.0})
-    examples, failures = build_has(graph, runs[:5], tasks, config, 1, proposers={"teacher": TeacherProposer(teacher)})
-    assert len(examples) == 5
-    assert Counter(failure.kind for failure in failures) == {
-        "timeout": 5, "proposal_unreadable": sum(len(run.turns) - 1 for run in runs[:5])
-    }  # fmt: skip
-    alone, failures = build_has(
-        graph, runs[:5], tasks, HasConfig(mixture={"teacher": 1.0}), 1, proposers={"teacher": TeacherProposer(teacher)}
-    )
-    assert alone == []
-    assert [failure.kind for failure in failures].count("has_no_alternative") == 5
-
-
-def test_actions_that_a_teacher_may_write() -> None:
-    lines = [
-        "```json",
-        '{"think": "so", "tool": "search", "arguments": "a"}',
-        '{"tool": ""}',
-        "[1]",
-        "text",
-        '{"tool": "t", "arguments": {"b": 1}}',
-        "```",
-    ]
-    actions, unread = read_actions("\n".join(lines))
-    assert [action.text for action in actions] == ["so, search a", 't {"b": 1}']
-    assert unread == ['{"tool": ""}', "[1]", "text"]
+    with pytest.raises(ValidationError, match="fewest_alternatives is more"):
+        HasConfig(fewest_alternatives=3)
 
 
 def test_the_listing_and_the_limit_of_a_response(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
@@ -162,7 +122,7 @@ def test_the_listing_and_the_limit_of_a_response(graph: KnowledgeGraph, tasks: d
 def test_what_nobody_has_judged_is_left_out_or_left_open(graph: KnowledgeGraph, tasks: dict[str, Task], runs: list[Trajectory]) -> None:
     open_ = replace(runs[0], outcome=None)
     assert [failure.kind for failure in build_has(graph, [open_], tasks, HasConfig(), 1)[1]] == ["has_not_judged"]
-    (example,), failures = build_has(graph, [open_], tasks, HasConfig(unjudged="open"), 1)
+    (example,), failures, _ = build_has(graph, [open_], tasks, HasConfig(unjudged="open"), 1)
     assert failures == []
     assert "My decision" not in example.text
     invalid = replace(runs[0], outcome=Outcome.INVALID)
@@ -191,15 +151,15 @@ def test_other_runs_give_actions_of_the_same_question_first(tasks: dict[str, Tas
         for name in ("a", "b")
     ]
     config = HasConfig(n_alternatives=2, mixture={"others": 1.0}, rendering="listing")
-    examples, failures = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
+    examples, failures, _ = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
     assert failures == []
     for run, example in zip(runs, examples, strict=True):
         other = f"{'b' if run.id.endswith('-a') else 'a'} {run.task_key}"
         options = re.findall(r"Option \d: (.*)", example.text)
         assert sorted(options[:3]) == sorted([f"search {other}", f"answer {other}", f"search {run.turns[0].arguments}"])
-    wide, failures = build_has(None, runs[:1], tasks, config, 1, proposers={"others": OthersProposer(runs[:1], tasks)})
+    wide, failures, _ = build_has(None, runs[:1], tasks, config, 1, proposers={"others": OthersProposer(runs[:1], tasks)})
     assert wide == []
-    assert [failure.kind for failure in failures] == ["has_no_alternative"]
+    assert [failure.kind for failure in failures] == ["has_step_too_few_alternatives"] * 2 + ["has_no_alternative"]
 
 
 def test_the_oracle_knows_which_action_leads_on(
@@ -237,7 +197,7 @@ def test_several_calls_of_a_turn_are_one_action(
     assert after is not None
     assert oracle.leads_on(at, taken)
     assert after.read == 1
-    examples, failures = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
+    examples, failures, _ = build_has(graph, [replace(runs[0], turns=(several, *runs[0].turns[1:]))], tasks, HasConfig(), 1, retrieve)
     assert failures == []
     assert f"<lookup> nothing</lookup><search> {first.arguments}</search>" in tagged_text(examples[0].parts)
 
@@ -247,8 +207,8 @@ def test_contrasts_name_the_one_action_that_leads_on(
     graph: KnowledgeGraph, retrieve: Retrieve, tasks: dict[str, Task], runs: list[Trajectory]
 ) -> None:
     astray = [replace(run, id=f"{run.id}x", turns=(turn(0, "search", "nothing at all"), *run.turns[1:])) for run in runs]
-    plain, _ = build_has(graph, [*runs, *astray], tasks, HasConfig(n_alternatives=3), 1, retrieve)
-    examples, failures = build_has(graph, [*runs, *astray], tasks, HasConfig(n_alternatives=3, contrasts=2), 1, retrieve)
+    plain, *_ = build_has(graph, [*runs, *astray], tasks, HasConfig(n_alternatives=3), 1, retrieve)
+    examples, failures, _ = build_has(graph, [*runs, *astray], tasks, HasConfig(n_alternatives=3, contrasts=2), 1, retrieve)
     assert failures == []
     assert [example for example in examples if example.kind == "has"] == plain
     contrasts = [example for example in examples if example.kind == "has_contrast"]
@@ -278,7 +238,7 @@ def test_what_could_not_be_read_stands_in_the_history_before_its_correction(
     for action in ("<search> no end", "<|end|>"):
         unread = replace(turn(0, "", "", observation="Error: no call"), action=action, tool=None, arguments=None)
         run = replace(runs[0], turns=(unread, unread, *runs[0].turns))
-        examples, _ = build_has(graph, [run], tasks, HasConfig(contrasts=9), 1, retrieve)
+        examples, *_ = build_has(graph, [run], tasks, HasConfig(contrasts=9), 1, retrieve)
         contrasts = [example for example in examples if example.kind == "has_contrast"]
         assert len(contrasts) == len(run.turns)
         for number, contrast in enumerate(contrasts):
@@ -302,7 +262,7 @@ def test_the_released_runs_become_decisions_without_a_graph(unjudged: str, made:
     runs = [record for record in records if isinstance(record, Trajectory)]
     tasks = {record.key: record for record in records if isinstance(record, Task)}
     config = HasConfig.model_validate({"n_alternatives": 3, "mixture": {"others": 1.0}, "unjudged": unjudged, "rendering": "listing"})
-    examples, failures = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
+    examples, failures, _ = build_has(None, runs, tasks, config, 1, proposers={"others": OthersProposer(runs, tasks)})
     assert (len(examples), Counter(failure.kind for failure in failures)) == (
         made,
         Counter({"has_not_judged": left_out} if left_out else {}),
@@ -319,5 +279,5 @@ def test_the_oracle_proposes_what_it_always_did(graph: KnowledgeGraph, runs: lis
     proposer = OracleProposer(graph)
     step = steps_of(runs[0], tasks[runs[0].task_key].question)[0]
     assert proposer.prepare([step], 2) == []
-    (example, *_), _ = build_has(graph, runs[:1], tasks, HasConfig(), 1)
+    (example, *_), *_ = build_has(graph, runs[:1], tasks, HasConfig(), 1)
     assert tagged_text(example.parts).startswith(f"<question> {step.question}</question><think> options: 1. ")

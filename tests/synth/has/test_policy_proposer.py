@@ -16,7 +16,7 @@ from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of
-from synth.has.model_proposers import PolicyProposer
+from synth.has.policy_proposer import PolicyProposer
 from synth.has.records import HasConfig, build_has
 from synth.teachers.source import BackgroundLoop
 from tests.rl.rollouts.test_agent_loop import written
@@ -76,7 +76,7 @@ def test_samples_are_read_from_the_context_as_it_was(tokenizer: PreTrainedTokeni
     second = (*run.prompt_ids, *run.turns[0].action_ids, *run.turns[0].observation_ids)
     assert sorted(set(policy.contexts)) == sorted({run.prompt_ids, second})
     assert len(policy.released) == len(policy.contexts) == 6
-    options = proposer.propose(steps[0], 2, {"so, search number 0"}, random.Random(0))
+    options = proposer.propose(steps[0], 2, {"search number 0"}, random.Random(0))
     assert [option.text for option in options] == ["so, search number 1"]
     assert proposer.propose(steps[1], 2, (), random.Random(0)) == proposer.propose(steps[2], 2, (), random.Random(0)) == []
 
@@ -106,7 +106,7 @@ def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> No
                 failures = proposer.prepare(steps_of(run, TASK.question), 4)
                 seen.append([failure.item["text"] for failure in failures])
             wishes = HasConfig(mixture={"policy": 1.0})
-            examples, failures = build_has(None, [run], {TASK.key: TASK}, wishes, 1, proposers={"policy": proposer})
+            examples, failures, _ = build_has(None, [run], {TASK.key: TASK}, wishes, 1, proposers={"policy": proposer})
             loop.wait(pool.shutdown())
     finally:
         ray.close()

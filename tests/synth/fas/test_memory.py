@@ -1,0 +1,101 @@
+"""The memory: filled from facts, passages and what tools brought; slices whose entities belong together."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from synth.corpora.passages import NameFinder, capitalised_names, passages_of
+from synth.fas.memory import LONGEST_PASSAGE, Memory, Origin, Statement, statements_brought, statements_in
+from warehouse.records import Call, Document, StopReason, Trajectory, Turn
+
+DOCUMENTS = [
+    Document("d1", "Amber Stone", "Amber Stone is an engineer. She works for Blue River since 1994. " + "She likes tea. " * 30, "notes"),
+    Document("d2", "Blue River (company)", "The company is based in Green Lake. It was founded in 1901 and sold in 1950.", "notes"),
+    Document("d3", "Green Lake", "A town.", "notes"),
+]
+FINDER = NameFinder(document.title for document in DOCUMENTS)
+
+
+def run(observation: str, outcome: str | None = "ok") -> Trajectory:
+    turn = Turn(0, (), (), "", "search", "Amber", (), f"shown: {observation}", None, outcome, 0.0, 0)
+    turn = replace(turn, calls=(Call("search", "Amber", outcome, observation),))
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    return Trajectory("t1", "k", "p", "rl", 4, (), (turn,), StopReason.ANSWERED, None, None, 0, time, 1.0)
+
+
+def test_passages_stand_under_their_title_and_under_every_name_that_they_hold() -> None:
+    memory = Memory(statements_in(DOCUMENTS, FINDER))
+    first, *rest = memory.about("Amber Stone")
+    assert first.text.startswith("Amber Stone is an engineer. She works for Blue River since 1994.") and len(first.text) <= 300
+    assert (first.source, first.time, first.origin, first.relation) == ("d1", "1994", Origin.PASSAGE, "")
+    assert rest and all(statement.source == "d1" for statement in rest)
+    assert [statement.source for statement in memory.about("Blue River (company)")] == ["d1", "d2"]
+    assert [statement.source for statement in memory.about("Green Lake")] == ["d2", "d3"]
+    assert {statement.time for statement in memory.about("Green Lake")} == {None}, "two years, or none, are no time"
+
+
+def test_what_tools_brought_stands_under_known_names_and_under_what_looks_like_one() -> None:
+    memory = Memory(statements_brought([run("Amber Stone met Ann of the White Hill in Green Lake, said Ann.")], FINDER))
+    assert list(memory) == ["Amber Stone", "Green Lake", "Ann of the White Hill"]
+    assert {statement.source for statement in memory.about("Green Lake")} == {"t1/0"}
+    assert {statement.origin for statement in memory.about("Green Lake")} == {Origin.RESULT}
+
+
+@pytest.mark.parametrize("outcome", ["timeout", "not_run", "unparsable"])
+def test_what_a_tool_did_not_bring_is_not_remembered(outcome: str) -> None:
+    assert not Memory(statements_brought([run("Amber Stone broke.", outcome)], FINDER))
+
+
+def test_a_text_without_sentences_is_no_statement() -> None:
+    long = Document("d4", "Table", "Green Lake " * LONGEST_PASSAGE, "notes")
+    assert not Memory(statements_in([long], FINDER))
+
+
+def test_what_is_read_later_is_appended_and_nothing_is_taken_twice() -> None:
+    memory = Memory(statements_in(DOCUMENTS, FINDER))
+    before = len(memory)
+    memory.append(statements_in(DOCUMENTS, FINDER))
+    assert len(memory) == before
+    memory.append(statements_brought([run("Green Lake is quiet.")], FINDER))
+    assert len(memory) == before + 1 and memory.about("Green Lake")[-1].origin is Origin.RESULT
+
+
+def test_the_entities_of_a_slice_are_named_by_what_is_known_of_the_others() -> None:
+    chains = [
+        Statement(f"Ann Lee {a}{b}", "r", f"r Ann Lee {a}{chr(ord(b) + 1)}", f"{a}{b}") for a in ("one", "two", "six") for b in "abcdefgh"
+    ]
+    memory = Memory(chains)
+    for statements in memory.slices(200, 3, 24, random.Random(0)):
+        entities = list(dict.fromkeys(statement.entity for statement in statements))
+        assert len(entities) == 3
+        named = [entity for entity in entities if any(entity in statement.text for statement in statements)]
+        assert named or any(entity.endswith("h") for entity in entities), "only the end of a chain names nothing that is known"
+
+
+def test_a_slice_has_no_more_statements_than_it_may() -> None:
+    memory = Memory(Statement(f"Name {entity}", "r", f"r {value}", f"d{entity}") for entity in range(3) for value in range(50))
+    for statements in memory.slices(20, 3, 10, random.Random(0)):
+        assert len(statements) == 9
+    assert list(Memory().slices(3, 2, 5, random.Random(0))) == []
+    assert [len(statements) for statements in memory.slices(1, 9, 5, random.Random(0))] == [3], "as many entities as there are"
+
+
+def test_names_are_found_as_whole_words_the_longest_first() -> None:
+    finder = NameFinder(["Blue River", "Blue River Dam", "Lake", "It", "Red Hill (film)", "Red Hill (town)", "Quiet Field (film)"])
+    assert finder.find("The Blue River Dam is on the Blue River.") == ["Blue River Dam", "Blue River"]
+    assert finder.find("It is a Lake, no Lakes and no lake.") == ["Lake"]
+    assert finder.find("Red Hill, Red Hill (film) and Quiet Field") == ["Red Hill (film)", "Quiet Field (film)"]
+    assert NameFinder([]).find("anything") == []
+
+
+def test_runs_of_capitalised_words_look_like_names() -> None:
+    assert capitalised_names("Ann met the Mayor of Green Lake and Vincent van Gogh.") == ["Mayor of Green Lake", "Vincent van Gogh"]
+
+
+def test_passages_are_whole_sentences() -> None:
+    assert passages_of("One. Two! Three? Four.", 9) == ["One. Two!", "Three?", "Four."]
+    assert passages_of("  ", 9) == []

@@ -1,0 +1,171 @@
+"""Questions over slices and plans for them by a teacher: what it may write, and what the search and the judge say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from rl.renderers.tags import tagged_text
+from synth.fas.memory import Memory, Origin, Statement
+from synth.fas.memory_plans import MemoryPlans, build_memory_plans
+from synth.fas.plan_judge import PlanJudge
+from synth.fas.slice_questions import SliceConfig, WrittenQuestion, read_questions, write_questions
+from synth.fas.slices import QuestionStyle
+from tests.synth.scripted import ScriptedTeacher
+from warehouse.records import Document, Failure
+
+STATEMENTS = (
+    Statement("Alpha", "director", "director Dan", "dAlpha"),
+    Statement("Alpha", "", "Alpha was shot in Green Lake in 1994.", "dAlpha", "1994", Origin.PASSAGE),
+    Statement("Beta", "", "Beta stars Ann Lee.", "t1/0", None, Origin.RESULT),
+)
+DOCUMENTS = {title: Document(f"d{title}", title, f"{title} is a film.", "films") for title in ("Alpha", "Beta", "Gamma")}
+TOOLS = [{"function": {"name": name, "description": f"{name} things"}} for name in ("search", "lookup")]
+
+
+def row(**changed: object) -> dict[str, object]:
+    base: dict[str, object] = {"style": "factual", "question": "Who made Alpha?", "answer": "Dan", "requires": [1]}
+    return base | changed
+
+
+def plan(**changed: object) -> str:
+    return json.dumps({"plan": ["who made it"], "tool": "search", "arguments": "Alpha", **changed})
+
+
+def made(
+    questions: str | None = json.dumps(row()),
+    plans: str | None = plan(),
+    verdict: str | None = "yes",
+    found: Callable[[str], Document | None] | None = DOCUMENTS.get,
+    statements: tuple[Statement, ...] = STATEMENTS[:2],
+) -> tuple[MemoryPlans, PlanJudge, ScriptedTeacher]:
+    """What comes of one slice with these replies to the three kinds of request."""
+
+    def says(asked: str) -> str | None:
+        return questions if "Known statements" in asked else verdict if "Judge a plan" in asked else plans
+
+    teacher = ScriptedTeacher(says)
+    judge = PlanJudge(teacher)
+    return build_memory_plans(Memory(statements), teacher, judge, 1, SliceConfig(entities=1), 1, TOOLS, found), judge, teacher
+
+
+def reasons(result: MemoryPlans) -> Counter[str]:
+    return Counter(failure.kind.removeprefix("fas_plan_") for failure in result.failures)
+
+
+def test_a_plan_that_search_and_judge_accept_is_kept() -> None:
+    result, judge, teacher = made()
+    (example,) = result.examples
+    assert tagged_text(example.parts) == "<question> Who made Alpha?</question><think> plan: who made it</think><search> Alpha</search>"
+    assert example.sources == ("dAlpha",) and result.failures == []
+    assert {(check.checker, check.accepted) for check in judge.checks} == {("index", True), ("teacher", True)}
+    assert [question.question for question in result.questions] == ["Who made Alpha?"]
+    planning = next(asked for asked in teacher.asked if "Plan how" in asked)
+    assert "Dan" not in planning and "director" not in planning, "whoever plans sees nothing of the knowledge"
+    judging = next(asked for asked in teacher.asked if "Judge a plan" in asked)
+    assert "- Alpha: director Dan" in judging and 'call search with "Alpha"' in judging
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"verdict": "no, logic"}, "teacher_logic"),
+        ({"verdict": "who knows"}, "not_judged"),
+        ({"verdict": None}, "not_judged"),
+        ({"plans": plan(arguments="Gamma")}, "other_knowledge"),
+        ({"plans": plan(arguments="Delta")}, "no_document"),
+        ({"plans": plan(arguments="films by Dan")}, "answer_given"),
+        ({"plans": plan(tool="lookup")}, None),
+        ({"plans": plan(arguments={"title": "Alpha"}, tool="lookup")}, None),
+        ({"plans": plan(tool="browse")}, "unknown_tool"),
+        ({"plans": plan(tool="answer")}, "unknown_tool"),
+        ({"plans": plan(plan=[])}, "no_plan"),
+        ({"plans": plan(plan=[" "])}, "no_plan"),
+        ({"plans": plan(arguments="")}, "no_plan"),
+        ({"plans": '{"steps": ["a"], "query": "b"}'}, "no_plan"),
+        ({"plans": "I'm sorry, but I can't help with that."}, "no_plan"),
+        ({"plans": f"Sure!\n```json\n{plan()}\n```\nGood luck!"}, None),
+        ({"plans": "\n".join([plan()] * 6)}, None),
+        ({"verdict": "no, content", "found": None}, "teacher_content"),
+        ({"found": None}, None),
+    ],
+)
+def test_what_becomes_of_a_plan(changed: dict[str, str], reason: str | None) -> None:
+    result, _, _ = made(**changed)  # type: ignore[arg-type]
+    assert (reasons(result)[reason] > 0 and result.examples == []) if reason else len(result.examples) == 1
+
+
+def test_what_no_document_holds_is_for_the_judge_alone() -> None:
+    """The knowledge was brought by a tool of another time: that the search does not bring it says nothing against the plan."""
+    question = json.dumps(row(question="Who stars in Beta?", answer="Ann Lee"))
+    for verdict, kept in (("yes", 1), ("no, content", 0)):
+        result, judge, _ = made(question, plan(arguments="Beta"), verdict, statements=STATEMENTS[2:])
+        assert len(result.examples) == kept
+        assert {check.checker for check in judge.checks} == {"teacher"}
+    held = {"Beta": Document("x", "Beta", "It is a film. Beta stars Ann Lee.", "films")}
+    _, judge, _ = made(question, plan(arguments="Beta"), "yes", held.get, STATEMENTS[2:])
+    assert {(check.checker, check.accepted) for check in judge.checks} == {("index", True), ("teacher", True)}
+
+
+def test_a_bad_reply_is_asked_for_once_more_and_both_are_rows() -> None:
+    replies = iter(["Let me think.", json.dumps(row()), "Hm.", plan(), "maybe", "Yes"])
+    teacher = ScriptedTeacher(lambda _: next(replies))
+    judge = PlanJudge(teacher)
+    result = build_memory_plans(Memory(STATEMENTS[:2]), teacher, judge, 1, SliceConfig(entities=1), 1, TOOLS, DOCUMENTS.get)
+    assert len(result.examples) == 1 and len(teacher.asked) == 6
+    assert reasons(result) == {"unreadable": 1, "no_plan": 1}
+    assert [failure.kind for failure in judge.failures] == ["verdict_unreadable"]
+
+
+def test_several_styles_over_one_slice_and_a_question_once() -> None:
+    rows = [
+        row(),
+        row(style="multi-hop", question="Where was the film that Dan made shot?", answer="Green Lake", requires=[1, 2]),
+        row(style="Numerical", question="How many statements?", answer=2, requires=[1, 2]),
+        row(question="WHO made alpha?"),
+    ]
+    teacher = ScriptedTeacher(lambda _: json.dumps(rows))
+    questions, failures = write_questions(Memory(STATEMENTS[:2]), teacher, 2, SliceConfig(entities=1), 1)
+    assert failures == []
+    assert [question.style for question in questions] == [QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP, QuestionStyle.NUMERICAL]
+    assert questions[1].required == STATEMENTS[:2]
+    assert (
+        re.search(r"^1\. Alpha: director Dan$", teacher.asked[0], re.M) and "factual, multi-hop, numerical, synthesis" in teacher.asked[0]
+    )
+    assert questions[1].assignment.known == ("Alpha: director Dan", "Alpha: Alpha was shot in Green Lake in 1994.")
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        (row(), None),
+        (row(style="numerical", answer=4), None),
+        (row(style="odd"), "unreadable"),
+        (row(requires=[3]), "rests_on_nothing"),
+        (row(requires=[0]), "rests_on_nothing"),
+        (row(requires=[]), "rests_on_nothing"),
+        (row(requires="all"), "unreadable"),
+        (row(question="Did dan make Alpha?"), "answer_leaked"),
+        (row(question="Who is Danny?"), None),
+        (row(question=" "), "unreadable"),
+        (row(answer=None), "unreadable"),
+        (row(answer="Eve"), "answer_not_stated"),
+        (row(style="synthesis", answer="by Dan, at a lake"), None),
+        ([1], "unreadable"),
+        ({"the_question": "Who?"}, "unreadable"),
+    ],
+)
+def test_questions_that_a_teacher_may_write(written: object, kind: str | None) -> None:
+    for text in (json.dumps(written), f"Here you are:\n```json\n{json.dumps(written, indent=2)}\n```\n"):
+        (read,) = read_questions(text, STATEMENTS[:2])
+        assert (read.kind.removeprefix("fas_plan_") if isinstance(read, Failure) else None) == kind
+        assert isinstance(read, Failure | WrittenQuestion)
+
+
+def test_a_teacher_that_does_not_answer_costs_its_slice_alone() -> None:
+    result, _, _ = made(questions=None)
+    assert result.examples == [] and [failure.kind for failure in result.failures] == ["timeout"]

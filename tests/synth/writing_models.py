@@ -1,0 +1,77 @@
+"""Models as an HTTP server plays them: what a fair model of some skill replies to each kind of request, by its body alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+from tests.eval.test_judges import grading, strict
+from warehouse.digests import digest
+
+THOUGHTS = ("I think that {} would help", "Perhaps {} is what we need here", "It might be best to go for {} now", "Let us try {}")
+_TAKEN = re.compile(r"now calls (\w+) with: (.*)\n")
+
+
+def chance_of(body: dict[str, Any]) -> random.Random:
+    """What a model draws by: two requests of one text and different seeds have replies of their own."""
+    return random.Random(digest(body))
+
+
+def asked_in(body: dict[str, Any]) -> str:
+    """The last message."""
+    return str(body["messages"][-1]["content"])
+
+
+def decision_writer(body: dict[str, Any]) -> str:
+    """An action in a style of its own: the one that is to be written anew, or another one."""
+    asked, chance = asked_in(body), chance_of(body)
+    found = _TAKEN.search(asked)
+    tool, argument = (found[1], found[2]) if found else (chance.choice(("search", "answer")), f"place {chance.randrange(200)}")
+    return json.dumps({"think": chance.choice(THOUGHTS).format(argument), "tool": tool, "arguments": argument})
+
+
+def first_order_model(body: dict[str, Any]) -> str:
+    """Questions over a slice, plans, judgements of plans, two passes of reasoning, and grades; each at times not as it should be."""
+    asked, chance = asked_in(body), chance_of(body)
+    if asked.startswith("Known statements"):
+        return _questions(asked, chance)
+    if "Plan how" in asked:
+        query = _after(r"Question: .* of (.*)\?", asked) or _after(r"Question: (.*)", asked)
+        return json.dumps({"plan": ["find the page", "read it there"], "tool": "search", "arguments": query})
+    if "Judge a plan" in asked:
+        return "yes" if chance.random() < 0.85 else "no, logic"
+    if "You grade one answer" in asked:
+        return grading(strict)(body)
+    if "What is known" in asked:
+        return _reasoned(asked, chance)
+    return "Let me think. It may be this or that. <answer>nobody</answer>"
+
+
+_STATED = re.compile(r"^(?:\d+\.|-) (.*?): (.*?) ((?:[A-Z]\w*)(?: [A-Z]\w*)*|\d+)\.?(?: \(\d+\))?$", re.M)
+"""A statement whose last words are a value: what it is about, its relation, the value."""
+
+
+def _questions(asked: str, chance: random.Random) -> str:
+    """One good question a statement, of three statements at most, and now and then one that rests on nothing."""
+    numbered = [(number, found) for number, line in enumerate(asked.splitlines()[1:], start=1) if (found := _STATED.match(line))]
+    rows = []
+    for number, found in chance.sample(numbered, min(3, len(numbered))):
+        entity, relation, value = found.groups()
+        requires = [] if chance.random() < 0.15 else [number]
+        rows.append({"style": "factual", "question": f"What is the {relation} of {entity}?", "answer": value, "requires": requires})
+    return "\n".join(map(json.dumps, rows)) or "There is nothing to ask."
+
+
+def _reasoned(asked: str, chance: random.Random) -> str:
+    """Reasoning on the first known line that has a value; its answer is at times in other words, and at times wrong."""
+    found = _STATED.search(asked.split("What is known:")[1])
+    entity, relation, value = found.groups() if found else ("it", "name", "Nobody")
+    answer = chance.choice((value, value, f"It is {value}.", "Somebody Else"))
+    return f"It is known of {entity} that its {relation} is given, and so the answer follows. <answer>{answer}</answer>"
+
+
+def _after(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
