@@ -15,10 +15,10 @@ from typing import Any
 import typer
 
 from flows.cli import data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
-from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
+from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_defect
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
-from flows.terminal import visible
+from rl.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
@@ -80,6 +80,7 @@ def run_app(app: Callable[[], Any]) -> None:
     flywheel.addHandler(handler)
     flywheel.setLevel(logging.INFO)
     flywheel.propagate = False
+    sys.excepthook = show_defect
     try:
         app()
     except SystemExit as ended:

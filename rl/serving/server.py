@@ -34,7 +34,7 @@ from warehouse.records import Trajectory
 if TYPE_CHECKING:
     from rl.rollouts.langchain_model import PolicyChatModel
 
-_TRAJECTORY = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_TRAJECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 
 
@@ -66,7 +66,7 @@ def _caller(
 
 def _check_name(param: str, name: str | None) -> None:
     if name is not None and not _TRAJECTORY.fullmatch(name):
-        raise Refused(f"{param} is 1 to 200 letters, digits and . : _ -, for it names the trajectory", param=param)
+        raise Refused(f"{param} is a letter or digit and up to 199 of these and . : _ -, for it names the trajectory", param=param)
 
 
 class _Routes:
