@@ -90,8 +90,8 @@ def _why_not(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | No
         kinds = [node.type]
     elif isinstance(node, ast.Call):
         kinds = _kinds_in(node)
-    used = [kind.id for kind in kinds if isinstance(kind, ast.Name) and kind.id in entries]
-    return f"the tests use {used[0]} as a class, and classes cannot cross" if used else None
+    classes = [kind.id for kind in kinds if isinstance(kind, ast.Name) and kind.id in entries]
+    return f"the tests use {classes[0]} as a class, and classes cannot cross" if classes else None
 
 
 def _named(node: ast.AST) -> str | None:

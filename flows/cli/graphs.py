@@ -63,7 +63,7 @@ def graph(
 
 
 def _draw_around(entity: str, facts: list[tuple[str, str, str]]) -> None:
-    from flows.terminal import visible
+    from rl.terminal import say
     from synth.formulas.drawing import formula_tree, tree_lines
     from synth.formulas.triples import TARGET, constant
 
@@ -73,13 +73,13 @@ def _draw_around(entity: str, facts: list[tuple[str, str, str]]) -> None:
     tree = formula_tree([(node(subject), relation, node(value)) for subject, relation, value in facts[:SHOWN_FACTS]])
     if len(tree):
         tree.nodes[0]["text"] = entity
-    print("\n".join(visible(line) for line in tree_lines(tree)))
+    say("\n".join(tree_lines(tree)))
     if len(facts) > SHOWN_FACTS:
-        print(f"and {len(facts) - SHOWN_FACTS:,} facts more")
+        say(f"and {len(facts) - SHOWN_FACTS:,} facts more")
 
 
 def _print_figures(figures: GraphFigures) -> None:
-    from flows.terminal import in_line
+    from rl.terminal import in_line, say
 
     shape = figures.topology
     degrees = ", ".join(f"{percent} % have {value:,} or fewer" for percent, value in shape.degrees.items())
@@ -100,9 +100,9 @@ def _print_figures(figures: GraphFigures) -> None:
         lines.append(("", f"by their hops they can end at, at the most: {ends}"))
         if who in figures.asked:
             lines.append(("", f"the home's are about {_share(figures.asked[who], shape.entities)} of the entities"))
-    print(f"\n{figures.name}")
+    say(f"\n{figures.name}")
     for name, text in lines:
-        print(f"  {name:11} {text}")
+        say(f"  {name:11} {text}")
 
 
 def _share(part: int, whole: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from flows.terminal import visible
+from rl.terminal import visible
 from synth.formulas.drawing import MOST_TRIPLES, formula_tree, tree_lines
 from synth.formulas.triples import validate
 from warehouse import Lake, Task

@@ -121,7 +121,7 @@ def placed(tree: networkx.DiGraph) -> tuple[list[PlacedNode], list[PlacedEdge]]:
 
     places = multipartite_layout(tree, subset_key="layer")
     nodes = [
-        PlacedNode(about["text"], about["kind"], about["layer"], *map(float, places[number]), about["is_new"])
+        PlacedNode(about["text"], about["kind"], about["layer"], float(places[number][0]), float(places[number][1]), about["is_new"])
         for number, about in tree.nodes(data=True)
     ]
     return nodes, [PlacedEdge(near, far, about["relation"], about["forward"]) for near, far, about in tree.edges(data=True)]
