@@ -170,7 +170,7 @@ def _policy(config: FlywheelConfig) -> None:
 
     check_context(rollout, folder)
     try:
-        tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except (OSError, ValueError) as error:
         raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {str(error).splitlines()[0][:200]}") from error
     if not str(tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"])).strip():

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.options import SHOWN_ROWS, Format, HomeOption, JsonOption, ProfileOption, print_json
+from rl.terminal import say
 
 
 def sql(
@@ -30,13 +31,14 @@ def sql(
     from flows.cli.rows import print_result
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
+    from warehouse.queries import bounded_process
     from warehouse.snapshots import snapshot_of
 
     if how:
         from warehouse.connections import how_to_attach
 
         open_lake(home).close()
-        print(how_to_attach(home))
+        say(how_to_attach(home))
         return
     if schema:
         from flows.cli.output import print_schema
@@ -47,7 +49,7 @@ def sql(
         return
     if query is None:
         raise RequestError('flywheel sql needs a query, for example: flywheel sql "SELECT count(*) FROM trajectories" --home ' + str(home))
-    with open_lake(home) as lake:
+    with open_lake(home) as lake, bounded_process():
         found = lake.query(query, at=None if at is None else snapshot_of(lake, at), timeout_seconds=timeout)
     print_result(found, format_.value, rows)
 
@@ -101,7 +103,7 @@ def traces(
 
     with open_lake(home) as lake:
         trajectories, spans = send_traces(lake, to, where, limit)
-    print(f"{trajectories} trajectories, {spans} spans, to {to}")
+    say(f"{trajectories} trajectories, {spans} spans, to {to}")
 
 
 def report(
@@ -116,7 +118,7 @@ def report(
     from flows.report import build_report
 
     with open_lake(home) as lake:
-        print(build_report(lake, output or Home(home).report))
+        say(build_report(lake, output or Home(home).report))
 
 
 def top(
@@ -152,6 +154,6 @@ def doctor(
         print_json([asdict(check) for check in checks])
     else:
         for check in checks:
-            print(f"{check.state:8} {check.name:22} {check.detail}" + (f"  → {check.advice}" if check.advice else ""))
+            say(f"{check.state:8} {check.name:22} {check.detail}" + (f"  → {check.advice}" if check.advice else ""))
     if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)

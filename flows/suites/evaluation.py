@@ -13,6 +13,7 @@ from prefect import flow
 
 from eval.suites.tasks import SUITE
 from flows.context import RunContext
+from flows.data.imports import PLACE
 from flows.plan import evaluation_id
 from flows.run_stage import open_home, run_stage
 from flows.stage_run import StageRun
@@ -100,6 +101,10 @@ def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:
             raise RequestError(
                 f"the tasks of the suite {suite.name} are other ones than {lake.place.home} was evaluated on: its data has changed; "
                 f"give the suite another name with --set name=NAME."
+            )
+        if any(PLACE in task.provenance for task in stored):
+            raise RequestError(
+                f"{lake.place.home} has imported other tasks as {suite.name}: give this suite another name with --set name=NAME."
             )
         lake.remove(Task, [task.key for task in stored])
     lake.add([*drawn.tasks, *drawn.failures])

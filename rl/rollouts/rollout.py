@@ -76,7 +76,11 @@ class Rollouts:
         check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
-        loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True), load_vision(Path(policy_path)))
+        loops = AgentLoops(
+            config,
+            AutoTokenizer.from_pretrained(policy_path, local_files_only=True, trust_remote_code=False),
+            load_vision(Path(policy_path)),
+        )
         loops.dialect(config.dialect)
         rollouts = cls(config, loops, build_indexes(documents, config.search))
         try:

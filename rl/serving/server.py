@@ -214,10 +214,13 @@ def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) 
     Raises:
         RequestError: the address cannot be listened on.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     renderer, no_chat = _renderer(config.dialect, rollouts.config, tokenizer)
     recorder = Recorder(policy, config.stage, config.run or f"endpoint-{uuid.uuid4().hex[:8]}")
-    context = rollouts.config.engine.max_model_len or AutoConfig.from_pretrained(folder, local_files_only=True).max_position_embeddings
+    context = (
+        rollouts.config.engine.max_model_len
+        or AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).max_position_embeddings
+    )
     endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, int(context))
     return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts)
 
