@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
-from rl.terminal import visible
+from flows.screen import Screen
 from synth.formulas.drawing import MOST_TRIPLES, formula_tree, tree_lines
 from synth.formulas.triples import validate
 from warehouse import Lake, Task
@@ -53,7 +52,7 @@ def plain_task(task: Task, lake: Lake) -> dict[str, Any]:
 
 def print_task(task: Task, lake: Lake) -> None:
     """Print a task, with what a person looks for first on top."""
-    console, earlier = Console(), earlier_tasks(lake, task)
+    console, earlier = Screen(), earlier_tasks(lake, task)
     _say(console, task.key, "bold")
     asked = f"{task.split} · {task.environment} · {task.hops} hops · {task.constraints} constraints · {task.layers} layers"
     _say(console, asked, "dim")
@@ -71,7 +70,7 @@ def print_task(task: Task, lake: Lake) -> None:
         _say(console, f"attempts  {row['policy']}, {row['stage']}: {row['outcome']} {row['attempts']}", "cyan")
 
 
-def _draw(console: Console, task: Task, earlier: list[Task]) -> None:
+def _draw(console: Screen, task: Task, earlier: list[Task]) -> None:
     """The formula, with a `+` at what it has beyond the formula that it was made from."""
     if not task.formula:
         return
@@ -102,6 +101,6 @@ def _attempts(lake: Lake, task: Task) -> list[dict[str, Any]]:
     ).to_pylist()
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _say(console: Screen, text: str, style: str = "") -> None:
     """A line or more, in which nothing that a model or a document wrote is obeyed by the terminal."""
-    console.print(Text(visible(text), style=style))
+    console.print(Text(text, style=style))

@@ -165,7 +165,7 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
         ({"max_tokens": 5000}, "more than the 2000 that the policy can take"),
         ({"seed": 2**64}, "seed cannot be honoured"),
         ({"temperature": -1}, "temperature cannot be honoured"),
-        ({"user": "../../x y"}, "user is 1 to 200 letters"),
+        ({"user": "../../x y"}, "user is a letter or digit and up to 199"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honoured"),
     ],
 )
