@@ -132,7 +132,7 @@ REQUESTS = (
     Wrong("sql 'SELECT 1' --home {home} --at 99999", "99999"),
     Wrong("show nobody --home {home}", "nobody"),
     Wrong("reverify --home {home} --verifier nobody", "there is no verifier 'nobody'"),
-    Wrong("reverify --home {home} --verifier judge", "needs a model"),
+    Wrong("reverify --home {home} --verifier judge", "has no model: set evaluation.judge.kind"),
     Wrong("reverify --home {home} --where 'colour = 3'", "colour"),
     Wrong("traces --home {home} --to ftp://nowhere", "ftp://nowhere"),
     Wrong("top --once --home {folder}/file", "file"),
@@ -218,8 +218,14 @@ def filled(text: str, places: dict[str, str]) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """The digests of all that lies in a folder; without what SQLite leaves beside a catalogue, or removes, when one that reads it goes."""
-    found = (path for path in sorted(folder.rglob("*")) if not path.name.endswith(("-wal", "-shm")) and path.name != "lock")
+    """The digests of all that lies in a folder.
+
+    Without what SQLite leaves beside a catalogue, or removes, when one that reads it goes, and what Python keeps of a file of the user's
+    that it has read.
+    """
+    found = (
+        path for path in sorted(folder.rglob("*")) if not path.name.endswith(("-wal", "-shm", "lock")) and "__pycache__" not in path.parts
+    )
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder" for path in found}
 
 
