@@ -292,6 +292,23 @@ class FlywheelConfig(TurnConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_search(self) -> FlywheelConfig:
+        if self.rollout.search.imperfect is not None:
+            return self
+        if any(self.for_turn(turn).synth.demonstrations.search == "imperfect" for turn in (1, 2)):
+            raise ValueError(
+                "synth.demonstrations.search = imperfect is the search of rollouts, and that is perfect: set rollout.search.imperfect"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_again(self) -> FlywheelConfig:
+        for stage, config in (("cpt", self.cpt), ("sft", self.sft)):
+            if "again" in config.sources:
+                raise ValueError(f"{stage}.from names again, and there is nothing before the first turn: set it under later")
+        return self
+
+    @model_validator(mode="after")
     def _check_support(self) -> FlywheelConfig:
         if self.rollout.limits.top_p < 1:
             raise ValueError(
@@ -318,12 +335,16 @@ def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
     return teacher
 
 
+WHOLE = ("counts", "mixture")
+"""Tables that are one value: numbers by hops, shares by name."""
+
+
 def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: tables are merged, values and the counts by hops replaced."""
+    """`above` over `below`: tables are merged, values and the tables that are `WHOLE` replaced."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key != "counts" else value
+        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key not in WHOLE else value
     return merged
 
 

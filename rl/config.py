@@ -182,9 +182,17 @@ class GeneralTextConfig(Section):
     """Texts that are never trained on: their loss is measured before and after."""
 
 
+PretrainingText = Literal["fas", "has", "documents", "again"]
+
+
 class CptConfig(SupervisedConfig):
     """Continual pre-training; the rate is that of a small policy from scratch."""
 
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    sources: tuple[PretrainingText, ...] = Field(default=("fas", "has", "documents"), alias="from", min_length=1)
+    """What it reads: plans and reasoning (`synth.fas`), decision records of earlier turns' trajectories (`synth.has`), documents
+    (`synth.documents`), or what the first turn read, again. What is not named is not made."""
     learning_rate: PositiveFloat = 2e-3
     contexts: tuple[PositiveInt, ...] = ()
     """Tokens of the longest example, and of a row, of each stage in turn; a stage reads what the one before could not hold. Empty: one
@@ -238,7 +246,7 @@ class TaughtRunsConfig(Section):
     max_context_characters: PositiveInt = 60_000
 
 
-ColdStart = Literal["oracle", "own", "imported", "rollouts", "teacher"]
+ColdStart = Literal["oracle", "own", "imported", "rollouts", "teacher", "again"]
 
 
 class SftConfig(SupervisedConfig):
@@ -248,7 +256,7 @@ class SftConfig(SupervisedConfig):
 
     sources: tuple[ColdStart, ...] = Field(default=("oracle", "own"), alias="from", min_length=1)
     """Whose runs it learns from: the graph's oracle (`synth.demonstrations`), the wheel's own successes of earlier turns, imported runs,
-    stored rollouts, a teacher (`synth.teacher`) that plays the environment."""
+    stored rollouts, a teacher (`synth.teacher`) that plays the environment, or what the first turn learnt from, again."""
     imported: StoredRunsConfig = StoredRunsConfig()
     rollouts: StoredRunsConfig = StoredRunsConfig(where="stage = 'rollout'")
     teacher: TaughtRunsConfig = TaughtRunsConfig()
@@ -338,6 +346,24 @@ class EngineConfig(Section):
         return self
 
 
+class ImperfectSearchConfig(Section):
+    """A search that is as imperfect as the world's, over any corpus (`rl/retrieval/imperfect.py`).
+
+    What becomes of a search follows from `seed` and the words of the query: the same query has the same answer at all times and in all
+    samples of a task, and a query in other words is another draw. `QUERY page 2` asks for what comes next.
+    """
+
+    seed: NonNegativeInt = 0
+    displaced: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the queries whose best document comes second or third."""
+    namesakes: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the documents whose title another one bears too, about something else; it stands before a displaced document."""
+    stubs: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the documents that also are there without half of what they state; such a stub stands before a displaced document."""
+    empty: float = Field(default=0.0, ge=0.0, le=0.5)
+    """Share of the queries that find nothing."""
+
+
 class SearchConfig(Section):
     """How documents are found."""
 
@@ -355,6 +381,8 @@ class SearchConfig(Section):
     """Texts that go through the encoder at once."""
     max_tokens: PositiveInt = 256
     """Longer texts are cut off at the right."""
+    imperfect: ImperfectSearchConfig | None = None
+    """What rollouts find is not at once what they look for; None: every search brings the best documents."""
 
     @model_validator(mode="after")
     def _check_encoder(self) -> SearchConfig:

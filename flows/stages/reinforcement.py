@@ -15,7 +15,7 @@ from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.stage_run import StageRun
 from flows.stages.training import finish
 from flows.task_choice import choose_tasks
-from flows.variants import Variant
+from flows.variants import horizons
 from rl.loop.asynchronous import AsyncRolloutSource
 from rl.loop.protocols import TrainingHooks
 from rl.loop.replay import ReplayBuffer
@@ -49,7 +49,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     seed = seed_from(context.config.seed, "rl", turn)
     tasks, met = choose_tasks(context.lake, context.config, turn, began)
     context.lake.add(met)
-    rounds = Variant(variant).horizons(config.horizon.rounds) if variant else config.horizon.rounds
+    rounds = horizons(variant, config.horizon.rounds)
     curriculum = Curriculum(config.horizon.model_copy(update={"rounds": rounds}), tasks, seed, pass_rates(context, turn, began))
     policy, store = policy_id(turn, "rl", variant), LakeStore(run)
     verifiers = context.verifiers(config.rewards.verifier, tasks=tasks)

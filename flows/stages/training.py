@@ -24,6 +24,7 @@ from rl.renderers.registry import open_dialect
 from rl.renderers.tags import tagged_text
 from rl.training.cpt import train_cpt
 from rl.training.supervised import train_sft
+from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy
 from warehouse.corpora.files import read_texts
@@ -31,9 +32,6 @@ from warehouse.digests import digest_files, seed_from
 
 if TYPE_CHECKING:
     from rl.training.base import TrainResult
-
-
-CPT_KINDS = ("document", "fas_plan", "fas_reason", "has", "has_contrast")
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
@@ -62,7 +60,7 @@ def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
     """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
-    return _supervise(context, run, turn, "sft", parent, _examples(context, ("trajectory",), turn), variant)
+    return _supervise(context, run, turn, "sft", parent, _examples(context, SFT_KINDS, turn), variant)
 
 
 def _supervise(

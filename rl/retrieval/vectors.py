@@ -36,6 +36,8 @@ class Encoder(Protocol):
 class VectorIndex:
     """An index over documents by the cosine between embeddings."""
 
+    paged = False
+
     def __init__(self, documents: Iterable[Document], encoder: Encoder, query_prefix: str = "", document_prefix: str = "") -> None:
         """Encode `documents`, title and text together."""
         self.documents: tuple[Document, ...] = by_id(documents)
