@@ -81,8 +81,8 @@ def _why_not(node: ast.AST, entries: set[str], made: dict[str, str]) -> str | No
         return _why_not_attribute(node, entries, made)
     if isinstance(node, ast.BinOp | ast.Compare | ast.Subscript):
         return _why_not_operands(node, entries, made)
-    if used := _used_as_function(node, entries, made):
-        return f"the tests call what {used} gives, or enter it, and functions cannot cross"
+    if called := _used_as_function(node, entries, made):
+        return f"the tests call what {called} gives, or enter it, and functions cannot cross"
     kinds: list[ast.expr] = []
     if isinstance(node, ast.ClassDef):
         kinds = node.bases

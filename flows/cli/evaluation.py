@@ -38,9 +38,9 @@ def evaluate(
     from flows.judges import check_judge
     from flows.lakes import open_lake, policy_of
     from flows.plan import evaluation_id
-    from flows.suites.config import check_data, find_suite
+    from flows.suites.config import TaskSource, check_data, check_limits, find_suite
     from flows.suites.results import check_same
-    from flows.suites.tasks import check_environment
+    from flows.suites.tasks import check_environment, draw_tasks
 
     config = Home(home).load()
     chosen = find_suite(suite, config.evaluation, set_ or [])
@@ -55,6 +55,10 @@ def evaluate(
             policy_of(lake, each)
         check_same(lake, chosen)
         done = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
+        if not done:
+            check_limits(chosen, config)
+            if isinstance(chosen.source, TaskSource):
+                draw_tasks(chosen, config, lake)
     if check:
         options = "".join(f" --set {text}" for text in set_ or [])
         _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)

@@ -17,14 +17,13 @@ from flows.data.imports import PLACE
 from flows.plan import evaluation_id
 from flows.run_stage import open_home, run_stage
 from flows.stage_run import StageRun
-from flows.suites.config import SuiteConfig
+from flows.suites.config import SuiteConfig, limits_of
 from flows.suites.results import check_same, policies_on
 from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
-from rl.config import Limits, RolloutConfig
+from rl.config import RolloutConfig
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.settings import read_options
 
 
 @flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)
@@ -73,7 +72,7 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
 
 def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
     """The home's settings with the suite's limits and environment. Raises RequestError for a limit that is none."""
-    limits = read_options(Limits, {**home.limits.model_dump(), **suite.limits})
+    limits = limits_of(suite, home)
     kinds = dict(home.environments.kinds)
     if suite.environment is not None and suite.kind is not None:
         kinds[suite.environment] = suite.kind

@@ -136,7 +136,7 @@ def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_
     parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=shape != "rows")
     assert (tmp_path / "bomb.parquet").stat().st_size < MIB
     for read in (lambda path: list(table_rows(path)), read_documents):
-        with pytest.raises(RequestError, match="unpacks to more than"):
+        with pytest.raises(RequestError, match="unpacks to"):
             read(tmp_path / "bomb.parquet")
 
 
