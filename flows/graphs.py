@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flows.config import FlywheelConfig
-from flows.stages.synthesis.context import HELD_OUT_SHARE, read_sources
+from flows.stages.synthesis.context import on_side, read_sources
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.graph.topology import MOST_FACTS, Topology, describe
 from synth.questions.reach import Reach, reach
-from synth.questions.splits import HELD_OUT, TRAIN, entities_of, split_of
+from synth.questions.splits import HELD_OUT, TRAIN, entities_of
 from warehouse import Lake
 from warehouse.errors import RequestError
 
@@ -75,14 +75,10 @@ def _graphs(config: FlywheelConfig) -> Iterator[_Named]:
     sources = read_sources(config.corpus, config.seed)
     if sources.shared:
         sides = {TRAINING: TRAIN, SUITES: HELD_OUT}
-        yield _Named(config.corpus.kind, KnowledgeGraph.of(sources.train), {who: _on_side(side) for who, side in sides.items()})
+        yield _Named(config.corpus.kind, KnowledgeGraph.of(sources.train), {who: on_side(side) for who, side in sides.items()})
         return
     yield _Named("the training world", KnowledgeGraph.of(sources.train), {TRAINING: None})
     yield _Named("the suites' world", KnowledgeGraph.of(sources.held_out), {SUITES: None})
-
-
-def _on_side(side: str) -> Callable[[str], bool]:
-    return lambda entity: split_of(entity, HELD_OUT_SHARE) == side
 
 
 def _figures(named: _Named, asked: Mapping[str, frozenset[str]]) -> GraphFigures:

@@ -6,11 +6,13 @@ home pays for its calibration once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
 
-from eval.judges import Judge, calibrate, refuse_unfit
-from eval.turn_judges import ENOUGH, TurnJudge, calibrate_turns
+from eval.judges import ENOUGH, Calibration, Judge, calibrate, refuse_unfit
+from eval.turn_judges import ENOUGH as ENOUGH_TURNS
+from eval.turn_judges import TurnJudge, calibrate_turns
 from synth.teachers.config import TeacherConfig
 from synth.teachers.teacher import Teacher
 from warehouse import Lake
@@ -42,23 +44,24 @@ class HomeJudges:
     def of_answers(self) -> Judge:
         """The judge of answers, calibrated. Raises RequestError where there is no model, or where it is not fit to judge."""
         judge = Judge(self._model)
-        calibration = calibrate(judge)
-        self._lake.replace(calibration.checks)
-        refuse_unfit(judge.name, calibration)
+        self._admit(judge.name, calibrate(judge), ENOUGH)
         return judge
 
     @cached_property
     def of_turns(self) -> TurnJudge:
         """The judge of single turns, calibrated. Raises RequestError as `of_answers` does."""
         judge = TurnJudge(self._model)
-        calibration = calibrate_turns(judge)
-        self._lake.replace(calibration.checks)
-        refuse_unfit(judge.name, calibration, ENOUGH)
+        self._admit(judge.name, calibrate_turns(judge), ENOUGH_TURNS)
         return judge
 
     def close(self) -> None:
         """Let go of the model."""
         self._opened.close()
+
+    def _admit(self, name: str, calibration: Calibration, enough: Mapping[str, float]) -> None:
+        """Keep what was said of the labelled cases, and refuse who is not fit."""
+        self._lake.replace(calibration.checks)
+        refuse_unfit(name, calibration, enough)
 
     @cached_property
     def _model(self) -> Teacher:

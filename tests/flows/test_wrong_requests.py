@@ -229,9 +229,8 @@ def contents(folder: Path) -> dict[str, str]:
     Without what SQLite leaves beside a catalogue, or removes, when one that reads it goes, and what Python keeps of a file of the user's
     that it has read.
     """
-    found = (
-        path for path in sorted(folder.rglob("*")) if not path.name.endswith(("-wal", "-shm", "lock")) and "__pycache__" not in path.parts
-    )
+    found = (path for path in sorted(folder.rglob("*")) if not path.name.endswith(("-wal", "-shm")) and path.name != "lock")
+    found = (path for path in found if "__pycache__" not in path.parts)
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder" for path in found}
 
 

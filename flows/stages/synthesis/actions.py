@@ -95,7 +95,7 @@ def _taught_plans(synthesis: SynthesisContext, config: FasConfig, seed: int) -> 
         config.slices,
         seed,
         synthesis.tools,
-        synthesis.retrieve,
+        synthesis.train.retrieve,
         config.max_plan_tokens,
         synthesis.turn,
     )

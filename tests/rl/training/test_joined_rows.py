@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +21,7 @@ from rl.training.config import CRITICS, EstimatorName, ReinforceConfig
 from rl.training.filters import Collected
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import PackedTrainer, _arguments, set_attention
-from tests.rl.toy import encode_texts, sample_pairs
+from tests.rl.toy import encode_texts, stale_pairs
 from warehouse.records import Trajectory
 
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
@@ -44,14 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def stale(policy: Path) -> list[Trajectory]:
     """Trajectories of unequal length from a sampler that was not quite this policy."""
-    generator = torch.Generator().manual_seed(3)
-    shortened = [replace(each, turns=each.turns[: 1 + (number // 3) % 2]) for number, each in enumerate(sample_pairs(policy))]
-    return [replace(each, turns=tuple(disturb(turn, generator) for turn in each.turns)) for each in shortened]
-
-
-def disturb(turn: Any, generator: torch.Generator) -> Any:
-    noise = (0.4 * torch.randn(len(turn.action_logprobs), generator=generator)).tolist()
-    return replace(turn, action_logprobs=tuple(value + more for value, more in zip(turn.action_logprobs, noise, strict=True)))
+    return stale_pairs(policy)
 
 
 def step(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], joins: bool) -> tuple[float, Tensor, list[Any]]:
