@@ -35,8 +35,8 @@ from flows.gains import signed
 from flows.plan import evaluation_id, policy_id
 from flows.results import paired, probability, read_verdicts
 from flows.stage_run import StageRun
-from rl.config import SftConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, weights_of
+from rl.training.supervised_config import SftConfig
 from warehouse import Example, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError

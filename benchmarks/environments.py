@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from rl.config import EnvironmentPoolConfig, RayConfig
+from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.renderers.base import Action

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rl.config import CptConfig, LearnerConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import save_policy
@@ -34,6 +33,8 @@ from rl.renderers.examples import EncodedExample
 from rl.training.config import MonitorConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.filters import Collected
+from rl.training.optimizer_config import LearnerConfig
+from rl.training.supervised_config import CptConfig
 from warehouse import Outcome, StopReason, Trajectory, Turn
 
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40": 181.0}

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from rl.config import PolicyConfig, RolloutConfig
 from rl.engines.weight_sender import WeightSender
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import as_saved, create_policy, load_policy, save_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 
 POLICIES = {

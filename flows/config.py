@@ -17,9 +17,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from eval.graders.base import Verifier
 from eval.graders.choice import JUDGE, Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
-from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
+from rl.engines.config import CUDA_TRANSFERS
+from rl.policies.config import PolicyConfig
+from rl.rollouts.config import RolloutConfig
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import CurriculumConfig
+from rl.training.supervised_config import CptConfig, SftConfig
 from synth.corpora.config import ExpanderConfig, ExtractionConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig

@@ -26,9 +26,9 @@ from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
     from flows.stage_run import StageRun
-    from rl.config import RolloutConfig
     from rl.engines.base import PoolFigures
     from rl.env_pool.ray_runtime import RayRuntime
+    from rl.rollouts.config import RolloutConfig
     from rl.rollouts.rollout import Rollouts
 
 

@@ -16,8 +16,8 @@ from flows.config import FlywheelConfig
 from flows.home import check_place
 from flows.placement import check_placement
 from flows.task_choice import check_choice
-from rl.config import PolicyConfig
 from rl.memory import GIB
+from rl.policies.config import PolicyConfig
 from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
 

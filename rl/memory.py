@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 
 FLOAT32, BFLOAT16 = 4, 2
 GIB = 2**30

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flows.config import TurnConfig
-from rl.config import RolloutConfig
 from rl.devices import Device
+from rl.rollouts.config import RolloutConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
-from rl.config import OptimizerConfig, SupervisedConfig
 from rl.memory import BFLOAT16, FLOAT32, GIB, Architecture, EngineMemory, LearnerMemory, Pass, engine_memory, learner_memory
 from rl.training.config import ReinforceConfig
+from rl.training.optimizer_config import OptimizerConfig
+from rl.training.supervised_config import SupervisedConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import engine_bytes, shares
-from rl.config import OptimizerConfig, SupervisedConfig
 from rl.devices import TERA, training_flops
 from rl.memory import FLOAT32, GIB, Architecture, cache_bytes
+from rl.training.optimizer_config import OptimizerConfig
+from rl.training.supervised_config import SupervisedConfig
 
 GIGA = 1e9
 

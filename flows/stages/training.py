@@ -16,14 +16,15 @@ from transformers import AutoTokenizer
 from flows.context import RunContext
 from flows.plan import policy_id
 from flows.stage_run import StageRun
-from rl.config import CptConfig, RolloutConfig
 from rl.policies.policy import create_policy
 from rl.renderers.base import Cut
 from rl.renderers.examples import EncodedExample, encode_examples
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import tagged_text
+from rl.rollouts.config import RolloutConfig
 from rl.training.cpt import train_cpt
 from rl.training.supervised import train_sft
+from rl.training.supervised_config import CptConfig
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy

@@ -17,9 +17,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.config import EngineConfig
 from rl.content import PlacedImage
 from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling, WeightProbe
+from rl.engines.config import EngineConfig
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
 from warehouse.errors import RequestError

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rl.config import EngineConfig
 from rl.content import PlacedImage, collapse_images, decode_image
 from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.config import EngineConfig
 from rl.env_pool.batched_actor import BatchedActor
 from rl.memory import GIB
 from rl.policies.vision import has_vision

@@ -15,8 +15,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rl.config import CUDA_TRANSFERS
 from rl.engines.base import EngineFault
+from rl.engines.config import CUDA_TRANSFERS
 from rl.engines.replica import Replica, Weights
 from warehouse.errors import RequestError
 

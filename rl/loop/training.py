@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerControl
 
-from rl.config import RayConfig
 from rl.engines.weight_sync import WeightSyncHandle
+from rl.env_pool.config import RayConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.step import ReinforceTrainer
 from rl.policies.policy import load_policy

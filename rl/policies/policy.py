@@ -25,7 +25,7 @@ from transformers import (
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.tokenization import add_tags, build_tokenizer, set_padding
 from rl.policies.vision import has_vision
 from warehouse.errors import RequestError

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.config import DialectConfig
 from rl.policies.policy import save_policy
+from rl.renderers.config import DialectConfig
 from rl.renderers.registry import open_dialect, template_text
 from warehouse.errors import RequestError
 

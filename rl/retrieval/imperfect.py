@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rl.config import ImperfectSearchConfig
+from rl.retrieval.config import ImperfectSearchConfig
 from rl.retrieval.search import Hits, Index, Miss, passage, words_of
 from warehouse.digests import seed_from
 from warehouse.records import Document

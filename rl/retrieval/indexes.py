@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rl.config import SearchConfig
+from rl.retrieval.config import SearchConfig
 from rl.retrieval.imperfect import ImperfectIndex
 from rl.retrieval.search import Index, SearchIndex
 from rl.retrieval.vectors import build_vectors

@@ -23,7 +23,6 @@ from weakref import WeakSet
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.config import RolloutConfig
 from rl.engines.base import EngineFault, Generator, PoolFigures, WeightProbe
 from rl.engines.pool import EnginePool
 from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, check_device
@@ -36,6 +35,7 @@ from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
 from rl.retrieval.indexes import Indexes, build_indexes
 from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
+from rl.rollouts.config import RolloutConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.records import Document, Failure, StopReason, Task, Trajectory

@@ -34,8 +34,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from rl.config import LoraConfig, OptimizerConfig
 from rl.policies.policy import save_policy
+from rl.training.optimizer_config import LoraConfig, OptimizerConfig
 from rl.training.precision import computes_in_bfloat16
 
 # TRL imports vLLM for a generation of its own that is not used here: half of the time that a learner takes to start.

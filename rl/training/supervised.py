@@ -13,7 +13,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import EarlyStoppingCallback, PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.config import RayConfig, SftConfig, SupervisedConfig
+from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
 from rl.training.attention import joins_rows, set_attention
@@ -30,6 +30,7 @@ from rl.training.base import (
 )
 from rl.training.optimizers import optimizer_factory
 from rl.training.packing import PackingCollator, pack_examples, packed_share
+from rl.training.supervised_config import SftConfig, SupervisedConfig
 from rl.training.token_scores import can_choose, chosen_scores
 from rl.training.trackers import tracked
 from warehouse.digests import seed_from

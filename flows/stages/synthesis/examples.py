@@ -16,10 +16,10 @@ import duckdb
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made
 from flows.stages.synthesis.context import EARLIER, SynthesisContext
 from flows.stages.synthesis.questions import Refuse, question_batches
-from rl.config import StoredRunsConfig
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import passage
 from rl.rewards.reward import reward_trajectories
+from rl.training.supervised_config import StoredRunsConfig
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations, choose_successes, needs_second_try, without_images
 from synth.demonstrations.runs import choose_runs
 from synth.questions.config import QuestionConfig

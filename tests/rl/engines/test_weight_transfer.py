@@ -19,14 +19,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rl.config import LearnerConfig, RolloutConfig
 from rl.engines.base import Generation
 from rl.engines.weight_sync import WeightSyncHandle, check_device, check_fit, shapes_in
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import as_saved, load_policy, save_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
+from rl.training.optimizer_config import LearnerConfig
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from tests.rl.toy import Sampler

@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from rl.config import EnvironmentKindConfig, ImperfectSearchConfig, SearchConfig
+from rl.env_pool.config import EnvironmentKindConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import Resources, ToolOutcome
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
+from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
 from rl.retrieval.imperfect import ImperfectIndex, split_page, stub_of
 from rl.retrieval.indexes import build_indexes
 from rl.retrieval.search import Miss, SearchIndex, shown, words_of

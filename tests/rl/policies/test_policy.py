@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, multi_token_words
 from warehouse.digests import digest_files

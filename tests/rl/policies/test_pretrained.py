@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.config import DialectConfig
 from rl.policies.policy import load_policy
 from rl.policies.pretrained import PACKAGED, fetch_gguf, write_model
+from rl.renderers.config import DialectConfig
 from rl.renderers.registry import TEMPLATES, open_dialect
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.config import RolloutConfig
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen
 from rl.policies.policy import load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import TASKS
 from tests.rl.policies.logprob_check import max_logprob_difference

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rl.config import CptConfig, PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.training.base import last_checkpoint
@@ -18,6 +18,7 @@ from rl.training.cpt import train_cpt
 from rl.training.optimizers import split_parameters
 from rl.training.packing import PackingCollator, pack_examples, packed_share, row_positions
 from rl.training.supervised import optimizer_steps, split_examples
+from rl.training.supervised_config import CptConfig
 from tests.rl.toy import encode_texts
 from warehouse.errors import RequestError
 

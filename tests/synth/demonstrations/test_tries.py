@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 from pydantic import ValidationError
 
-from rl.config import ImperfectSearchConfig
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action
+from rl.retrieval.config import ImperfectSearchConfig
 from rl.retrieval.imperfect import ImperfectIndex, split_page
 from rl.retrieval.search import Hits, Miss, SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, Style, build_demonstrations, needs_second_try
