@@ -2,17 +2,17 @@
 
     python -m benchmarks.controls --home runs/smollm2 [--only rft,shuffled] [--json]
 
-Every control is the work of the wheel's own stages, on the home's tasks, documents and settings of its first turn:
+Every control is the work of the wheel's own stages, on the home's tasks, documents and settings of its first iteration:
 
     without_sft   RL straight from the policy before SFT
     clean         SFT on demonstrations of the same questions of which none is corrupted; left out where none was
     further       more of the cold start: as many further optimiser steps on the demonstrations as RL made
-    rft           rejection-sampling fine-tuning: the policy after SFT samples the tasks of RL's steps, in their order, until it has sampled
-                  as many action tokens, and is fine-tuned on its successes
-    shuffled      RL whose rewards are dealt out anew among the trajectories of a task: it must gain nothing
+    rft           rejection-sampling fine-tuning: the policy after SFT samples tasks as RL's steps draw them, until it has sampled as many
+                  action tokens, and is fine-tuned on its successes
+    shuffled      RL whose reward is the verifier's value, dealt out anew among the trajectories of a task: it must gain nothing
 
 Each is evaluated on every reported suite of the home, and RL is compared with each on the same tasks (McNemar, exact). What was done is not
-done again.
+done again, and what was sampled is not sampled again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.ablations import do, judge
 from eval.statistics import wilson
@@ -35,11 +35,16 @@ from flows.gains import signed
 from flows.plan import evaluation_id, policy_id
 from flows.results import paired, probability, read_verdicts
 from flows.stage_run import StageRun
-from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, weights_of
+from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, reward_trajectories, weights_of
 from rl.training.supervised_config import SftConfig
-from warehouse import Example, Task, Trajectory
+from synth.parts import SFT_KINDS
+from warehouse import Example, Run, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.rollouts.base import RolloutRequest
+    from rl.training.curriculum import Curriculum
 
 ITERATION = 1
 SFT, RL = policy_id(ITERATION, "sft"), policy_id(ITERATION, "rl")
@@ -71,11 +76,14 @@ def main() -> None:
     parser.add_argument("--per-task", type=int, default=4, help="successes of one task that rft learns from, at most")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with open_context(options.home) as context:
-        for control in chosen(context, options.only, options.per_task):
-            run_control(context, control)
-        rows = comparison(context)
-        found = {"runs": _figures(context), "comparison": rows}
+    try:
+        with open_context(options.home) as context:
+            for control in chosen(context, options.only, options.per_task):
+                run_control(context, control)
+            rows = comparison(context)
+            found = {"runs": _figures(context), "comparison": rows}
+    except RequestError as error:
+        parser.error(str(error))
     print(json.dumps(found) if options.json else markdown(rows))
 
 
@@ -91,20 +99,24 @@ def controls(per_task: int = 4) -> tuple[Control, ...]:
 
 
 def chosen(context: RunContext, only: str, per_task: int) -> list[Control]:
-    """The controls that are asked for, all without any; without the one that would be the wheel's own SFT again.
+    """The controls that are asked for, by default all; without the one that would be the wheel's own SFT again.
 
     Raises:
         RequestError: there is no such control, or the home has no RL to compare with.
     """
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
     known = {control.name: control for control in controls(per_task)}
-    if unknown := [name for name in filter(None, only.split(",")) if name not in known]:
+    if unknown := [name for name in wanted if name not in known]:
         raise RequestError(f"there is no control {unknown[0]!r}; choose of {', '.join(known)}.")
     if RL not in {policy.id for policy in context.lake.policies()}:
         raise RequestError(f"{context.home.root} has no policy {RL}: make it with `flywheel run --home {context.home.root}`.")
-    own = context.config.for_turn(ITERATION).synth.demonstrations
-    if own == own.clean:
+    settings = context.config.for_turn(ITERATION)
+    own = settings.synth.demonstrations
+    if "oracle" not in settings.sft.sources or own == own.clean:
+        if "clean" in wanted:
+            raise RequestError(f"{context.home.root} has no corrupted demonstrations: its {SFT} is the control clean.")
         del known["clean"]
-    return [control for control in known.values() if not only or control.name in only.split(",")]
+    return [control for control in known.values() if not wanted or control.name in wanted]
 
 
 def run_control(context: RunContext, control: Control) -> None:
@@ -148,19 +160,21 @@ def reinforce_at_once(context: RunContext, run: StageRun) -> dict[str, Any]:
     """RL from the policy that SFT began with."""
     from flows.stages.reinforcement import reinforce
 
-    return reinforce(context, run, ITERATION, _before_sft(context), "without_sft")
+    return reinforce(context, run, ITERATION, _before_sft(context), "without_sft", _rl(context).snapshot_before)
 
 
 def reinforce_shuffled(context: RunContext, run: StageRun) -> dict[str, Any]:
     """RL from the policy after SFT; its rewards are those that the configuration has by now."""
     from flows.stages.reinforcement import reinforce
 
-    return reinforce(context, run, ITERATION, SFT, "shuffled")
+    return reinforce(context, run, ITERATION, SFT, "shuffled", _rl(context).snapshot_before)
 
 
 def tune_clean(context: RunContext, run: StageRun) -> dict[str, Any]:
     """The cold start with clean demonstrations of the same questions. They are not stored, for they are none of the wheel's."""
-    return _tune(context, "clean", _before_sft(context), clean_demonstrations(context), context.config.for_turn(ITERATION).sft, run)
+    others = [each for each in _cold_start(context) if not each.id.startswith("demonstration-")]
+    examples = [*clean_demonstrations(context), *others]
+    return _tune(context, run, "clean", _before_sft(context), examples, context.config.for_turn(ITERATION).sft)
 
 
 def clean_demonstrations(context: RunContext) -> list[Example]:
@@ -171,8 +185,12 @@ def clean_demonstrations(context: RunContext) -> list[Example]:
     synthesis = SynthesisContext(context, ITERATION)
     own = synthesis.settings.demonstrations
     synthesis.settings = synthesis.settings.model_copy(update={"demonstrations": own.clean})
-    made = (record for batch in demonstrations(synthesis) for record in batch.make()[0])
-    return [record for record in made if isinstance(record, Example)]
+    made: list[Example] = []
+    shown: set[str] = set()
+    for batch in demonstrations(synthesis, lambda: shown):
+        made += [record for record in batch.make()[0] if isinstance(record, Example)]
+        shown.update(example.sources[0] for example in made)
+    return made
 
 
 def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
@@ -181,32 +199,47 @@ def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
     steps = settings.rl.steps * settings.rl.epochs
     rows = next(iter(context.lake.runs("id = ?", [SFT]))).figures["rows"]
     config = settings.sft.model_copy(update={"epochs": steps * settings.sft.rows_per_step / rows, "max_tokens": None})
-    examples = [each for each in context.lake.examples(("trajectory",)) if each.wheel_turn == ITERATION]
-    return _tune(context, "further", SFT, examples, config, run)
+    return _tune(context, run, "further", SFT, _cold_start(context), config)
 
 
 def reject_and_tune(per_task: int, context: RunContext, run: StageRun) -> dict[str, Any]:
     """Sample with the policy after SFT what RL sampled, and fine-tune it on its successes."""
-    from rl.rewards.reward import reward_trajectories
-
-    tokens = 0
     wanted = sampled_tokens(context).get(RL, 0)
-    rollouts, step = context.rollouts(context.folder(context.policy(SFT))), 0
-    sampled: list[Trajectory] = []
+    sampled = sample_as_rl(context, run, wanted)
+    examples = _successes(sampled, per_task)
+    figures = _tune(context, run, "rft", SFT, examples, context.config.for_turn(ITERATION).sft)
+    counts = {"sampled_tokens": sum(map(_tokens, sampled)), "wanted_tokens": wanted}
+    return {**figures, **counts, "sampled": len(sampled), "successes": len(examples)}
+
+
+def sample_as_rl(context: RunContext, run: StageRun, wanted: int) -> list[Trajectory]:
+    """What the policy after SFT does on tasks as RL's steps draw them until `wanted` action tokens are sampled; what is stored is read."""
+    stored = {each.id: each for each in context.lake.trajectories("starts_with(id, ?)", [f"{run.id}-"])}
     curriculum = _curriculum(context)
+    tokens = step = 0
+    sampled: list[Trajectory] = []
     while tokens < wanted:
         step += 1
         requests = _requests(context, run, curriculum, step)
-        done = rollouts.rollout(requests)
-        rewarded = reward_trajectories([request.task for request in requests], done, context.verifiers())
-        curriculum.observe(step, rewarded.trajectories)
-        context.lake.add([*rewarded.trajectories, *rewarded.scores])
-        sampled += rewarded.trajectories
-        tokens += sum(len(turn.action_ids) for trajectory in done for turn in trajectory.turns)
+        if all(request.trajectory_id in stored for request in requests):
+            done = [stored[request.trajectory_id] for request in requests]
+        else:
+            done = _sample(context, requests)
+        curriculum.observe(step, done)
+        sampled += done
+        tokens += sum(map(_tokens, done))
         run.advance(tokens, wanted)
-    examples = _successes(sampled, per_task)
-    figures = _tune(context, "rft", SFT, examples, context.config.for_turn(ITERATION).sft, run)
-    return {**figures, "sampled_tokens": tokens, "wanted_tokens": wanted, "sampled": len(sampled), "successes": len(examples)}
+    return sampled
+
+
+def _sample(context: RunContext, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+    """What the policy after SFT does, with the outcomes that RL's verifier gives, stored."""
+    tasks = [request.task for request in requests]
+    verifiers = context.verifiers(context.config.for_turn(ITERATION).rl.rewards.verifier, tasks=tasks)
+    done = context.rollouts(context.folder(context.policy(SFT))).rollout(requests)
+    rewarded = reward_trajectories(tasks, done, verifiers)
+    context.lake.add([*rewarded.trajectories, *rewarded.scores])
+    return rewarded.trajectories
 
 
 def comparison(context: RunContext) -> list[dict[str, Any]]:
@@ -277,15 +310,20 @@ def _before_sft(context: RunContext) -> str:
     return parent
 
 
-def _tune(context: RunContext, name: str, parent: str, examples: Sequence[Example], config: SftConfig, run: StageRun) -> dict[str, Any]:
-    from flows.stages.training import encode, finish
-    from rl.training.supervised import train_sft
+def _rl(context: RunContext) -> Run:
+    """The wheel's own RL."""
+    return next(iter(context.lake.runs("id = ?", [RL])))
 
-    context.stop_engines()
-    start, folder = context.folder(context.policy(parent)), context.home.policies / policy_id(ITERATION, "sft", name)
-    encoded, _ = encode(context.config.rollout, start, examples)
-    result = train_sft(start, encoded, folder, config, seed_from(context.config.seed, run.id), run.metric)
-    return finish(context, run, ITERATION, "sft", parent, result, name)
+
+def _cold_start(context: RunContext) -> list[Example]:
+    """What SFT learnt from."""
+    return [each for each in context.lake.examples(SFT_KINDS) if each.wheel_turn == ITERATION]
+
+
+def _tune(context: RunContext, run: StageRun, name: str, parent: str, examples: Sequence[Example], config: SftConfig) -> dict[str, Any]:
+    from flows.stages.training import supervise
+
+    return supervise(context, run, ITERATION, parent, examples, config, name)
 
 
 def _successes(sampled: Sequence[Trajectory], per_task: int) -> list[Example]:
@@ -300,8 +338,8 @@ def _successes(sampled: Sequence[Trajectory], per_task: int) -> list[Example]:
     return successes
 
 
-def _curriculum(context: RunContext) -> Any:
-    """That of RL: the same tasks in the same order."""
+def _curriculum(context: RunContext) -> Curriculum:
+    """That of RL, from its beginning: the same tasks, drawn by the same seed."""
     from rl.training.curriculum import Curriculum
 
     return Curriculum(context.config.for_turn(ITERATION).rl.horizon, _tasks(context), seed_from(context.config.seed, "rl", ITERATION))
@@ -311,11 +349,10 @@ def _tasks(context: RunContext) -> list[Task]:
     """The tasks that RL drew from, as it found them."""
     from flows.task_choice import choose_tasks
 
-    began = next(iter(context.lake.runs("id = ?", [RL]))).snapshot_before
-    return choose_tasks(context.lake, context.config, ITERATION, began)[0]
+    return choose_tasks(context.lake, context.config, ITERATION, _rl(context).snapshot_before)[0]
 
 
-def _requests(context: RunContext, run: StageRun, curriculum: Any, step: int) -> list[Any]:
+def _requests(context: RunContext, run: StageRun, curriculum: Curriculum, step: int) -> list[RolloutRequest]:
     from flows.stages.rollouts import request
 
     config, policy = context.config.for_turn(ITERATION).rl, context.policy(SFT)
@@ -325,6 +362,11 @@ def _requests(context: RunContext, run: StageRun, curriculum: Any, step: int) ->
         for task in curriculum.draw(step, config.tasks_per_step)
         for sample in range(config.samples_per_task)
     ]
+
+
+def _tokens(trajectory: Trajectory) -> int:
+    """The action tokens of a trajectory."""
+    return sum(len(turn.action_ids) for turn in trajectory.turns)
 
 
 def sampled_tokens(context: RunContext) -> dict[str, int]:

@@ -225,7 +225,7 @@ def _run(run: Run) -> RunFacts:
         wheel_turn=run.wheel_turn,
         state=run.state,
         variant=None if variant is None else str(variant),
-        rounds=horizons(str(variant), _rounds(run.config)),
+        rounds=horizons(str(variant or ""), _rounds(run.config)),
         policy=policy if isinstance(policy, str) else None,
         limits=tuple(MetricLimit.model_validate(limit) for limit in run.config.get("rl", {}).get("health", {}).get("limits", ())),
     )

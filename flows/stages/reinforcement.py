@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("flywheel")
 
 
-def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
+def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "", at: int | None = None) -> dict[str, Any]:
     """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent.
 
-    Tasks and pass rates are those of the snapshot that the run began with, also where it is resumed.
+    Tasks and pass rates are those of the snapshot `at`, by default of the one that the run began with, also where it is resumed.
     """
-    start, began = context.folder(context.policy(parent)), run.run.snapshot_before
+    start, began = context.folder(context.policy(parent)), run.run.snapshot_before if at is None else at
     config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.dtype, parameters_of(start))
     seed = seed_from(context.config.seed, "rl", turn)
     tasks, met = choose_tasks(context.lake, context.config, turn, began)

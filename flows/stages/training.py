@@ -24,7 +24,7 @@ from rl.renderers.tags import tagged_text
 from rl.rollouts.config import RolloutConfig
 from rl.training.cpt import train_cpt
 from rl.training.supervised import train_sft
-from rl.training.supervised_config import CptConfig
+from rl.training.supervised_config import CptConfig, SftConfig
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy
@@ -55,35 +55,42 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
     """Agentic continual pre-training on documents, plans, reasoning and decision records of this turn."""
-    examples = _examples(context, CPT_KINDS, turn)
-    return _supervise(context, run, turn, "cpt", parent, examples)
+    return supervise(context, run, turn, parent, _examples(context, CPT_KINDS, turn), context.config.for_turn(turn).cpt)
 
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
     """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
-    return _supervise(context, run, turn, "sft", parent, _examples(context, SFT_KINDS, turn), variant)
+    return supervise(context, run, turn, parent, _examples(context, SFT_KINDS, turn), context.config.for_turn(turn).sft, variant)
 
 
-def _supervise(
-    context: RunContext, run: StageRun, turn: int, stage: str, parent: str, examples: Sequence[Example], variant: str = ""
+def supervise(
+    context: RunContext,
+    run: StageRun,
+    turn: int,
+    parent: str,
+    examples: Sequence[Example],
+    config: CptConfig | SftConfig,
+    variant: str = "",
 ) -> dict[str, Any]:
-    settings = context.config.for_turn(turn)
+    """Train the policy `parent` on `examples`, by CPT or by SFT as `config` is of the one or the other."""
+    stage = "cpt" if isinstance(config, CptConfig) else "sft"
     folder = context.home.policies / policy_id(turn, stage, variant)
     start, seed = context.folder(context.policy(parent)), seed_from(context.config.seed, run.id)
     encoded, not_written = encode(context.config.rollout, start, examples)
     refused = {failure.item["example"] for failure in not_written}
     written = [example for example in examples if example.id not in refused]
-    most = (settings.cpt.contexts[-1:] or (settings.cpt.max_example_tokens,))[0] if stage == "cpt" else settings.sft.max_example_tokens
+    most = config.contexts[-1] if isinstance(config, CptConfig) and config.contexts else config.max_example_tokens
     context.lake.add([replace(failure, stage=stage) for failure in (*not_written, *_too_long(written, encoded, most))])
     context.rest_engines()
-    if getattr(settings, stage).learner.on_ray:
+    if config.learner.on_ray:
         context.start_ray()
-    if stage == "cpt":
-        texts, unread = _general_texts(settings.cpt)
-        result = train_cpt(start, encoded, folder, settings.cpt, seed, run.metric, general=texts, ray=context.config.rollout.ray)
+    ray = context.config.rollout.ray
+    if isinstance(config, CptConfig):
+        texts, unread = _general_texts(config)
+        result = train_cpt(start, encoded, folder, config, seed, run.metric, general=texts, ray=ray)
         context.lake.add(unread)
     else:
-        result = train_sft(start, encoded, folder, settings.sft, seed, run.metric, ray=context.config.rollout.ray)
+        result = train_sft(start, encoded, folder, config, seed, run.metric, ray=ray)
     finished = finish(context, run, turn, stage, parent, result, variant)
     return {**finished, "examples_not_expressible": len(not_written)} if not_written else finished
 

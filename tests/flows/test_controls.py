@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,17 +24,22 @@ from benchmarks.controls import (
     controls,
     markdown,
     rewarded_by,
+    sample_as_rl,
+    sampled_tokens,
     shuffled_outcome,
 )
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from flows.stages.synthesis.batches import work_off
 from flows.stages.synthesis.context import SynthesisContext
 from flows.stages.synthesis.examples import demonstrations
 from flows.variants import horizons
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, find_functions, weights_of
-from warehouse import Example, Lake, Outcome, Policy, RequestError, Run, Score, StopReason, Task, Trajectory
+from warehouse import Lake, Outcome, Policy, RequestError, Run, Score, StopReason, Task, Trajectory, Turn
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -99,12 +105,45 @@ def test_rl_is_rewarded_by_the_shuffled_verdict_alone_and_only_while_the_control
 
 
 def test_clean_demonstrations_are_of_the_questions_that_the_cold_start_showed(context: RunContext) -> None:
-    synthesis = SynthesisContext(context, 1)
-    own = [each for batch in demonstrations(synthesis) for each in batch.make()[0] if isinstance(each, Example)]
+    """Also where those were made in several batches, each of which leaves out what the lake has by then."""
+    synth = context.config.synth.model_copy(update={"batch": 12})
+    context.config = context.config.model_copy(update={"synth": synth})
+
+    def work(at_work: StageRun) -> dict[str, Any]:
+        work_off(at_work, demonstrations(SynthesisContext(context, 1)))
+        return {}
+
+    run_attempt(context.lake, "t1-synth", "synth", 1, {}, work)
+    own = context.lake.examples(["trajectory"])
     clean = clean_demonstrations(context)
-    assert [each.sources for each in clean] == [each.sources for each in own] and len(clean) == 30
+    assert sorted(each.sources for each in clean) == sorted(each.sources for each in own) and len(clean) == 30
     assert {each.id.split("-")[1] for each in own} > {"clean"} and {each.id.split("-")[1] for each in clean} == {"clean"}
-    assert not context.lake.examples(), "they are none of the wheel's"
+    assert context.lake.examples() == own, "they are none of the wheel's"
+
+
+def test_what_is_sampled_is_as_much_as_rl_sampled_of_its_tasks_and_not_sampled_again(context: RunContext) -> None:
+    """Everything that the control could draw from RL's own tasks is stored: an engine, which this home has no policy for, is not asked."""
+    tasks = [Task(f"k{number}", "search", "?", ("x",), split="train", hops=1) for number in range(6)]
+    context.lake.add([*tasks, Policy(SFT, None, "sft", "policies/none", "d", 1, 1)])
+    began = context.lake.snapshot()
+    of_rl = [replace(ended(RL, task.key, sample), stage="rl") for task in tasks for sample in range(5)]
+    context.lake.add([Run(RL, "rl", 1, {}, "c", began, None, "completed", NOW), *of_rl])
+    context.lake.add([Task(f"later{number}", "search", "?", ("x",), split="train", hops=1) for number in range(60)])
+    run = Run("t1-sft-rft", "sft", 1, {}, "c", context.lake.snapshot(), None, "running", NOW)
+    stored = [ended(f"{run.id}-{step:05d}", task.key, sample) for step in range(1, 9) for task in tasks for sample in range(4)]
+    context.lake.add(stored)
+    wanted = sampled_tokens(context)[RL]
+    sampled = sample_as_rl(context, StageRun(context.lake, run), wanted)
+    assert wanted == 30 * 3 and len(sampled) == 2 * 16, "a step is 16 trajectories of 3 tokens"
+    assert {each.id.split("-")[3] for each in sampled} == {"00001", "00002"} and len({each.task_key for each in sampled}) > 4
+    assert {each.id for each in sampled} <= {each.id for each in stored}
+
+
+def ended(prefix: str, task: str, sample: int) -> Trajectory:
+    """A trajectory of a task, three action tokens long."""
+    turn = Turn(0, (1, 2, 3), (-0.1,) * 3, "<answer> x</answer>", "answer", "x", (), "", None, None, 0.1, 1)
+    base = attempt(task, sample, float(sample % 2)).trajectory
+    return replace(base, id=f"{prefix}-{task}-{sample}", stage="rollout", turns=(turn,), outcome=Outcome.SUCCESS, reward=1.0)
 
 
 def test_the_controls_that_are_asked_for(context: RunContext) -> None:
@@ -118,8 +157,12 @@ def test_the_controls_that_are_asked_for(context: RunContext) -> None:
         chosen(context, "rl", 4)
     demonstrations = context.config.synth.demonstrations
     synth = context.config.synth.model_copy(update={"demonstrations": demonstrations.clean})
-    context.config = context.config.model_copy(update={"synth": synth})
-    assert "clean" not in [control.name for control in chosen(context, "", 4)], "SFT is clean itself"
+    own = context.config
+    for changed in ({"synth": synth}, {"sft": own.sft.model_copy(update={"sources": ("imported",)})}):
+        context.config = own.model_copy(update=changed)
+        assert "clean" not in [control.name for control in chosen(context, "", 4)], "SFT is clean itself"
+        with pytest.raises(RequestError, match="has no corrupted demonstrations"):
+            chosen(context, "clean, rft", 4)
 
 
 @pytest.mark.parametrize("control", [control.name for control in controls()])
@@ -174,6 +217,10 @@ def test_all_controls_of_a_small_home(tmp_path: Path) -> None:
     turned = [sys.executable, "-m", "flows.cli", "run", "--profile", SMALL, "--home", str(home), "--turns", "1"]
     subprocess.run(turned, check=True, capture_output=True, timeout=600)
     command = [sys.executable, "-m", "benchmarks.controls", "--home", str(home), "--json"]
+    refused = subprocess.run([*command, "--only", "none"], capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2 and "there is no control 'none'" in refused.stderr
+    with Lake(home) as lake:
+        lake.add([replace(task, key=f"later-{task.key}") for task in lake.tasks(split="train")])
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout)
     policies = {control.policy for control in controls()}
     assert policies <= {row["policy"] for row in found["comparison"]} and policies <= found["runs"].keys()
@@ -182,9 +229,10 @@ def test_all_controls_of_a_small_home(tmp_path: Path) -> None:
         rewarded = (
             lake.query("SELECT DISTINCT name FROM reward_parts WHERE trajectory_id LIKE 't1-rl-shuffled-%'").column("name").to_pylist()
         )
+        later = lake.query("SELECT id FROM trajectories WHERE starts_with(task_key, 'later-')").to_pylist()
         before = lake.snapshot()
     assert (parents["t1-rl-without_sft"], parents["t1-sft-clean"], parents["t1-rl-shuffled"]) == ("t1-cpt", "t1-cpt", SFT)
-    assert rewarded == [SHUFFLED_REWARD]
+    assert rewarded == [SHUFFLED_REWARD] and later == [], "every control draws from what RL found"
     again = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     assert json.loads(again.stdout) == found
     with Lake(home, read_only=True) as lake:

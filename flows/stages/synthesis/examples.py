@@ -7,7 +7,7 @@ from: the oracle's, the policy's own successes, imported or stored ones, a teach
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +28,9 @@ from warehouse import Document, DocumentSplit, Example, Failure, Part, PartKind,
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+
+Shown = Callable[[], set[str]]
+"""The keys of the tasks that demonstrations show by now."""
 
 
 def corpora(synthesis: SynthesisContext, everything: bool) -> Iterator[Batch]:
@@ -59,26 +62,30 @@ def _example(document: Document, turn: int) -> Example:
     return Example(digest(["document", document.id, turn]), "document", (part,), (document.id,), turn)
 
 
-def demonstrations(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The oracle's trajectories, as good or as mixed as the configuration says; those that hold a second try in batches of their own."""
+def demonstrations(synthesis: SynthesisContext, shown: Shown | None = None) -> Iterator[Batch]:
+    """The oracle's trajectories, as good or as mixed as the configuration says; those that hold a second try in batches of their own.
+
+    `shown` gives the keys of the tasks that earlier batches show; without it, the lake does.
+    """
+    shown = shown or partial(_shown, synthesis)
     settings = synthesis.settings
     config, own = settings.demonstration_questions.model_copy(update={"split": "demonstration"}), settings.demonstrations
     if own.search == "perfect":
-        yield from _demonstrations(synthesis, "demonstrations", config, own, synthesis.evaluation.objection)
+        yield from _demonstrations(synthesis, "demonstrations", config, own, synthesis.evaluation.objection, shown)
         return
     twice = {hops: round(count * own.second_try) for hops, count in config.wanted().items()}
     once = {hops: count - twice[hops] for hops, count in config.wanted().items()}
     for part, counts, style, tries in (("demonstrations", once, own, False), ("demonstrations with a second try", twice, own.clean, True)):
-        questions = config.model_copy(update={"counts": counts, "count": None})
-        yield from _demonstrations(synthesis, part, questions, style, partial(_objection_to_tries, synthesis, tries))
+        if total := sum(counts.values()):
+            questions = config.model_copy(update={"counts": counts, "count": config.count and total})
+            yield from _demonstrations(synthesis, part, questions, style, partial(_objection_to_tries, synthesis, tries), shown)
 
 
 def _demonstrations(
-    synthesis: SynthesisContext, part: str, questions: QuestionConfig, config: DemonstrationConfig, refuse: Refuse
+    synthesis: SynthesisContext, part: str, questions: QuestionConfig, config: DemonstrationConfig, refuse: Refuse, shown: Shown
 ) -> Iterator[Batch]:
     """Demonstrations of the questions that `refuse` has nothing against, all of them made by `config`."""
-    shown, setting = partial(_shown, synthesis), f"synth.demonstration_questions.{questions.asked_by}"
-    seed = synthesis.seed(part)
+    seed, setting = synthesis.seed(part), f"synth.demonstration_questions.{questions.asked_by}"
     for batch in question_batches(part, synthesis.train, questions, seed, synthesis.settings.batch, shown, setting, refuse):
         yield Batch(batch.part, batch.number, partial(_demonstrate, synthesis, config, batch))
 
