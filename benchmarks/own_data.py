@@ -83,14 +83,15 @@ def run_arm(root: Path, arm: Arm, seed: int, turns: int, profile: str, settings:
     home, start = place(root, arm.name, seed), place(root, START, seed)
     common = (*settings, f"seed={seed}")
     if not home.root.is_dir():
-        turn(start, 1, ["--profile", profile, *_set(common)])
+        if not is_done(start, 1):
+            run_wheel(start, 1, ["--profile", profile, *_set(common)])
         copy_home(start, home, load_config(profile, (*common, *arm.settings)))
     if not is_done(home, turns):
-        turn(home, turns, [])
+        run_wheel(home, turns, [])
 
 
-def turn(home: Home, turns: int, arguments: Sequence[str]) -> None:
-    """`flywheel run` up to that turn."""
+def run_wheel(home: Home, turns: int, arguments: Sequence[str]) -> None:
+    """`flywheel run` up to its last turn."""
     command = [sys.executable, "-m", "flows.cli", "run", "--home", str(home.root), "--turns", str(turns), *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 

@@ -19,6 +19,7 @@ from flows.home import Home
 from flows.plan import policy_id, sampling_id
 from flows.stage_flows import run_flow, sampling_flow
 from warehouse import Lake
+from warehouse.errors import RequestError
 
 DEMONSTRATIONS = """
 SELECT split_part(id, '-', 2) AS style, count(*) AS demonstrations, count(*) / sum(count(*)) OVER () AS share
@@ -36,8 +37,11 @@ def main() -> None:
     parser.add_argument("--horizon", type=int, help="turns of a trajectory; RL's first without it")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    wanted = sampling(options.home, options.tasks, options.horizon)
-    run_flow(options.home, sampling_flow, policy=options.policy, **wanted)
+    try:
+        wanted = sampling(options.home, options.tasks, options.horizon)
+        run_flow(options.home, sampling_flow, policy=options.policy, **wanted)
+    except RequestError as error:
+        parser.error(str(error))
     with Lake(options.home, read_only=True) as lake:
         found = habits(lake, sampling_id(options.policy, wanted))
     print(json.dumps(found) if options.json else "\n".join(f"{name:16} {value}" for name, value in found.items()))

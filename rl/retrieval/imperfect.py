@@ -23,6 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from rl.retrieval.config import ImperfectSearchConfig
 from rl.retrieval.search import Hits, Index, Miss, passage, words_of
@@ -35,6 +36,8 @@ MAX_PAGE = 99
 NAMESAKE, STUB = "#namesake", "#stub"
 _DONORS = 32
 """Documents that are looked at for one that can lend its text to a namesake."""
+_MENTIONS = 100
+"""Places of a namesake's text that get its own title: a title of one letter would make it grow without bound."""
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -62,7 +65,7 @@ class ImperfectIndex:
         empty, displaced, place = rng.random() < self._config.empty, rng.random() < self._config.displaced, rng.randrange(1, AMONG)
         if empty:
             return Hits((), Miss.NO_HIT)
-        ranked = [each for document in hits.documents for each in (document, *self._likes(document))]
+        ranked = list(islice((each for document in hits.documents for each in (document, *self._likes(document))), max(page * k, AMONG)))
         if displaced:
             ranked.insert(min(place, len(ranked) - 1), ranked.pop(0))
         found = tuple(ranked[(page - 1) * k : page * k])
@@ -90,7 +93,7 @@ class ImperfectIndex:
         own = self._telling(document)
         for donor in rng.choices(self.documents, k=_DONORS):
             if donor.title and document.title not in passage(donor) and own.isdisjoint(self._telling(donor)):
-                text = donor.text.replace(donor.title, document.title)
+                text = donor.text.replace(donor.title, document.title, _MENTIONS)
                 return replace(document, id=f"{document.id}{NAMESAKE}", text=text)
         return None
 

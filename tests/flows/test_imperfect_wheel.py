@@ -75,6 +75,22 @@ def test_the_share_of_the_demonstrations_that_hold_a_second_try_is_what_was_aske
     assert "page 2" in tools[0]["function"]["description"]
 
 
+@pytest.mark.parametrize(("share", "wanted"), [(0.3, {True: 6, False: 14}), (1.0, {True: 20})])
+def test_so_many_demonstrations_in_all_are_shared_out_alike(tmp_path: Path, share: float, wanted: dict[bool, int]) -> None:
+    played = f'synth.demonstrations={{search="imperfect", second_try={share}}}'
+    with home_of(tmp_path, IMPERFECT, played, "synth.demonstration_questions.count=20") as context:
+        examples = demonstrated(context)
+    assert Counter(example.id.split("-")[1] == "second_try" for example in examples) == wanted
+
+
+def test_what_is_missing_of_so_many_in_all_is_told_of_by_the_key_that_asks_for_them(tmp_path: Path) -> None:
+    few = ("corpus.train.entities=100", "synth.demonstration_questions.counts={3=1}", "synth.demonstration_questions.count=2000")
+    with home_of(tmp_path, IMPERFECT, 'synth.demonstrations={search="imperfect", second_try=0.1}', *few) as context:
+        demonstrated(context)
+        missing = [failure for failure in context.lake.failures("synth") if failure.kind == "shortfall"]
+    assert {failure.item["setting"] for failure in missing} == {"synth.demonstration_questions.count"}
+
+
 def test_what_demonstrations_show_is_what_rollouts_of_the_home_find(tmp_path: Path) -> None:
     documents = "rollout.environments.kinds={search={options={documents=2}}}"
     with home_of(tmp_path, IMPERFECT, PLAYED, documents) as context:

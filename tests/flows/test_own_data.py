@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ablations import place
+from benchmarks.own_data import ARMS, PROFILE, markdown, table
 from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
@@ -24,7 +26,7 @@ from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import describe
 from synth.parts import CPT_KINDS, SFT_KINDS
-from warehouse import Call, Example, Lake, Outcome, PartKind, StopReason, Task, Trajectory, Turn
+from warehouse import Call, Example, Lake, Outcome, PartKind, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.records import ANSWER
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
@@ -36,6 +38,8 @@ OWN = (
     'later.cpt.from=["has"]', 'later.sft.from=["own"]', "later.synth.has.mixture={others=1.0}", "later.synth.webshaper.counts={2=10}",
     "later.synth.has_count=30",
 )  # fmt: skip
+ARM = {arm.name: arm for arm in ARMS}
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 AGAIN = ('later.cpt.from=["again"]', 'later.sft.from=["again"]')
 OPTION = re.compile(r"(\d+)\. (.+?)(?= \d+\. | I will choose)")
 
@@ -88,11 +92,8 @@ def run_of(task: Task, name: str, acts: Sequence[tuple[str, str, str]], outcome:
         turns.append(
             Turn(index, ids, (-0.1,) * 3, text, tool, argument, (3,) if seen else (), seen, None, call.outcome, 0.1, 1, calls=(call,))
         )
-    started = datetime(2030, 1, 1, tzinfo=UTC)
     reward = float(outcome is Outcome.SUCCESS)
-    return Trajectory(
-        name, task.key, "t1-rl", "rl", 3, (1, number), tuple(turns), StopReason.ANSWERED, outcome, reward, 1, started, 0.1, 1, 1
-    )  # fmt: skip
+    return Trajectory(name, task.key, "t1-rl", "rl", 3, (1, number), tuple(turns), StopReason.ANSWERED, outcome, reward, 1, NOW, 0.1, 1, 1)
 
 
 def of_turn(context: RunContext, turn: int) -> list[Example]:
@@ -169,7 +170,8 @@ def test_the_control_reads_the_text_of_the_first_turn_again_and_nothing_else(fir
 
 def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None:
     config = load_config("own_data")
-    control = load_config("own_data", ['later.cpt.from=["again"]', 'later.sft.from=["again"]'])
+    assert ARM["own"].settings == () and ARM["again"].settings == AGAIN
+    control = load_config("own_data", AGAIN)
     first, own, again = config.for_turn(1), config.for_turn(2), control.for_turn(2)
     assert (own.cpt.sources, own.sft.sources, own.synth.has.mixture) == (("has",), ("own",), {"others": 1.0})
     assert own.synth.has.contrasts == 0 and own.synth.rewording is None and own.synth.expander is None
@@ -178,6 +180,50 @@ def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None
         assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
         assert two == one.model_copy(update={"sources": ("again",)})
     assert again.rl == own.rl and again.synth == own.synth
+
+
+def test_the_present_way_is_that_of_the_quickstart_within_the_budgets_of_the_others() -> None:
+    own, oracle, present = load_config(PROFILE), load_config(PROFILE, ARM["oracle"].settings), load_config("quickstart")
+    assert oracle.for_turn(1) == own.for_turn(1)
+    mine, that = oracle.for_turn(2), present.for_turn(2)
+    unread = {"documents": that.synth.documents, "rejection_samples": that.synth.rejection_samples}
+    assert mine.synth.model_copy(update=unread) == that.synth and "documents" not in mine.cpt.sources
+    for stage in ("cpt", "sft"):
+        assert getattr(mine, stage) == getattr(own.for_turn(2), stage).model_copy(update={"sources": getattr(mine, stage).sources})
+    assert mine.rl == own.for_turn(2).rl == that.rl
+
+
+def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_above_it(tmp_path: Path) -> None:
+    for name, solved in (("own", {1: 4, 2: 16}), ("again", {1: 4, 2: 6})):
+        with Lake(place(tmp_path, name, 0).root) as lake:
+            lake.add([Task(f"k{number}", "search", "?", ("x",), split="deep", hops=5) for number in range(20)])
+            for turn, count in solved.items():
+                lake.add(list(judged(turn, count)))
+                cpt = Run(f"t{turn}-cpt", "cpt", turn, {}, "c", 1, 2, "completed", NOW, NOW, {"steps": 100 * turn})
+                lake.add([cpt, Run(f"t{turn}-gate", "gate", turn, {}, "c", 1, 2, "completed", NOW, NOW)])
+            lake.add(list(judged(3, 20)))  # the gate of this turn has not spoken
+    rows = list(table(tmp_path, 0, 5))
+    assert [(row["arm"], row["turn"], row["successes"]) for row in rows] == [
+        ("own", 1, 4),
+        ("own", 2, 16),
+        ("again", 1, 4),
+        ("again", 2, 6),
+    ]
+    assert [row.get("own_above") for row in rows] == [None, None, 0.0, 0.5]
+    first, *_, last = markdown(rows).splitlines()[2:]
+    assert first == "| 0 | deep | 1 | `own`, own trajectories alone | 20.0 |  | 100 | 0 |"
+    assert last == "| 0 | deep | 2 | `again`, the first turn's text again | 30.0 | +50.0 (p = 0.002) | 200 | 0 |"
+
+
+def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:
+    """What the last policy of a turn did on 20 tasks of a suite, the first of which it solved."""
+    for number in range(20):
+        outcome = Outcome.SUCCESS if number < solved else Outcome.FAILURE
+        name, policy = f"eval-{turn}-{number}", f"t{turn}-rl"
+        yield Trajectory(
+            name, f"k{number}", policy, "eval", 8, (1,), (), StopReason.ANSWERED, outcome, None, 1, NOW, 0.1, turn, suite="deep"
+        )  # fmt: skip
+        yield Score(name, "qa_em", "1", float(number < solved), outcome)
 
 
 @pytest.mark.long

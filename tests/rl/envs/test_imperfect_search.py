@@ -117,6 +117,13 @@ def test_on_text_that_all_speaks_of_the_same_things_nobody_has_a_namesake() -> N
     )
 
 
+def test_a_text_that_is_nothing_but_its_title_makes_no_endless_namesake() -> None:
+    target, donor = Document("t", "Amber " * 100, "It is a mill.", "s"), Document("d", "q", "q" * 50_000, "s")
+    index = ImperfectIndex(SearchIndex([target, donor]), ImperfectSearchConfig(namesakes=1.0, displaced=1.0))
+    (namesake,) = index.find(target.title).documents
+    assert namesake.id == "t#namesake" and len(namesake.text) < 50_000 + 100 * len(target.title)
+
+
 # Nothing is at random
 
 
