@@ -203,9 +203,10 @@ def train(context: RunContext, variant: Variant, stage: str, parent: str, run: S
 
 def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
     """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
+    from flows.stages.synthesis.actions import own_decisions
     from flows.stages.synthesis.batches import work_off
     from flows.stages.synthesis.context import SynthesisContext
-    from flows.stages.synthesis.examples import documents, own_decisions
+    from flows.stages.synthesis.examples import documents
     from flows.stages.training import CPT_KINDS, encode, finish
     from rl.training.cpt import train_cpt
 

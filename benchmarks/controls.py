@@ -67,26 +67,35 @@ def main() -> None:
 
 def reject_and_tune(context: RunContext, per_task: int, run: StageRun) -> dict[str, Any]:
     """Sample with the policy after SFT what RL sampled, and fine-tune it on its successes."""
-    from rl.rewards.reward import reward_trajectories
-
-    tokens = 0
     wanted = _tokens(context, f"stage = 'rl' AND policy = '{RL}'")
-    rollouts, step = context.rollouts(context.folder(context.policy(SFT))), 0
-    sampled: list[Trajectory] = []
+    stored = {each.id: each for each in context.lake.trajectories("starts_with(id, ?)", [f"{run.id}-"])}
     curriculum = _curriculum(context)
+    tokens = step = 0
+    sampled: list[Trajectory] = []
     while tokens < wanted:
         step += 1
         requests = _requests(context, run, curriculum, step)
-        done = rollouts.rollout(requests)
-        rewarded = reward_trajectories([request.task for request in requests], done, context.verifiers())
-        curriculum.observe(step, rewarded.trajectories)
-        context.lake.add([*rewarded.trajectories, *rewarded.scores])
-        sampled += rewarded.trajectories
+        if all(request.trajectory_id in stored for request in requests):
+            done = [stored[request.trajectory_id] for request in requests]
+        else:
+            done = _sample(context, requests)
+        curriculum.observe(step, done)
+        sampled += done
         tokens += sum(len(turn.action_ids) for trajectory in done for turn in trajectory.turns)
         run.advance(tokens, wanted)
     examples = _successes(sampled, per_task)
     figures = _tune(context, RFT, examples, context.config.for_turn(ITERATION).sft, run)
     return {**figures, "sampled_tokens": tokens, "wanted_tokens": wanted, "sampled": len(sampled), "successes": len(examples)}
+
+
+def _sample(context: RunContext, requests: Sequence[Any]) -> list[Trajectory]:
+    """What the policy after SFT does, with its rewards, stored."""
+    from rl.rewards.reward import reward_trajectories
+
+    done = context.rollouts(context.folder(context.policy(SFT))).rollout(requests)
+    rewarded = reward_trajectories([request.task for request in requests], done, context.verifiers())
+    context.lake.add([*rewarded.trajectories, *rewarded.scores])
+    return list(rewarded.trajectories)
 
 
 def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
