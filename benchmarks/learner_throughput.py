@@ -95,7 +95,7 @@ def make_policy(size: Size, folder: Path) -> int:
         **size.policy, tie_word_embeddings=True, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+    model = Qwen2ForCausalLM(config)
     save_policy(model, tokenizer, folder)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
 
