@@ -17,14 +17,12 @@ from flows.home import check_place
 from flows.placement import check_placement
 from flows.task_choice import check_choice
 from rl.config import PolicyConfig
-from rl.memory import GIB
+from rl.memory import FLOAT32, GIB, bytes_of
 from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
 
 REACH_SECONDS = 5.0
 """How long a teacher's server may take to answer anything at all."""
-BYTES_A_NUMBER = 4
-"""Policies are written in float32."""
 OPTIMISER_STATES = 2
 """What AdamW keeps of each number."""
 CHECKPOINTS = 2
@@ -68,13 +66,16 @@ def _room(config: FlywheelConfig, home: Path) -> None:
 
 
 def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) -> int:
-    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most.
+    """About how much the first iteration keeps: a policy a stage, and the checkpoints and published weights of the stage that has most.
 
-    `parameters` of the policy are counted from its folder where they are not given.
+    The first policy and the checkpoints are in float32, whatever policies are stored in. `parameters` of the policy are counted from its
+    folder where they are not given.
     """
-    weights = BYTES_A_NUMBER * (_parameters(config.policy) if parameters is None else parameters)
-    held = CHECKPOINTS * weights * (1 + OPTIMISER_STATES) + WEIGHTS_PUBLISHED * weights
-    return (len(config.wheel.stages) + 1) * weights + held
+    numbers = _parameters(config.policy) if parameters is None else parameters
+    settings = config.for_turn(1)
+    stored = FLOAT32 + sum(bytes_of(getattr(settings, stage).policy_dtype) for stage in config.wheel.stages)
+    held = CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) + (WEIGHTS_PUBLISHED * FLOAT32 if "rl" in config.wheel.stages else 0)
+    return numbers * (stored + held)
 
 
 def _parameters(policy: PolicyConfig) -> int:

@@ -133,6 +133,9 @@ class OptimizerConfig(Section):
     """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
+    policy_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the policy that a stage leaves is stored in. Checkpoints keep the float32 weights that are trained, so a stage that is resumed
+    loses nothing; the stage after it begins from what is stored."""
     trackers: tuple[Tracker, ...] = ()
     """Where figures are reported besides the lake: trackio, wandb, tensorboard, mlflow. Offline, in the home's folder `trackers`, unless
     the tracker's own environment variables say otherwise."""

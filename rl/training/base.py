@@ -117,15 +117,15 @@ def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1
 
 
 def write_policy(
-    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, lora: LoraConfig | None, without: tuple[str, ...] = ()
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, config: OptimizerConfig, without: tuple[str, ...] = ()
 ) -> None:
-    """Write the policy that `trainer` has made so far.
+    """Write the policy that `trainer` has made so far, in `config.policy_dtype`.
 
     All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
     """
-    policy, weights = gather_policy(trainer, lora, without)
+    policy, weights = gather_policy(trainer, config.lora, without)
     if trainer.accelerator.is_main_process:
-        save_policy(policy, tokenizer, folder, weights)
+        save_policy(policy, tokenizer, folder, weights, config.policy_dtype)
     trainer.accelerator.wait_for_everyone()
 
 

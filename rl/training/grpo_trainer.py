@@ -105,7 +105,7 @@ class RowTrainer(GRPOTrainer):
 
     def write(self, folder: Path) -> None:
         """Write the policy as it is now into `folder`."""
-        write_policy(self, self._tokenizer, folder, self._config.lora, without=(NAME,))
+        write_policy(self, self._tokenizer, folder, self._config, without=(NAME,))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what is no mean over passes to TRL's figures: differences of log-probabilities, importance ratios, times and memory.

@@ -186,6 +186,10 @@ def test_what_an_iteration_needs_follows_from_the_weights_and_the_stages(tmp_pat
     for stages in ('["cpt", "sft", "rl"]', '["rl"]'):
         config = load_config(SMALL, [f"policy.path={tmp_path}", f"wheel.stages={stages}"])
         assert bytes_of_iteration(config) == (len(config.wheel.stages) + 1) * weights + checkpoints + published
+    config = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft"]'])
+    assert bytes_of_iteration(config) == 2 * weights + checkpoints, "nothing is published where no engine learns of it"
+    half = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft", "rl"]', "sft.policy_dtype=bfloat16"])
+    assert bytes_of_iteration(half) == 2.5 * weights + checkpoints + published, "checkpoints stay in float32"
 
 
 def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> None:
@@ -194,4 +198,4 @@ def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> N
     sizes = {"layers": 2, "width": 64, "heads": 2, "head_size": 32, "intermediate_size": 128, "vocabulary_size": 400}
     same = config.model_copy(update={"policy": config.policy.model_copy(update=sizes)})
     written = (policy / "model.safetensors").stat().st_size
-    assert bytes_of_iteration(same) == pytest.approx((2 + 6 + 3) * written, rel=0.05)
+    assert bytes_of_iteration(same) == pytest.approx((2 + 6) * written, rel=0.05)

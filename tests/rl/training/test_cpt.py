@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rl.config import CptConfig, PolicyConfig
@@ -194,3 +195,15 @@ def weights_differ(first: Path, second: Path) -> float:
     """The largest difference between the weights in two folders."""
     ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+def test_a_policy_in_bfloat16_has_float32_weights_in_its_checkpoints(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"policy_dtype": "bfloat16", "epochs": 1.0})
+    train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
+    stored = load_file(tmp_path / "model.safetensors")
+    last = last_checkpoint(tmp_path / "checkpoints")
+    assert last is not None
+    masters = load_file(last / "model.safetensors")
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
+    assert {weight.dtype for weight in masters.values()} == {torch.float32}
+    assert all(torch.equal(weight, masters[name].bfloat16()) for name, weight in stored.items())
