@@ -28,7 +28,7 @@ OPTIMISER_STATES = 2
 CHECKPOINTS = 2
 """Those of a stage that lie side by side (`save_total_limit`)."""
 WEIGHTS_PUBLISHED = 3
-"""Versions that engines may load, the newest while it is written."""
+"""Versions that engines may load, the newest while it is written: of every step, or where weights are sent of every checkpoint."""
 
 
 def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = False) -> None:
@@ -68,14 +68,14 @@ def _room(config: FlywheelConfig, home: Path) -> None:
 def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) -> int:
     """About how much the first iteration keeps: a policy a stage, and the checkpoints and published weights of the stage that has most.
 
-    The first policy and the checkpoints are in float32, whatever policies are stored in. `parameters` of the policy are counted from its
-    folder where they are not given.
+    The first policy and the checkpoints are in float32, whatever policies are stored in; published weights are in the engines' dtype.
+    `parameters` of the policy are counted from its folder where they are not given.
     """
     numbers = _parameters(config.policy) if parameters is None else parameters
     settings = config.for_turn(1)
     stored = FLOAT32 + sum(bytes_of(getattr(settings, stage).policy_dtype) for stage in config.wheel.stages)
-    held = CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) + (WEIGHTS_PUBLISHED * FLOAT32 if "rl" in config.wheel.stages else 0)
-    return numbers * (stored + held)
+    published = WEIGHTS_PUBLISHED * bytes_of(config.rollout.engine.dtype) if "rl" in config.wheel.stages else 0
+    return numbers * (stored + CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) + published)
 
 
 def _parameters(policy: PolicyConfig) -> int:

@@ -140,7 +140,8 @@ def _to_make_faster(stage: StageTime, config: FlywheelConfig) -> Iterator[str]:
         return
     sampled = stage.seconds["sampling"] + stage.seconds["reading"]
     if stage.seconds["weights"] > MOST_SHARE * whole:
-        yield "writing and loading weights takes most of a step: put the home on a faster disk, or make larger steps (rl.tasks_per_step)"
+        faster = "put the home on a faster disk, send them (rollout.engine.transfer)" if config.rollout.engine.transfer == "files" else ""
+        yield "weights on their way take most of a step: " + ", or ".join(filter(None, (faster, "make larger steps (rl.tasks_per_step)")))
     elif sampled > MOST_SHARE * whole:
         more = (
             ""

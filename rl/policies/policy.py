@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -107,12 +107,21 @@ def save_policy(
 def in_dtype(weights: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
     """The weights, but for integers, in the dtype of that name; what shares its numbers, as tied weights do, shares them still."""
     wanted: torch.dtype = getattr(torch, dtype)
-    cast: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    return _changed(weights, lambda weight: weight.to(wanted) if weight.is_floating_point() else weight)
+
+
+def copied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights as they are now, in the host's memory, whatever becomes of the model; what shares its numbers shares them still."""
+    return _changed(weights, lambda weight: weight.detach().to("cpu", copy=True))
+
+
+def _changed(weights: Mapping[str, torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+    found: dict[tuple[int, torch.Size], torch.Tensor] = {}
     for weight in weights.values():
         place = weight.data_ptr(), weight.shape
-        if place not in cast:
-            cast[place] = weight.to(wanted) if weight.is_floating_point() else weight
-    return {name: cast[weight.data_ptr(), weight.shape] for name, weight in weights.items()}
+        if place not in found:
+            found[place] = change(weight)
+    return {name: found[weight.data_ptr(), weight.shape] for name, weight in weights.items()}
 
 
 def _say_dtype(file: Path, dtype: str) -> None:

@@ -190,6 +190,8 @@ def test_what_an_iteration_needs_follows_from_the_weights_and_the_stages(tmp_pat
     assert bytes_of_iteration(config) == 2 * weights + checkpoints, "nothing is published where no engine learns of it"
     half = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft", "rl"]', "sft.policy_dtype=bfloat16"])
     assert bytes_of_iteration(half) == 2.5 * weights + checkpoints + published, "checkpoints stay in float32"
+    config = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["rl"]', "rollout.engine.dtype=bfloat16"])
+    assert bytes_of_iteration(config) == 2 * weights + checkpoints + published / 2, "engines are given theirs"
 
 
 def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> None:

@@ -88,6 +88,21 @@ def test_a_model_that_is_too_large_is_said_to_be_with_what_is_largest_and_what_t
     assert [card.name for card in planned(adapted, 79.0).cards if not card.fits] == []
 
 
+def test_weights_that_are_sent_take_no_time_of_the_disk_and_files_are_of_the_engines_dtype(tmp_path: Path) -> None:
+    model = f"policy.path={sizes_in(tmp_path, '7')}"
+
+    def seconds(*overrides: str) -> float:
+        found = planned(load_config("eight_gpus", [model, *overrides]), 79.0)
+        times = next(stage.seconds for stage in found.stages if stage.stage == "rl")
+        assert times is not None
+        return times["weights"]
+
+    by_files, numbers = seconds("rollout.engine.transfer=files"), planned(load_config("eight_gpus", [model]), 79.0).policy.parameters
+    assert by_files == pytest.approx(2 * 2 * numbers / 1e9), "two bytes a number, written and read at a GB a second"
+    assert seconds("rollout.engine.transfer=files", "rollout.engine.dtype=float32") == pytest.approx(2 * by_files)
+    assert seconds() == pytest.approx(2 * numbers / 5e9), "sent at 5 GB a second"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", MACHINES)
 def test_a_dry_run_passes_with_a_chat_model_and_declared_gpus(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
