@@ -133,6 +133,8 @@ class OptimizerConfig(Section):
     """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
+    save_minutes: PositiveFloat | None = None
+    """Minutes after which a checkpoint is due as well, behind the step that is under way; None: by steps alone."""
     policy_dtype: Literal["float32", "bfloat16"] = "float32"
     """What the policy that a stage leaves is stored in. Checkpoints keep the float32 weights that are trained, so a stage that is resumed
     loses nothing; the stage after it begins from what is stored."""

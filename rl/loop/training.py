@@ -77,7 +77,7 @@ def _train(policy_path: Path, output: Path, config: ReinforceConfig, seed: int, 
         trainer.add_callback(MonitorCallback(trainer.monitor, hooks, config.epochs))
         started = time.monotonic()
         with closing(trainer.publisher):
-            run_trainer(trainer, hooks.record_metrics, config.epochs)
+            run_trainer(trainer, config, hooks.record_metrics, config.epochs)
             if trainer.monitor.fatal is not None:
                 raise TrainingHalted(trainer.monitor.fatal)
             steps = trainer.state.global_step // config.epochs

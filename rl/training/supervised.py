@@ -127,7 +127,7 @@ def _train(
             **adapter_arguments(config.lora, seed),
         )
         started = time.monotonic()
-        run_trainer(trainer, on_metric)
+        run_trainer(trainer, config, on_metric)
         seconds = time.monotonic() - started
     write_policy(trainer, tokenizer, output, config)
     figures = _data_figures(trained, len(examples) - len(held_out), rows, config.row_tokens, masked)
