@@ -179,8 +179,18 @@ def _policy(config: FlywheelConfig) -> None:
     if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
         raise RequestError(f"policy.path: {folder} holds no weights: no file that ends in .safetensors or .bin.")
     if rollout.speaks_tags:
-        add_tags(tokenizer)
+        _check_new_tags(config, add_tags(tokenizer))
     open_dialect(rollout.dialect, rollout.dialects, tokenizer)
+
+
+def _check_new_tags(config: FlywheelConfig, new: int) -> None:
+    """That somebody trains the embeddings of so many tags that the model has never seen: adapters leave all embeddings as they are."""
+    first = config.wheel.stages[0]
+    if new and getattr(config.for_turn(1), first).lora is not None:
+        raise RequestError(
+            f"{first}.lora leaves embeddings as they are, and the dialect tags brings {new} tokens that the model in policy.path has never "
+            f"seen: take rollout.dialect = chat, or train the weights in {first}."
+        )
 
 
 def _teacher(config: FlywheelConfig) -> None:

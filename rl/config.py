@@ -11,15 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from warehouse.settings import Section
 
@@ -130,7 +122,8 @@ class OptimizerConfig(Section):
     layer and token, for contexts that the card has no room for."""
     learner: LearnerConfig = LearnerConfig()
     lora: LoraConfig | None = None
-    """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
+    """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights. Embeddings stay as they are:
+    tags that the dialect adds to a model's vocabulary must have been trained in a stage before."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
     save_minutes: PositiveFloat | None = None

@@ -1,8 +1,8 @@
 """A pool of engines on Ray that is one engine to its callers.
 
 A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
-join and leave while requests run. One that dies is replaced by one with the newest weights, and the requests that waited for it are
-issued again: their token ids are all that another engine needs, and what the dead one had sampled was not returned.
+join and leave while requests run. One that dies is replaced by one with the newest weights that lie in a folder, and the requests that
+waited for it are issued again: their token ids are all that another engine needs, and what the dead one had sampled was not returned.
 
 Some engines may hold an older policy, for requests that ask for one; they take new weights when they have fallen so far behind.
 """
@@ -90,7 +90,7 @@ class EnginePool:
                 replica.trajectories.discard(request_id)
 
     async def add_engine(self) -> str:
-        """Start one more engine with the newest weights; returns its name when it serves.
+        """Start one more engine with the newest weights that lie in a folder; returns its name when it serves.
 
         Raises:
             EngineFault: where it does not start in time, as when Ray has no room for it; the others are untouched.

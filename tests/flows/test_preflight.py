@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import Qwen2Tokenizer
 from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
 from flows.preflight import GIB, bytes_of_iteration, preflight
+from rl.policies.policy import load_policy, save_policy
+from rl.policies.tokenization import SPECIAL_TOKENS, TAG_TOKENS
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
 
@@ -115,6 +118,27 @@ def test_a_tracker_whose_package_is_not_there_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(RequestError, match="trackers names mlflow, and that package is not installed: `pip install mlflow`"):
         preflight(config)
+
+
+def test_adapters_are_refused_where_nobody_would_train_the_embeddings_of_new_tags(tmp_path: Path) -> None:
+    known = create_tiny_policy(tmp_path / "known", seed=0)
+    model, ours = load_policy(known)
+    vocabulary = [token for token in ours.get_vocab() if token not in SPECIAL_TOKENS]
+    foreign = Qwen2Tokenizer(vocab={token: number for number, token in enumerate(vocabulary)}, merges=[])
+    save_policy(model, foreign, tmp_path / "foreign")
+
+    def check(model: str, *overrides: str) -> None:
+        path = [f"policy.path={tmp_path / model}", "rollout.limits.max_context_tokens=200", 'wheel.stages=["sft", "rl"]']
+        preflight(load_config(SMALL, [*path, *overrides]))
+
+    with pytest.raises(RequestError) as refused:
+        check("foreign", "sft.lora.rank=4")
+    assert str(refused.value) == (
+        f"sft.lora leaves embeddings as they are, and the dialect tags brings {len(TAG_TOKENS)} tokens that the model in policy.path has "
+        "never seen: take rollout.dialect = chat, or train the weights in sft."
+    )
+    check("foreign", "rl.lora.rank=4")  # SFT has trained them by then
+    check("known", "sft.lora.rank=4")
 
 
 # Room on the disk
