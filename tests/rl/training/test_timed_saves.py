@@ -29,7 +29,7 @@ def saved(folder: Path, ends: list[float], minutes: float, every: int, steps_per
     state, control, found = TrainerState(max_steps=10**6, save_steps=every), TrainerControl(), list[int]()
     callbacks = [DefaultFlowCallback(), TimedSaves(minutes, steps_per_figure, clock)]
     clock.seconds = began = began + 3600  # the trainer was made long before
-    handler = CallbackHandler(callbacks, None, None, None, None)
+    handler = CallbackHandler(callbacks, None, None, None, None)  # type: ignore[no-untyped-call]
     control = handler.on_train_begin(arguments, state, control)
     for state.global_step, minute in enumerate(ends, start=1):
         clock.seconds = began + 60 * minute
