@@ -103,6 +103,21 @@ def test_weights_that_are_sent_take_no_time_of_the_disk_and_files_are_of_the_eng
     assert seconds() == pytest.approx(2 * numbers / 5e9), "sent at 5 GB a second"
 
 
+def test_what_is_written_follows_from_steps_checkpoints_and_how_weights_come_to_engines(tmp_path: Path) -> None:
+    base = [f"policy.path={sizes_in(tmp_path, '7')}", 'wheel.stages=["rl"]', "rl.steps=100", "rl.save_every=10"]
+    numbers = planned(load_config("eight_gpus", base), 79.0).policy.parameters
+
+    def written(*overrides: str) -> tuple[float, ...]:
+        """Bytes a number of policies, checkpoints and published weights."""
+        found = planned(load_config("eight_gpus", [*base, *overrides]), 79.0).written
+        return tuple(found[name] / numbers for name in ("policies", "checkpoints", "published weights"))
+
+    assert written() == (4 + 4, 10 * 12, 9 * 2), "a checkpoint behind the last step needs no record: the policy is written"
+    assert written("rollout.engine.transfer=files") == (8, 120, 101 * 2), "each step's weights, and those that it began with"
+    assert written("rl.policy_dtype=bfloat16", "rl.save_every=30") == (4 + 2, 4 * 12, 3 * 2)
+    assert written("rl.lora.rank=16")[1] < 2, "of adapters alone"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", MACHINES)
 def test_a_dry_run_passes_with_a_chat_model_and_declared_gpus(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
