@@ -21,6 +21,11 @@ TILE_TOKENS, TILE_WIDTH = 4096, 32_768
 """The tile in which TRL's head on GPUs builds logits (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
 
 
+def bytes_of(dtype: str) -> int:
+    """Of a number in the dtype of that name."""
+    return FLOAT32 if dtype == "float32" else BFLOAT16
+
+
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """The sizes of a decoder with gated feed-forward layers and grouped queries."""

@@ -95,8 +95,9 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         record_metrics=store.metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,
+        engine_dtype=context.config.rollout.engine.dtype,
         in_turns=in_turns,
-        weight_sync=weight_sync(context, before_update),
+        weight_sync=weight_sync(context, before_update, in_turns),
         state={"curriculum": curriculum, "source": source, "lake": store},
     )
     with closing(source):
@@ -112,8 +113,13 @@ def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], 
     return SyncRolloutSource(run, curriculum, buffer, ahead=run.config.mode == "one_step_off")
 
 
-def weight_sync(context: RunContext, before_update: Callable[[], None]) -> WeightSyncHandle | None:
-    """What the learner sends its weights by; None where the engines load them from their folder alone."""
+def weight_sync(context: RunContext, before_update: Callable[[], None], in_turns: bool) -> WeightSyncHandle | None:
+    """What the learner sends its weights by; None where the engines load them from their folder alone.
+
+    Args:
+        before_update: called before any engine is held.
+        in_turns: whether engines rest until they have been sent a version.
+    """
     if context.config.rollout.engine.transfer == "files":
         return None
     engines = context.running.weight_sync
@@ -122,7 +128,11 @@ def weight_sync(context: RunContext, before_update: Callable[[], None]) -> Weigh
         before_update()
         return engines.begin(shapes, path, version)
 
-    return replace(engines, begin=begin)
+    def sent(version: int) -> None:
+        if in_turns:
+            context.running.resume()
+
+    return replace(engines, begin=begin, sent=sent)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,8 @@ class EngineConfig(Section):
     workers: Literal["processes", "ray"] = "processes"
     """Where those run: beside the engine on one machine, or as Ray actors of their own, packed together but on several machines where
     one has too few GPUs."""
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What it computes in, and what it is given new weights in."""
     max_model_len: PositiveInt | None = None
     """Longest context in tokens; None is what the policy's own configuration says."""
     max_num_seqs: PositiveInt = 128
@@ -54,8 +55,8 @@ class EngineConfig(Section):
     """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
     the old ones before."""
     transfer: Literal["files", "gloo", "nccl", "ipc"] = "files"
-    """How new weights come from the learner: from the folder that it writes, or before, by vLLM's weight transfer: `gloo` through host
-    memory, `nccl` from GPU to GPU, `ipc` within the one GPU that learner and engine share."""
+    """How new weights come from the learner: from the folder that it writes of each version, or by vLLM's weight transfer, and then steps
+    write none: `gloo` through host memory, `nccl` from GPU to GPU, `ipc` within the one GPU that learner and engine share."""
     transfer_timeout_seconds: PositiveFloat = 120.0
     """A transfer that takes longer is given up, and the engines load the folder."""
     start_timeout_seconds: PositiveFloat = 600.0

@@ -137,8 +137,8 @@ class Rollouts:
 
     @property
     def weight_sync(self) -> WeightSyncHandle:
-        """How a learner sends weights to the engines before it writes them for `load_weights`, where `engine.transfer` is not `files`."""
-        return WeightSyncHandle(self._begin_transfer, self._step_transfer)
+        """How a learner sends weights to the engines, where `engine.transfer` is not `files`."""
+        return WeightSyncHandle(self._begin_transfer, self._step_transfer, self._record_weights)
 
     def pause(self) -> None:
         """Stop sampling while the learner updates; also free the engines' memory where the configuration's `sleep_mode` is on."""
@@ -211,6 +211,9 @@ class Rollouts:
         except EngineFault as error:
             return str(error)
         return None
+
+    def _record_weights(self, path: Path, version: int) -> None:
+        self.wait(self.pool.record(str(Path(path).resolve()), version))
 
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests}):

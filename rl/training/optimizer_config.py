@@ -74,9 +74,15 @@ class OptimizerConfig(Section):
     layer and token, for contexts that the card has no room for."""
     learner: LearnerConfig = LearnerConfig()
     lora: LoraConfig | None = None
-    """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
+    """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights. Embeddings stay as they are:
+    tags that the dialect adds to a model's vocabulary must have been trained in a stage before."""
     save_every: PositiveInt = 200
     """Steps between checkpoints."""
+    save_minutes: PositiveFloat | None = None
+    """Minutes after which a checkpoint is due as well, behind the step that is under way; None: by steps alone."""
+    policy_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the policy that a stage leaves is stored in. Checkpoints keep the float32 weights that are trained, so a stage that is resumed
+    loses nothing; the stage after it begins from what is stored."""
     trackers: tuple[Tracker, ...] = ()
     """Where figures are reported besides the lake: trackio, wandb, tensorboard, mlflow. Offline, in the home's folder `trackers`, unless
     the tracker's own environment variables say otherwise."""

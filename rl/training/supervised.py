@@ -128,9 +128,9 @@ def _train(
             **adapter_arguments(config.lora, seed),
         )
         started = time.monotonic()
-        run_trainer(trainer, on_metric)
+        run_trainer(trainer, config, on_metric)
         seconds = time.monotonic() - started
-    write_policy(trainer, tokenizer, output, config.lora)
+    write_policy(trainer, tokenizer, output, config)
     figures = _data_figures(trained, len(examples) - len(held_out), rows, config.row_tokens, masked)
     if held_out:
         figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
