@@ -80,7 +80,7 @@ def roll_out(
             if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
                 rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, verifiers)
                 context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.drain_retries()])
-                run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
+                run.record(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
                 waiting, committed = [], time.monotonic()
     finally:
         stream.cancel()

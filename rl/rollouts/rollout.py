@@ -36,6 +36,7 @@ from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
 from rl.retrieval.indexes import Indexes, build_indexes
 from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
+from rl.rollouts.places import Places
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.records import Document, Failure, StopReason, Task, Trajectory
@@ -55,7 +56,7 @@ class Rollouts:
         self.config = config
         self._loops = loops
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
-        self._places = asyncio.Semaphore(config.concurrency)
+        self._places = Places(config.concurrency)
         self._retries: deque[Failure] = deque()
         self._engines: EnginePool | None = None
         self.event_loop = asyncio.new_event_loop()
@@ -147,6 +148,14 @@ class Rollouts:
     def resume(self) -> None:
         """Take the engines' memory back, and go on sampling."""
         self.wait(self.pool.wake())
+
+    def admit(self, most: int | None) -> None:
+        """From now on, run at most so many trajectories side by side, and never more than `concurrency`; None is that alone.
+
+        0 holds all new ones back. Those under way end. May be called from any thread.
+        """
+        limit = self.config.concurrency if most is None else min(most, self.config.concurrency)
+        self.event_loop.call_soon_threadsafe(setattr, self._places, "limit", limit)
 
     def add_engine(self) -> str:
         """Start one more engine, while trajectories go on; returns its name when it serves. Raises as `EnginePool.add_engine` does."""
