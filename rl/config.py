@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from rl.engines.config import PressureConfig
 from warehouse.settings import Section
 
 PACKAGED = Path(__file__).parent / "policies" / "packaged"
@@ -310,6 +311,8 @@ class EngineConfig(Section):
     start_timeout_seconds: PositiveFloat = 600.0
     max_replacements: NonNegativeInt = 3
     """How many dead engines may be replaced before the pool gives up."""
+    pressure: PressureConfig | None = None
+    """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
     max_retakes: NonNegativeInt = 3
     """How often one request may be taken up again by another engine because its own died."""
 

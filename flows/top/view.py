@@ -21,7 +21,7 @@ SHOWN = (
     "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",
     "sampled_entropy", "logprob_difference", "token_mult_prob_error", "grad_norm", "learning_rate", "tokens_per_second",
     "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
-    "step_seconds",
+    "concurrency/window", "engine_kv_usage", "step_seconds",
 )  # fmt: skip
 """Figures in the order in which they stand; the lake has all of them."""
 _MARKS = {
