@@ -54,6 +54,6 @@ def limit(
 
     place = Home(home)
     most = place.load().rollout.concurrency
-    working = ask(place, Order.limit, count)
-    gone = f": no fewer than rollout.concurrency = {most}" if count >= most else ""
+    working = ask(place, Order.limit, min(count, most))
+    gone = ", rollout.concurrency" if count >= most else ""
     say(f"process {working.process} runs {min(count, most)} trajectories side by side at most{gone}.")

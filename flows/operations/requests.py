@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from pydantic import PositiveInt, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, PositiveInt, ValidationError, model_validator
 
 from flows.home import Home
 from flows.operations.control import Control, Order
@@ -36,6 +36,8 @@ PATIENCE_SECONDS = 30.0
 """How long whoever asks waits to be heard: a process that imports torch on a busy machine is silent for some seconds."""
 MOST_BYTES = 4096
 """Of a request; a longer file is none."""
+MOST_PLACES = 1_000_000
+"""That a limit may name."""
 MOST_REQUESTS = 100
 """Files that are looked at in one look."""
 
@@ -44,9 +46,9 @@ class ControlRequest(Section):
     """What is asked of `process`, and when, in seconds since 1970. A `limit` has a number, the others have none."""
 
     order: Order
-    process: int
-    asked: float
-    limit: PositiveInt | None = None
+    process: PositiveInt
+    asked: FiniteFloat
+    limit: int | None = Field(default=None, ge=1, le=MOST_PLACES)
 
     @model_validator(mode="after")
     def _check_limit(self) -> ControlRequest:

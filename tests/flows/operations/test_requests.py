@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -28,12 +30,17 @@ from flows.stage_run import StageRun
 from flows.top.state import Watcher
 from flows.top.view import frame
 from tests.flows.wheel_records import START
-from warehouse import Failure, Lake, Run
+from warehouse import Failure, Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.rollouts.rollout import Rollouts
 
 GONE = 2**22 + 1
 """The id of no process: Linux gives smaller ones."""
 SOON = 60.0
+TASK = Task("k", "search", "?", ())
+DONE = Trajectory("", "k", "p", "rl", 1, (), (), StopReason.ANSWERED, None, None, 0, None, None)
 
 
 @pytest.fixture
@@ -145,6 +152,8 @@ def test_a_process_that_ends_meanwhile_is_told_of(home: Home) -> None:
         '{"order": "limit", "process": 1, "asked": 1.0, "limit": 0}',
         '{"order": "limit", "process": 1, "asked": 1.0, "limit": "3"}',
         '{"order": "pause", "process": 1, "asked": 1.0, "command": "rm"}',
+        '{"order": "pause", "process": 1, "asked": NaN}',
+        '{"order": "limit", "process": 1, "asked": 1.0, "limit": 100000000000}',
         b"\xff\xfe\x00",
         " " * (MOST_BYTES + 1),
         "[" * MOST_BYTES,
@@ -240,6 +249,39 @@ def test_a_stage_stands_still_between_two_steps_and_its_time_is_not_counted(home
         rows = context.lake.query("SELECT kind, item->>'run' AS run, item->>'limit' AS most FROM failures WHERE stage = 'requests'")
     asked = sorted((row["kind"], row["run"], row["most"]) for row in rows.to_pylist())
     assert asked == [("limit", "t1-cpt", "5"), ("pause", "t1-cpt", None), ("resume", "t1-cpt", None)]
+
+
+@pytest.mark.slow
+def test_what_is_asked_reaches_the_rollouts_that_run(home: Home) -> None:
+    from rl.rollouts.base import RolloutRequest
+    from tests.flows.reinforcement_process import ToyRollouts
+
+    under_way: list[str] = []
+
+    class Patient(ToyRollouts):
+        async def one(self, request: RolloutRequest) -> Trajectory:
+            under_way.append(request.trajectory_id)
+            await asyncio.sleep(0.05)
+            under_way.remove(request.trajectory_id)
+            most.append(len(under_way))
+            return replace(DONE, id=request.trajectory_id)
+
+    most: list[int] = []
+    requests = [RolloutRequest(f"t{number}", TASK, "p", 1, seed=number) for number in range(8)]
+    with open_context(home.root) as context:
+        context._rollouts = rollouts = cast("Rollouts", Patient(kill=-1))
+        until(home.progress.exists)
+        command("pause", home.root)
+        stream = rollouts.submit(requests)
+        time.sleep(0.5)
+        assert not stream.ready and under_way == []
+        command("limit", home.root, "1")
+        command("resume", home.root)
+        assert [trajectory.id for trajectory in stream] == [request.trajectory_id for request in requests]
+        assert set(most) == {0}, "one after the other"
+        command("limit", home.root, "256")
+        assert len(list(rollouts.submit(requests))) == 8
+        assert max(most) == 7, "all at once"
 
 
 @pytest.mark.slow
