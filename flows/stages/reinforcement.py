@@ -88,11 +88,14 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         if in_turns:
             context.running.resume()
 
+    def record_metrics(step: int, figures: Mapping[str, float]) -> bool:
+        return store.metrics(step, {**figures, **context.running.take_concurrency_figures()})
+
     hooks = TrainingHooks(
         collect=collect,
         publish=publish,
         probe=lambda: context.running.probe(tasks[0].question, config.temperature),
-        record_metrics=store.metrics,
+        record_metrics=record_metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,
         engine_dtype=context.config.rollout.engine.dtype,

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from warehouse.settings import Section
 
 CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
 """Transfers of weights that need CUDA on both sides."""
+
+
+class PressureConfig(Section):
+    """Concurrency that follows the engines: the rule is in `rl/rollouts/admission.py`."""
+
+    floor: PositiveInt = 32
+    """Trajectories side by side that it begins with and does not go below; `rollout.concurrency` where that is less."""
+    increase: PositiveInt = 16
+    """How many more there may be after a look at which no engine was pressed and somebody waited for a place."""
+    decrease: float = Field(default=0.7, gt=0, lt=1)
+    """The share of what is under way that is left after a look at which one was; that of CUBIC (RFC 9438)."""
+    kv_usage: float = Field(default=0.9, gt=0, le=1)
+    """An engine is pressed where more of its cache is in use."""
+    queue: NonNegativeInt = 0
+    """And where more requests than this have waited in each of its steps since the last look."""
+    every_seconds: PositiveFloat = 1.0
+    """Pause between two looks."""
 
 
 class EngineConfig(Section):
@@ -62,6 +79,8 @@ class EngineConfig(Section):
     start_timeout_seconds: PositiveFloat = 600.0
     max_replacements: NonNegativeInt = 3
     """How many dead engines may be replaced before the pool gives up."""
+    pressure: PressureConfig | None = None
+    """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
     max_retakes: NonNegativeInt = 3
     """How often one request may be taken up again by another engine because its own died."""
 

@@ -20,6 +20,7 @@ from typing import Any
 from rl.content import PlacedImage
 from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling, WeightProbe
 from rl.engines.config import EngineConfig
+from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
 from warehouse.errors import RequestError
@@ -183,6 +184,16 @@ class EnginePool:
 
         await asyncio.gather(*(self._command(replica, ask(replica)) for replica in serving))
         return sorted(found, key=lambda probe: probe.engine)
+
+    async def pressures(self) -> list[EnginePressure]:
+        """How hard each engine was pressed since this was last asked; one that dies of it is replaced, and says nothing."""
+        found: list[EnginePressure] = []
+
+        async def ask(replica: Replica) -> None:
+            found.append(await replica.call("pressure"))
+
+        await asyncio.gather(*(self._command(replica, ask(replica)) for replica in self._serving))
+        return found
 
     async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> PendingTransfer:
         """Hold the engines that want these weights, which the learner sends; `load_weights` is to follow where one is left out.
