@@ -203,10 +203,16 @@ def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 
 def reject_and_tune(per_task: int, context: RunContext, run: StageRun) -> dict[str, Any]:
-    """Sample with the policy after SFT what RL sampled, and fine-tune it on its successes."""
+    """Sample with the policy after SFT what RL sampled, and fine-tune it on its successes.
+
+    Raises:
+        RequestError: it had none.
+    """
     wanted = sampled_tokens(context).get(RL, 0)
     sampled = sample_as_rl(context, run, wanted)
     examples = _successes(sampled, per_task)
+    if not examples:
+        raise RequestError(f"{SFT} succeeded in none of {len(sampled)} trajectories: leave rft out by --only.")
     figures = _tune(context, run, "rft", SFT, examples, context.config.for_turn(ITERATION).sft)
     counts = {"sampled_tokens": sum(map(_tokens, sampled)), "wanted_tokens": wanted}
     return {**figures, **counts, "sampled": len(sampled), "successes": len(examples)}

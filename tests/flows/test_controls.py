@@ -39,9 +39,10 @@ from flows.stages.synthesis.examples import demonstrations
 from flows.variants import horizons
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, find_functions, weights_of
+from tests.end_to_end.towns import write_corpus
 from warehouse import Lake, Outcome, Policy, RequestError, Run, Score, StopReason, Task, Trajectory, Turn
 
-SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
+SMALL, LEARNING = (str(Path(__file__).parents[1] / "end_to_end" / f"{name}.toml") for name in ("small", "newcomer"))
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 CONTEXT = RewardContext(RewardConfig())
 
@@ -213,8 +214,14 @@ def test_the_table_has_every_policy_of_the_turn_and_rl_against_each(context: Run
 @pytest.mark.end_to_end
 @pytest.mark.timeout(1200)
 def test_all_controls_of_a_small_home(tmp_path: Path) -> None:
+    """One whose policy has successes: it learns its few questions by heart."""
     home = tmp_path / "home"
-    turned = [sys.executable, "-m", "flows.cli", "run", "--profile", SMALL, "--home", str(home), "--turns", "1"]
+    write_corpus(tmp_path / "corpus")
+    settings = (
+        "corpus.kind=files", f"corpus.path={tmp_path / 'corpus'}", "synth.demonstrations.wrong_turn=0.3", "rl.rewards.parts={format=0.1}",
+    )  # fmt: skip
+    turned = [sys.executable, "-m", "flows.cli", "run", "--profile", LEARNING, "--home", str(home), "--turns", "1"]
+    turned += [part for setting in settings for part in ("--set", setting)]
     subprocess.run(turned, check=True, capture_output=True, timeout=600)
     command = [sys.executable, "-m", "benchmarks.controls", "--home", str(home), "--json"]
     refused = subprocess.run([*command, "--only", "none"], capture_output=True, text=True, timeout=120)
@@ -232,6 +239,8 @@ def test_all_controls_of_a_small_home(tmp_path: Path) -> None:
         later = lake.query("SELECT id FROM trajectories WHERE starts_with(task_key, 'later-')").to_pylist()
         before = lake.snapshot()
     assert (parents["t1-rl-without_sft"], parents["t1-sft-clean"], parents["t1-rl-shuffled"]) == ("t1-cpt", "t1-cpt", SFT)
+    rft = found["runs"]["t1-sft-rft"]
+    assert rft["sampled_tokens"] >= rft["wanted_tokens"] > 0 and rft["successes"] > 0
     assert rewarded == [SHUFFLED_REWARD] and later == [], "every control draws from what RL found"
     again = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     assert json.loads(again.stdout) == found

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,15 +21,19 @@ from flows.config import load_config
 from flows.context import RunContext
 from flows.home import Home
 from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
 from flows.stages.synthesis.stage import synthesise
+from flows.stages.training import finetune, pretrain
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.decisions import describe
 from synth.parts import CPT_KINDS, SFT_KINDS
-from warehouse import Call, Example, Lake, Outcome, PartKind, Run, Score, StopReason, Task, Trajectory, Turn
+from tests.end_to_end.towns import write_corpus
+from warehouse import Call, Example, Lake, Outcome, PartKind, RequestError, Run, Score, StopReason, Task, Trajectory, Turn
 from warehouse.records import ANSWER
 
 SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
+LEARNING = str(Path(__file__).parents[1] / "end_to_end" / "newcomer.toml")
 SIZES = (
     "corpus.train.entities=300", "corpus.held_out.entities=150", "evaluation.suites.held_out.counts={1=4, 2=4}", "evaluation.gate={}",
     "synth.fas.reasoning={1=20, 2=20}", "synth.fas.plan_slices=4", "synth.documents=8",
@@ -168,6 +172,15 @@ def test_the_control_reads_the_text_of_the_first_turn_again_and_nothing_else(fir
     assert {row["kind"] for row in trained} <= {*CPT_KINDS, *SFT_KINDS} and sum(row["n"] for row in trained) == len(once) > 100
 
 
+@pytest.mark.parametrize(("train", "sentence"), [(pretrain, "t2-cpt .* cpt.from names has"), (finetune, "t2-sft .* sft.from names own")])
+def test_a_policy_without_a_success_has_nothing_of_its_own_to_learn_from(
+    tmp_path: Path, train: Callable[..., object], sentence: str
+) -> None:
+    with Lake(tmp_path) as lake, pytest.raises(RequestError, match=sentence + ", and that brought no example"):
+        context, stage = RunContext(Home(tmp_path), load_config(SMALL, OWN), lake), "cpt" if train is pretrain else "sft"
+        train(context, StageRun(lake, Run(f"t2-{stage}", stage, 2, {}, "c", None, None, "running", NOW)), 2, "t1-rl")
+
+
 def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None:
     config = load_config("own_data")
     assert ARM["own"].settings == () and ARM["again"].settings == AGAIN
@@ -231,10 +244,13 @@ def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("arm", [(), AGAIN], ids=["own", "again"])
 def test_a_small_wheel_turns_twice(tmp_path: Path, arm: tuple[str, ...]) -> None:
+    """One whose policy has successes: it learns its few questions by heart."""
     home = tmp_path / "home"
-    command = [sys.executable, "-m", "flows.cli", "run", "--profile", SMALL, "--home", str(home), "--turns", "2", "--json"]
+    write_corpus(tmp_path / "corpus")
+    corpus = ("corpus.kind=files", f"corpus.path={tmp_path / 'corpus'}", "later.synth.webshaper.counts={1=24}")
     budgets = ("later.cpt.max_tokens=4000", "later.cpt.epochs=8", "later.sft.max_tokens=4000", "later.sft.epochs=8")
-    command += [part for setting in (*OWN, *arm, *budgets) for part in ("--set", setting)]
+    command = [sys.executable, "-m", "flows.cli", "run", "--profile", LEARNING, "--home", str(home), "--turns", "2", "--json"]
+    command += [part for setting in (*OWN, *arm, *budgets, *corpus) for part in ("--set", setting)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1100)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert json.loads(ended.stdout)
