@@ -171,7 +171,7 @@ def test_a_pipe_and_a_folder_among_the_requests_hold_nobody_up(home: Home) -> No
     home.requests.mkdir()
     os.mkfifo(home.requests / "1-1.json")
     (home.requests / "2-1.json").mkdir()
-    (home.requests / "3-1.json").symlink_to(home.root / "config.json")
+    (home.requests / "1-2.json").symlink_to(home.root / "config.json")
     with hearing(home) as recorded:
         ask(home, Order.pause)
     assert [row.kind for row in recorded] == ["invalid", "invalid", "pause"]
