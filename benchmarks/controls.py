@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.ablations import do, judge
-from eval.statistics import wilson
+from benchmarks.tables import points, rate, table
 from flows.context import RunContext, open_context
-from flows.gains import signed
 from flows.plan import evaluation_id, policy_id
-from flows.results import paired, probability, read_verdicts
+from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, reward_trajectories, weights_of
 from rl.training.supervised_config import SftConfig
@@ -44,6 +43,7 @@ from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     from rl.rollouts.base import RolloutRequest
+    from rl.rollouts.rollout import Rollouts
     from rl.training.curriculum import Curriculum
 
 ITERATION = 1
@@ -222,6 +222,7 @@ def sample_as_rl(context: RunContext, run: StageRun, wanted: int) -> list[Trajec
     """What the policy after SFT does on tasks as RL's steps draw them until `wanted` action tokens are sampled; what is stored is read."""
     stored = {each.id: each for each in context.lake.trajectories("starts_with(id, ?)", [f"{run.id}-"])}
     curriculum = _curriculum(context)
+    rollouts: Rollouts | None = None
     tokens = step = 0
     sampled: list[Trajectory] = []
     while tokens < wanted:
@@ -230,7 +231,9 @@ def sample_as_rl(context: RunContext, run: StageRun, wanted: int) -> list[Trajec
         if all(request.trajectory_id in stored for request in requests):
             done = [stored[request.trajectory_id] for request in requests]
         else:
-            done = _sample(context, requests)
+            if rollouts is None:
+                rollouts = context.rollouts(context.folder(context.policy(SFT)))
+            done = _sample(context, rollouts, requests)
         curriculum.observe(step, done)
         sampled += done
         tokens += sum(map(_tokens, done))
@@ -238,11 +241,11 @@ def sample_as_rl(context: RunContext, run: StageRun, wanted: int) -> list[Trajec
     return sampled
 
 
-def _sample(context: RunContext, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+def _sample(context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
     """What the policy after SFT does, with the outcomes that RL's verifier gives, stored."""
     tasks = [request.task for request in requests]
     verifiers = context.verifiers(context.config.for_turn(ITERATION).rl.rewards.verifier, tasks=tasks)
-    done = context.rollouts(context.folder(context.policy(SFT))).rollout(requests)
+    done = rollouts.rollout(requests)
     rewarded = reward_trajectories(tasks, done, verifiers)
     context.lake.add([*rewarded.trajectories, *rewarded.scores])
     return rewarded.trajectories
@@ -280,14 +283,14 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "suite", "policy", "what it is", "success, % (95 %)", "RL above it, points", "it above SFT, points", "sampled tokens", "searches",
         "second search, %", "checked, %",
     )  # fmt: skip
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for row in (each for each in rows if each["hops"] is None):
-        cells = (
+    cells = (
+        (
             row["suite"], f"`{row['policy']}`", row["words"], _rate(row), _gain(row, "rl_gain"), _gain(row, "gain"),
             f"{row['sampled_tokens']:,}" if row["sampled_tokens"] else "", *(_number(row[name], scale) for name, scale in SHOWN),
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        )
+        for row in rows if row["hops"] is None
+    )  # fmt: skip
+    return table(heads, cells)
 
 
 SHOWN = (("searches", 1), ("second_search", 100), ("checked", 100))
@@ -295,14 +298,11 @@ SHOWN = (("searches", 1), ("second_search", 100), ("checked", 100))
 
 def _rate(row: dict[str, Any]) -> str:
     valid = row["tasks"] - row["invalid"]
-    if not valid:
-        return ""
-    low, high = wilson(row["successes"], valid)
-    return f"{100 * row['success']:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+    return rate(row["successes"], valid) if valid else ""
 
 
 def _gain(row: dict[str, Any], name: str) -> str:
-    return f"{signed(100 * row[name])} ({probability(row[f'{name}_p_value'])})" if name in row else ""
+    return points(row[name], row[f"{name}_p_value"]) if name in row else ""
 
 
 def _number(value: float | None, scale: int) -> str:
@@ -323,7 +323,7 @@ def _rl(context: RunContext) -> Run:
 
 def _cold_start(context: RunContext) -> list[Example]:
     """What SFT learnt from."""
-    return [each for each in context.lake.examples(SFT_KINDS) if each.wheel_turn == ITERATION]
+    return context.lake.examples(SFT_KINDS, turn=ITERATION)
 
 
 def _tune(context: RunContext, run: StageRun, name: str, parent: str, examples: Sequence[Example], config: SftConfig) -> dict[str, Any]:

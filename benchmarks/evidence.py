@@ -26,10 +26,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tables import points, rate, table
 from eval.statistics import PairedTest, sign_test, wilson
-from flows.gains import signed
 from flows.home import Home
-from flows.results import paired, probability, read_verdicts
+from flows.results import paired, read_verdicts
 from warehouse import Lake
 from warehouse.errors import RequestError
 
@@ -148,10 +148,10 @@ def filled(text: str) -> str:
     return _PLACE.sub(lambda found: f"{found[1]}{_content(found[2], found[3].split(), found[4])}{found[5]}", text)
 
 
-def _content(table: str, arguments: Sequence[str], before: str) -> str:
-    if table not in TABLES:
-        raise RequestError(f"there is no table {table!r}; choose of {', '.join(sorted(TABLES))}.")
-    made = TABLES[table](load(arguments[0]), *arguments[1:])
+def _content(name: str, arguments: Sequence[str], before: str) -> str:
+    if name not in TABLES:
+        raise RequestError(f"there is no table {name!r}; choose of {', '.join(sorted(TABLES))}.")
+    made = TABLES[name](load(arguments[0]), *arguments[1:])
     return f"\n\n{made}\n\n" if "\n" in before or "\n" in made else made
 
 
@@ -163,29 +163,29 @@ def stages(record: Record, suite: str = "held_out", main: str = "t1-rl") -> str:
     policies = _in_order(row["policy"] for home in record["homes"] for row in home["evaluations"] if row["suite"] == suite)
     hops = sorted({row["hops"] for home in record["homes"] for row in home["evaluations"] if row["suite"] == suite and row["hops"]})
     heads = ["seed", "policy", "success, % (95 %)", *(f"{n} hop{'s' if n > 1 else ''}" for n in hops), f"`{main}` against it, points"]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    rows = []
     for home in record["homes"]:
         for policy in policies:
             rates = {row["hops"]: row for row in home["evaluations"] if (row["suite"], row["policy"]) == (suite, policy)}
             if rates:
                 test = _pair(home, suite, policy, main)
-                change = "" if test is None else f"{signed(100 * test.difference)} ({probability(test.p_value)})"
+                change = "" if test is None else points(test.difference, test.p_value)
                 shown = [_rate(rates[None], interval=True), *(_rate(rates[n]) if n in rates else "" for n in hops)]
-                lines.append(_line([str(home["seed"]), f"`{policy}`{_words(record, policy)}", *shown, change]))
-    return "\n".join(lines)
+                rows.append([str(home["seed"]), f"`{policy}`{_words(record, policy)}", *shown, change])
+    return table(heads, rows)
 
 
 def habits(record: Record, suite: str = "held_out") -> str:
     """How often each policy of each seed calls a tool, and how many of its failures had an accepted answer in what it was shown."""
-    lines = [_line(["seed", "policy", "hops", "calls a question", "failed", "of these had been shown the answer"]), _line(["---"] * 6)]
+    lines = []
     for home in record["homes"]:
         rows = {(row["policy"], row["hops"]): row for row in home["habits"] if row["suite"] == suite}
         for policy in _in_order(policy for policy, _ in rows):
             for row in (row for (name, _), row in sorted(rows.items()) if name == policy):
                 failed = f"{row['failures']} of {row['valid']}"
                 cells = (home["seed"], f"`{policy}`", row["hops"], f"{row['calls'] / row['valid']:.2f}", failed, row["had_the_answer"])
-                lines.append(_line(map(str, cells)))
-    return "\n".join(lines)
+                lines.append(map(str, cells))
+    return table(["seed", "policy", "hops", "calls a question", "failed", "of these had been shown the answer"], lines)
 
 
 def success(record: Record, policy: str, suite: str = "held_out", hops: str = "all") -> str:
@@ -207,7 +207,7 @@ def sampled(record: Record, policy: str, first: str, last: str) -> str:
 def gain(record: Record, policy: str, other: str, suite: str = "held_out") -> str:
     """The points by which a policy is above another on the same tasks, with the p-value, seed by seed."""
     tests = [test for home in record["homes"] if (test := _pair(home, suite, other, policy)) is not None]
-    return ", ".join(f"{signed(100 * test.difference)} ({probability(test.p_value)})" for test in tests)
+    return ", ".join(points(test.difference, test.p_value) for test in tests)
 
 
 def answer(record: Record, policy: str, suite: str = "held_out") -> str:
@@ -268,13 +268,7 @@ def _words(record: Record, policy: str) -> str:
 def _rate(row: Record, interval: bool = False) -> str:
     if not row["valid"]:
         return "–"
-    low, high = wilson(row["successes"], row["valid"])
-    around = f" ({100 * low:.1f}–{100 * high:.1f})" if interval else ""
-    return f"{100 * row['successes'] / row['valid']:.1f}{around}"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return rate(row["successes"], row["valid"]) if interval else f"{100 * row['successes'] / row['valid']:.1f}"
 
 
 if __name__ == "__main__":

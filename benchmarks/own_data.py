@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tables
 from benchmarks.ablations import copy_home, place
 from flows.config import load_config
-from flows.gains import signed
 from flows.home import Home
 from flows.plan import gate_id, is_done, policy_id
-from flows.results import Solved, paired, probability, read_verdicts
+from flows.results import Solved, paired, read_verdicts
 from warehouse import Lake
 
 PROFILE = "own_data"
@@ -130,16 +130,16 @@ def verdicts(home: Home) -> dict[tuple[str, str], Solved]:
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as one table."""
     heads = ("seed", "suite", "turn", "arm", "success, %", "`own` above it, points", "steps of CPT", "steps of SFT")
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     words = {arm.name: arm.words for arm in ARMS}
-    for row in sorted(rows, key=lambda row: (row["seed"], row["suite"], row["turn"])):
-        above = f"{signed(100 * row['own_above'])} ({probability(row['p_value'])})" if "own_above" in row else ""
-        cells = (
+    cells = (
+        (
             *(str(row[name]) for name in ("seed", "suite", "turn")), f"`{row['arm']}`, {words[row['arm']]}",
-            f"{100 * row['successes'] / row['tasks']:.1f}", above, *(f"{row[name] or 0:,}" for name in ("cpt_steps", "sft_steps")),
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            f"{100 * row['successes'] / row['tasks']:.1f}", tables.points(row["own_above"], row["p_value"]) if "own_above" in row else "",
+            *(f"{row[name] or 0:,}" for name in ("cpt_steps", "sft_steps")),
+        )
+        for row in sorted(rows, key=lambda row: (row["seed"], row["suite"], row["turn"]))
+    )  # fmt: skip
+    return tables.table(heads, cells)
 
 
 def _set(settings: Sequence[str]) -> list[str]:

@@ -127,7 +127,7 @@ def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
 
 def _examples(context: RunContext, run: StageRun, kinds: Sequence[str], turn: int, config: CptConfig | SftConfig) -> list[Example]:
     """The turn's examples of these kinds. Raises RequestError where what the configuration names brought none."""
-    found = [example for example in context.lake.examples(kinds) if example.wheel_turn == turn]
+    found = context.lake.examples(kinds, turn=turn)
     if not found:
         key = f"{run.run.stage}.from"
         raise RequestError(

