@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, PositiveInt
 
-from rl.config import Limits
+from rl.rollouts.config import Limits
 from warehouse.settings import Section
 
 
