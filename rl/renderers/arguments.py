@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 
 from rl.renderers.base import Schema
 
+_OF_PYTHON = {"True": True, "False": False, "None": None}
+"""Literals as templates write them that print values by Python's `str`, Qwen3.5's and Nemotron's among them."""
+
 
 def parameters_of(tool: str, tools: Sequence[Schema]) -> Mapping[str, Any]:
     """The JSON schema of the arguments of a tool among those on offer; an empty one where it is not there."""
@@ -67,14 +70,18 @@ def of_text(text: str, parameters: Mapping[str, Any]) -> str:
 def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
     """What a text without quotes stands for: JSON where it is an object, a list or a literal of a type that `declared` takes, else itself.
 
+    A literal in Python's spelling is one only where `declared` names its type.
+
     Args:
         declared: the JSON schema of this argument; None where it is not known, which then takes any type.
     """
+    types = _types_of(declared)
+    if text in _OF_PYTHON:
+        return _OF_PYTHON[text] if types is not None and types & _types_with(_OF_PYTHON[text]) else text
     try:
         value = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
-    types = _types_of(declared)
     if isinstance(value, str) or (types is not None and "string" in types and not types & _types_with(value)):
         return text
     return value

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from flows.cli.faults import exit_status
-from rl.config import RolloutConfig
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.worker_death import WorkerDied
 from tests.rl.conftest import DOCUMENTS

@@ -169,6 +169,11 @@ async def test_a_year_that_a_policy_looks_for_reaches_the_tool() -> None:
         ("word", {"type": "integer"}, "word"),
         ("[1]", {"type": "string"}, "[1]"),
         ("{}", {"type": "object"}, {}),
+        ("True", {"type": "boolean"}, True),
+        ("None", {"type": ["string", "null"]}, None),
+        ("True", {"type": ["string", "null"]}, "True"),
+        ("None", {"type": "boolean"}, "None"),
+        ("True", None, "True"),
     ],
 )
 def test_a_text_without_quotes_is_what_its_schema_takes(text: str, declared: dict[str, Any] | None, value: Any) -> None:
