@@ -22,8 +22,8 @@ _DEATHS = {"RayActorError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedE
 _PROCESS = re.compile(r"\bpid[:=] ?(\d+)")
 _CRASHED = re.compile(r"\*\*\* (SIG[A-Z]+) received")
 """What Ray's handler of signals writes into the log of a process that crashes."""
-_ENDED = re.compile(r"Failed core proc\(s\): .*?': (-?\d+)")
-"""What vLLM says of its own processes: their exit statuses."""
+_ENDED = re.compile(r"Failed core proc\(s\): \{(?:'[^']*': (-?\d+))?")
+"""What vLLM says of its own processes: their exit statuses, or of one that is just ending nothing."""
 _SHORT_OF_MEMORY = re.compile(r"low on memory|out of memory|memory usage threshold", re.IGNORECASE)
 
 
@@ -70,9 +70,13 @@ def own_process_died(what: str, error: Exception) -> WorkerDied | None:
     ended = _ENDED.search(str(error))
     if ended is None:
         return None
-    status = int(ended[1])
-    how = f"by {_name_of(-status)}" if status < 0 else f"with status {status}"
-    return WorkerDied(what, how, log_of(os.getpid()))
+    return WorkerDied(what, _how(ended[1]), log_of(os.getpid()))
+
+
+def _how(status: str | None) -> str:
+    if status is None:
+        return WITHOUT_A_WORD
+    return f"by {_name_of(-int(status))}" if int(status) < 0 else f"with status {status}"
 
 
 def log_of(process: int) -> str:
