@@ -61,7 +61,7 @@ def is_first(path: str) -> bool:
 def create_deadly(resources: Resources) -> FaultyEnvironment:
     """Ends its process by the signal of `options.signal`, as soon as an environment is made."""
     print("the last words", flush=True)
-    os.kill(os.getpid(), signal.Signals[str(resources.options["signal"])])
+    signal.raise_signal(signal.Signals[str(resources.options["signal"])])
     raise AssertionError("it should have ended")
 
 
