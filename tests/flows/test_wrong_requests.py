@@ -208,13 +208,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[list[tuple[str, str, float]]]:
+def table() -> Iterator[list[tuple[str, str, int, float]]]:
     """The rows of all requests; written where that is asked for."""
-    rows: list[tuple[str, str, float]] = []
+    rows: list[tuple[str, str, int, float]] = []
     yield rows
     if wanted := os.environ.get("FLYWHEEL_WRONG_REQUESTS"):
-        lines = [f"| `flywheel {request}` | {sentence} | {seconds:.1f} |".replace("\n", " ") for request, sentence, seconds in rows]
-        Path(wanted).write_text("\n".join(["| request | sentence | processor's seconds |", "| --- | --- | --- |", *lines, ""]))
+        lines = [f"| `flywheel {request}` | {' | '.join(map(str, told))} |".replace("\n", " ") for request, *told in rows]
+        heads = ["| request | sentence | status | processor's seconds |", "| --- | --- | --- | --- |"]
+        Path(wanted).write_text("\n".join([*heads, *lines, ""]))
 
 
 def filled(text: str, places: dict[str, str]) -> list[str]:
@@ -238,7 +239,7 @@ def contents(folder: Path) -> dict[str, str]:
 def test_a_wrong_request_is_one_sentence_with_status_2_and_nothing_is_written(
     wrong: Wrong,
     places: dict[str, str],
-    table: list[tuple[str, str, float]],
+    table: list[tuple[str, str, int, float]],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -252,7 +253,7 @@ def test_a_wrong_request_is_one_sentence_with_status_2_and_nothing_is_written(
     assert isinstance(result.exception, Exception), result.output
     status = exit_status(result.exception)
     said = capsys.readouterr().err
-    table.append((wrong.command, said.removeprefix("flywheel: ").strip(), seconds))
+    table.append((wrong.command, said.removeprefix("flywheel: ").strip(), status, round(seconds, 1)))
     assert status == 2, said
     assert wrong.told in said
     assert said.startswith("flywheel: ") and len(said.strip().splitlines()) == 1, said
