@@ -101,13 +101,13 @@ def long_codes() -> bytes:
     return whole(words + codes, footer(listed, [{1: [column], 2: ("i64", 100), 3: ("i64", 10**6)}], 10**6))
 
 
-def mixed(levels: Callable[[int], bytes], columns: list[Any], path: list[bytes], count: int, rows: int) -> bytes:
-    """A text of thirty megabytes in a dictionary, named again and again, and one that stands beside it: Arrow reads no dictionary then."""
+def mixed(levels: Callable[[int], bytes], columns: list[Any], path: list[bytes], count: int, rows: int, short: int = 0) -> bytes:
+    """A text of thirty megabytes behind short ones in a dictionary, named again and again, and one that stands beside the dictionary."""
     size = 30 * MIB
-    words = page(zstd(struct.pack("<I", size), 30), 1, size=size + 4, dictionary=True)
-    codes, plain = levels(count) + first_word(count), levels(1) + text(b"x")
+    words = page(zstd(text(b"") * short + struct.pack("<I", size), 30), short + 1, size=4 * short + size + 4, dictionary=True)
+    place = b"\x0a" + varint(count << 1) + short.to_bytes(2, "little")  # ten bits each, all in one run
     pages = words
-    for content, encoding, values in ((codes, DICTIONARY_CODES, count), (plain, PLAIN, 1)):
+    for content, encoding, values in ((levels(count) + place, DICTIONARY_CODES, count), (levels(1) + text(b"x"), PLAIN, 1)):
         pages += page(zstd(content), values, size=len(content), encoding=encoding)
     column = chunk(4 + len(words), len(pages), count + 1, path, ZSTD, dictionary=4)
     return whole(pages, footer(columns, [{1: [column], 2: ("i64", 100), 3: ("i64", rows)}], rows))
@@ -224,6 +224,7 @@ def test_texts_that_each_repeat_the_one_before_are_read_few_at_a_time(tmp_path: 
     "make",
     [
         lambda: mixed(lambda count: b"", FLAT, [b"question"], 900_000, 900_001),
+        lambda: mixed(lambda count: b"", FLAT, [b"question"], 900_000, 900_001, short=999),
         lambda: mixed(in_one_list, LISTS, [b"question", b"list", b"element"], 900_000, 2),
     ],
 )
