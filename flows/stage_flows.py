@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from prefect import flow, tags
-from prefect.exceptions import ParameterTypeError
 from pydantic import NonNegativeInt, PositiveInt
 
 from flows.config import TEACHER, TRAINING, FlywheelConfig
@@ -132,17 +131,9 @@ def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
 
 
 def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
-    """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured.
-
-    Raises:
-        RequestError: a parameter has a value that the flow does not take.
-    """
-    try:
-        with quiet_prefect(home), tags("flywheel"):
-            return stage_flow(home=home, **parameters)
-    except ParameterTypeError as error:
-        wrong = [line.removeprefix(" - ").replace("Value error, ", "") for line in str(error).splitlines()[1:]]
-        raise RequestError(f"{'; '.join(wrong)}.") from error
+    """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured."""
+    with quiet_prefect(home), tags("flywheel"):
+        return stage_flow(home=home, **parameters)
 
 
 def _stage(context: RunContext, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:

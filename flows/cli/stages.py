@@ -154,13 +154,22 @@ def train(
     run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
 
 
+def _as_sampled(temperature: float) -> float:
+    from rl.engines.config import as_sampled
+
+    try:
+        return as_sampled(temperature)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def rollout(
     home: HomeOption,
     policy: PolicyOption,
     suite: Annotated[str | None, typer.Option(help="Tasks of this split, such as a held-out suite or train.")] = None,
     tasks: Annotated[str | None, typer.Option(metavar="SQL", help="Tasks that meet this condition on the table tasks.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 1,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
+    temperature: Annotated[float, typer.Option(callback=_as_sampled, help="0 is greedy.")] = 1.0,
     horizon: Annotated[int | None, typer.Option(min=1, help="Turns of a trajectory; that of evaluations without it.")] = None,
     json_: JsonOption = False,
 ) -> None:

@@ -16,13 +16,14 @@ LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
 """Between these vLLM samples as it is asked to: it refuses what is above them, and takes the lowest for what is below."""
 
 
-def _as_sampled(temperature: float) -> float:
-    if 0 < temperature < LOWEST_TEMPERATURE:
-        raise ValueError(f"engines sample at 0 or from {LOWEST_TEMPERATURE} on: {temperature:g} would be {LOWEST_TEMPERATURE}")
-    return temperature
+def as_sampled(temperature: float) -> float:
+    """The same; raises ValueError where engines do not sample at it."""
+    if temperature == 0 or LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
+        return temperature
+    raise ValueError(f"engines sample at 0 and from {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}, not at {temperature:g}")
 
 
-Temperature = Annotated[float, Field(ge=0, le=HIGHEST_TEMPERATURE), AfterValidator(_as_sampled)]
+Temperature = Annotated[float, AfterValidator(as_sampled)]
 """A temperature that engines sample at; 0 is greedy."""
 
 

@@ -118,12 +118,10 @@ REQUESTS = (
     Wrong("rollout --home {home} --policy t1-sft --suite nonesuch", "has no task"),
     Wrong("rollout --home {home} --policy t1-sft --tasks 'colour = 3'", "--tasks is no condition"),
     Wrong("rollout --home {home} --policy teacher --suite train", "needs a teacher that plays"),
-    Wrong(
-        "rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 3", "temperature: Input should be less than or equal to 2"
-    ),
-    Wrong("rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 0.001", "engines sample at 0 or from 0.01 on"),
-    Wrong(RUN + "rl.temperature=3", "rl.temperature must be less than or equal to 2, not 3"),
-    Wrong(EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set temperature=0.005 --set samples=2", "from 0.01 on"),
+    Wrong("rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 3", "from 0.01 to 2, not at 3"),
+    Wrong("rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 0.001", "from 0.01 to 2, not at 0.001"),
+    Wrong(RUN + "rl.temperature=3", "rl.temperature: engines sample at 0 and from 0.01 to 2, not at 3"),
+    Wrong(EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set temperature=0.005 --set samples=2", "2, not at 0.005"),
     Wrong("eval --home {home} --suite held_out", "has no champion; name a policy with --policy (it has t1-sft)"),
     Wrong(EVAL + "--suite nonesuch", "there is no suite 'nonesuch'; choose one of"),
     Wrong(EVAL + "--suite tasks --set source.path={folder}/nothing.jsonl", "there is no such file or folder"),
