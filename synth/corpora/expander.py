@@ -1,8 +1,9 @@
-"""The Expander: a teacher in the agent loop that makes questions over an open corpus deeper (WebShaper, arXiv 2507.15061).
+"""The Expander: a teacher in the agent loop that makes questions over an open corpus deeper (WebShaper, arXiv 2507.15061, section 4.2).
 
-Layer by layer one constant of each question gives way to a description that the teacher finds by searching: the answer never changes.
-The loop, its limits and its outcomes are those of `rl`; a fault of the teacher or a tool makes an expansion invalid, and it is no proposal
-that was refused. What it did is kept as trajectories, what it made as tasks, what was refused as failures.
+Layer by layer every constant of a question gives way to a description that the teacher finds by searching: the answer never changes. All
+constants of a layer give way together, for one that stayed would be a shortcut past the others; a layer that cannot be completed leaves
+the question as it was. The loop, its limits and its outcomes are those of `rl`; a fault of the teacher or a tool makes an expansion invalid,
+and it is no proposal that was refused. What it did is kept as trajectories, what it made as tasks, what was refused as failures.
 """
 
 from __future__ import annotations
@@ -18,8 +19,20 @@ from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
 from synth.corpora.config import ExpanderConfig
-from synth.corpora.proposals import Objection, Proposal, ProposalDefect, expanded_task, objection_to, replaceable
+from synth.corpora.expansion_proofs import KnownFacts, proofs_of
+from synth.corpora.proposals import (
+    LeafExpansion,
+    Objection,
+    Proposal,
+    ProposalDefect,
+    expanded_task,
+    is_replaceable,
+    leaves_of,
+    merge_objection,
+    objection_to,
+)
 from synth.corpora.tools import TOOLS, ExpanderEnvironment, validate_description
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.conversation import GuardedEnvironment, TeacherEngine, TextDialect, text_alone
 from synth.teachers.teacher import Ending, Teacher, read_json
 from warehouse.digests import digest, seed_from
@@ -52,36 +65,64 @@ _PROPOSAL = TypeAdapter(Proposal)
 
 
 def expand(
-    tasks: Sequence[Task], teacher: Teacher, index: SearchIndex, config: ExpanderConfig, seed: int, wheel_turn: int = 1
+    tasks: Sequence[Task],
+    teacher: Teacher,
+    index: SearchIndex,
+    config: ExpanderConfig,
+    seed: int,
+    wheel_turn: int = 1,
+    graph: KnowledgeGraph | None = None,
 ) -> Expansion:
     """Expand each of `tasks`, which have formulas with constants that their questions name.
 
-    A task that a later layer fails to expand stays as the earlier layers made it.
+    A task that a later layer fails to expand stays as the earlier layers made it. `graph` proves what it can of what is made.
 
     Raises:
         RequestError: where no request to the teacher can succeed.
     """
-    result, current, made = Expansion(), list(tasks), {}
+    result, current, made = Expansion(), list(tasks), dict[int, Task]()
+    known = None if graph is None else KnownFacts(graph)
     for layer in range(1, config.layers + 1):
-        outcomes = asyncio.run(_expand_layer(current, teacher, index, config, seed_from(seed, layer), wheel_turn))
-        result.trajectories += [trajectory for _, trajectory, _ in outcomes if trajectory is not None]
-        result.failures += [failure for _, _, failure in outcomes if failure is not None]
-        for place, (before, (after, _, _)) in enumerate(zip(current, outcomes, strict=True)):
-            if after is not None:
-                made[place] = after
-            current[place] = after or before
+        outcomes = asyncio.run(_expand_layer(current, teacher, index, config, seed_from(seed, layer), wheel_turn, known))
+        for place, (before, outcome) in enumerate(zip(current, outcomes, strict=True)):
+            result.trajectories += outcome.trajectories
+            result.failures += outcome.failures
+            if outcome.task is not None:
+                made[place] = outcome.task
+            current[place] = outcome.task or before
     result.tasks = [made[place] for place in sorted(made)]
     return result
 
 
-_Outcome = tuple[Task | None, Trajectory | None, Failure | None]
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one layer of one task came to."""
+
+    task: Task | None
+    trajectories: tuple[Trajectory, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The runs that looked for a description of one constant, and what the last of them came to."""
+
+    found: LeafExpansion | None
+    trajectories: tuple[Trajectory, ...]
+    failures: tuple[Failure, ...]
 
 
 async def _expand_layer(
-    tasks: Sequence[Task], teacher: Teacher, index: SearchIndex, config: ExpanderConfig, seed: int, wheel_turn: int
+    tasks: Sequence[Task],
+    teacher: Teacher,
+    index: SearchIndex,
+    config: ExpanderConfig,
+    seed: int,
+    wheel_turn: int,
+    known: KnownFacts | None,
 ) -> list[_Outcome]:
     with ThreadPoolExecutor(config.concurrency) as threads:
-        work = _Work(teacher, index, config, seed, wheel_turn, threads, asyncio.Semaphore(config.concurrency))
+        work = _Work(teacher, index, config, seed, wheel_turn, threads, asyncio.Semaphore(config.concurrency), known)
         return list(await asyncio.gather(*(work.expand(task) for task in tasks)))
 
 
@@ -94,27 +135,55 @@ class _Work:
     wheel_turn: int
     threads: Executor
     places: asyncio.Semaphore
+    known: KnownFacts | None
 
     async def expand(self, task: Task) -> _Outcome:
-        """One constant of one task."""
-        names = replaceable(task)
-        if not names:
-            reason = "the formula has no constant of one member that the question names"
-            return None, None, Failure(STAGE, ProposalDefect.NO_CONSTANT, reason, {"task": task.key})
-        async with self.places:
-            trajectory = await self._search(task, names[0])
-            if trajectory.outcome is Outcome.INVALID:
-                item = {"task": task.key, "trajectory": trajectory.id}
-                return None, trajectory, Failure(STAGE, "invalid", trajectory.error or "a fault", item)
-            judge = asyncio.get_running_loop().run_in_executor
-            made = await judge(self.threads, self._judge, task, names[0], trajectory)
-        if isinstance(made, Failure):
-            return None, replace(trajectory, outcome=Outcome.FAILURE), made
-        return made, replace(trajectory, outcome=Outcome.SUCCESS), None
+        """One layer of one task."""
+        names = leaves_of(task)
+        if self.config.structure == "sequential":
+            names = [name for name in names if is_replaceable(task, name)][:1]
+        if not names or not all(is_replaceable(task, name) for name in names):
+            stays = next((name for name in names if not is_replaceable(task, name)), None)
+            reason = "the formula has no constant" if stays is None else f"{stays!r} is no constant of one member that the question names"
+            return _Outcome(None, failures=(Failure(STAGE, ProposalDefect.NO_CONSTANT, reason, {"task": task.key}),))
+        tried = await asyncio.gather(*(self._describe(task, name) for name in names))
+        trajectories = tuple(trajectory for each in tried for trajectory in each.trajectories)
+        failures = tuple(failure for each in tried for failure in each.failures)
+        leaves = [each.found for each in tried if each.found is not None]
+        if len(leaves) < len(names):
+            missing = [name for name, each in zip(names, tried, strict=True) if each.found is None]
+            reason = f"{len(missing)} of {len(names)} constants have no description, and those that have would be shortcuts beside them"
+            item = {"task": task.key, "missing": missing, "described": [leaf.name for leaf in leaves]}
+            return _Outcome(None, trajectories, (*failures, Failure(STAGE, ProposalDefect.LAYER_INCOMPLETE, reason, item)))
+        made = await asyncio.get_running_loop().run_in_executor(self.threads, self._merge, task, leaves)
+        if isinstance(made, Objection):
+            item = {"task": task.key, "descriptions": {leaf.name: leaf.proposal.description for leaf in leaves}}
+            return _Outcome(None, trajectories, (*failures, Failure(STAGE, made.kind, made.reason, item)))
+        return _Outcome(made, trajectories, failures)
 
-    async def _search(self, task: Task, name: str) -> Trajectory:
+    async def _describe(self, task: Task, name: str) -> _Tried:
+        """A description of one constant, in as many runs as it may take."""
+        trajectories, failures = list[Trajectory](), list[Failure]()
+        for attempt in range(self.config.attempts):
+            async with self.places:
+                trajectory = await self._search(task, name, attempt)
+                if trajectory.outcome is Outcome.INVALID:
+                    item = {"task": task.key, "constant": name, "trajectory": trajectory.id}
+                    found: LeafExpansion | Failure = Failure(STAGE, "invalid", trajectory.error or "a fault", item)
+                else:
+                    found = await asyncio.get_running_loop().run_in_executor(self.threads, self._judge, task, name, trajectory)
+                    trajectory = replace(trajectory, outcome=Outcome.FAILURE if isinstance(found, Failure) else Outcome.SUCCESS)
+            trajectories.append(trajectory)
+            if not isinstance(found, Failure):
+                return _Tried(found, tuple(trajectories), tuple(failures))
+            failures.append(found)
+            if trajectory.outcome is Outcome.INVALID:
+                break
+        return _Tried(None, tuple(trajectories), tuple(failures))
+
+    async def _search(self, task: Task, name: str, attempt: int) -> Trajectory:
         """The teacher's run."""
-        key = digest([STAGE, self.teacher.name, task.key, name, self.seed])
+        key = digest([STAGE, self.teacher.name, task.key, name, self.seed, attempt])
         goal = f"Question: {task.question}\nAnswer of the question: {'; '.join(task.answers)}\nName to replace: {name}"
         dialect = TextDialect(TOOLS)
         engine = TeacherEngine(self.teacher, dialect, SYSTEM, self.config.max_action_tokens, self.threads)
@@ -130,8 +199,8 @@ class _Work:
         )
         return text_alone(await AgentLoop(engine, dialect, self.config.limits).run(request, GuardedEnvironment(environment)))
 
-    def _judge(self, task: Task, name: str, trajectory: Trajectory) -> Task | Failure:
-        """The expanded task, or why there is none."""
+    def _judge(self, task: Task, name: str, trajectory: Trajectory) -> LeafExpansion | Failure:
+        """The description that a run found, or why it is none."""
         if trajectory.answer is None:
             return self._failure(
                 Objection(ProposalDefect.NO_PROPOSAL, f"it ended without one: {trajectory.stop_reason}"), task, name, trajectory
@@ -149,7 +218,15 @@ class _Work:
             return self._failure(Objection(ProposalDefect.TYPE_INCONSISTENT, reason), task, name, trajectory)
         if verdict.too_simple:
             return self._failure(Objection(ProposalDefect.TOO_SIMPLE, f"without tools: {verdict.guess!r}"), task, name, trajectory)
-        return expanded_task(proposal, task, name, verdict, self.index, self.teacher.name)
+        return LeafExpansion(name, proposal, verdict)
+
+    def _merge(self, task: Task, leaves: Sequence[LeafExpansion]) -> Task | Objection:
+        """The task with all its leaves expanded, or what speaks against it."""
+        objection = merge_objection(task, leaves)
+        if objection is not None:
+            return objection
+        proofs = proofs_of(task, leaves, self.index, self.known)
+        return proofs if isinstance(proofs, Objection) else expanded_task(task, leaves, proofs, self.teacher.name)
 
     def _failure(self, objection: Objection, task: Task, name: str, trajectory: Trajectory) -> Failure:
         item = {"task": task.key, "constant": name, "trajectory": trajectory.id, "text": trajectory.answer}

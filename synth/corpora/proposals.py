@@ -2,8 +2,8 @@
 
 A proposal describes a constant without naming it and gives the facts that the description rests on. It becomes part of a question when
 every fact is grounded in its document, the description names what it must and nothing that it must not, and the formula stays a
-question's: connected, without constants beside constants, nothing new beside the target. That the description has no second answer
-would take a graph to prove; the task says so.
+question's: connected, without constants beside constants. The proposals of one layer become part of it together, or none does. That the
+description has no second answer would take a graph to prove; what can be had of that is in `expansion_proofs`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rl.retrieval.search import SearchIndex
 from synth.corpora.grounding import StatedFact, grounding_defect
 from synth.corpora.tools import DescriptionVerdict
 from synth.formulas.triples import (
     CONSTANT,
-    TARGET,
     UNION,
     VARIABLE,
     constant,
@@ -61,6 +59,10 @@ class ProposalDefect(StrEnum):
     LEAKED = "leaked"
     NOT_NAMED = "not_named"
     CONSTANT_EDGE = "constant_edge"
+    MET_TWICE = "met_twice"
+    LAYER_INCOMPLETE = "layer_incomplete"
+    NOT_UNIQUE = "not_unique"
+    REDUNDANT = "redundant_constraint"
     MALFORMED_FORMULA = "malformed_formula"
     TYPE_INCONSISTENT = "type_inconsistent"
     TOO_SIMPLE = "too_simple"
@@ -72,6 +74,15 @@ class Objection:
 
     kind: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeafExpansion:
+    """A constant of a question, what describes it, and what the teacher says of the description."""
+
+    name: str
+    proposal: Proposal
+    verdict: DescriptionVerdict
 
 
 def objection_to(proposal: Proposal, task: Task, name: str, documents: Mapping[str, Document]) -> Objection | None:
@@ -119,44 +130,70 @@ def expanded_formula(proposal: Proposal, formula: Sequence[Triple], name: str) -
     return tuple((subject, relation, value) for subject, relation, value in dict.fromkeys((*replaced, *new)))
 
 
-def expanded_task(proposal: Proposal, task: Task, name: str, verdict: DescriptionVerdict, index: SearchIndex, teacher: str) -> Task:
-    """The task with the description in the place of the constant; the answers stay, and what is proven of it is written down."""
-    formula = expanded_formula(proposal, task.formula, name)
-    question = re.sub(re.escape(name), lambda _: proposal.description, task.question, flags=re.IGNORECASE)
-    documents = sorted({fact.document for fact in proposal.facts})
-    steps = [*task.provenance.get("expansions", []), {"constant": name, "description": proposal.description, "documents": documents}]
-    about = {"expanded_from": task.key, "expander": teacher, "expansions": steps}
+def merge_objection(task: Task, leaves: Sequence[LeafExpansion]) -> Objection | None:
+    """What speaks against expanding all `leaves` at once, each of which stands for itself.
+
+    Nothing is met twice, as in what a graph grows: a name that one description hides, no other may name, and no name serves two.
+    """
+    for leaf in leaves:
+        others = [other for other in leaves if other is not leaf]
+        hidden = [text for other in others for text in (other.name, *other.proposal.unknowns)]
+        if told := next((text for text in hidden if mentions(leaf.proposal.description, text)), None):
+            return Objection(ProposalDefect.LEAKED, f"the description of {leaf.name!r} names {told!r}, which another one hides")
+        named = set(map(plain, _named(leaf.proposal, leaf.name)))
+        met = [text for other in others for text in (other.name, *other.proposal.unknowns, *_named(other.proposal, other.name))]
+        if twice := next((text for text in met if plain(text) in named), None):
+            return Objection(ProposalDefect.MET_TWICE, f"{twice!r} stands in two descriptions")
+    if not_replaced := [leaf.name for leaf in leaves if not _whole(leaf.name).search(task.question)]:
+        return Objection(ProposalDefect.NOT_NAMED, f"the question does not spell {not_replaced[0]!r}, so nothing can stand in its place")
+    problems = validate(merged_formula(task, leaves))
+    return Objection(ProposalDefect.MALFORMED_FORMULA, problems[0].detail) if problems else None
+
+
+def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple, ...]:
+    """The formula with the constants of all `leaves` made variables."""
+    formula = task.formula
+    for leaf in leaves:
+        formula = expanded_formula(leaf.proposal, formula, leaf.name)
+    return formula
+
+
+def merged_question(task: Task, leaves: Sequence[LeafExpansion]) -> str:
+    """The question with each name's description in its place; what a description says is not looked at again."""
+    described = {leaf.name.casefold(): leaf.proposal.description for leaf in leaves}
+    names = sorted((leaf.name for leaf in leaves), key=len, reverse=True)
+    return _whole(*names).sub(lambda found: described[found[0].casefold()], task.question)
+
+
+def expanded_task(task: Task, leaves: Sequence[LeafExpansion], proofs: dict[str, Any], teacher: str) -> Task:
+    """The task with a description in the place of each constant; the answers stay, and what is proven of it is written down."""
+    formula, question = merged_formula(task, leaves), merged_question(task, leaves)
+    documents = sorted({fact.document for leaf in leaves for fact in leaf.proposal.facts})
+    steps = [
+        {
+            "constant": leaf.name,
+            "description": leaf.proposal.description,
+            "documents": sorted({fact.document for fact in leaf.proposal.facts}),
+        }
+        for leaf in leaves
+    ]
+    about = {"expanded_from": task.key, "expander": teacher, "expansions": [*task.provenance.get("expansions", []), *steps]}
     return replace(
         task,
-        key=digest([task.key, "expanded", name, formula, question]),
+        key=digest([task.key, "expanded", formula, question]),
         question=question,
         formula=formula,
         hops=task.hops + len(documents),
         constraints=count_constants(formula),
         layers=depth(formula),
         provenance={**task.provenance, **about},
-        proofs=_proofs(question, formula, task, verdict, index),
+        proofs=proofs,
     )
 
 
-def _proofs(question: str, formula: Sequence[Triple], task: Task, verdict: DescriptionVerdict, index: SearchIndex) -> dict[str, Any]:
-    """What was shown, by the names of `synth.formulas.proofs` where it is the same thing; what was not is None and under `unproven`.
-
-    `easy` holds where the first document that the question itself finds names an answer. `unsupported` is what it was for the triples that
-    were there before; the new ones are grounded in their documents.
-    """
-    first = next(iter(index.search(question, 1)), None)
-    shown: dict[str, Any] = {
-        "answers": None,
-        "redundant": None,
-        "shortcuts": [n for n, (s, _, o) in enumerate(formula) if TARGET in (s, o) and (is_constant(s) or is_constant(o))],
-        "constant_edges": [],
-        "unsupported": task.proofs.get("unsupported"),
-        "easy": first is not None and any(mentions(f"{first.title} {first.text}", answer) for answer in task.answers),
-        "type_consistent": verdict.type_consistent,
-        "too_simple": verdict.too_simple,
-    }
-    return {**shown, "unproven": [key for key, value in shown.items() if value is None]}
+def _whole(*names: str) -> re.Pattern[str]:
+    """Any of these names, as whole words."""
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", re.IGNORECASE)
 
 
 def _named(proposal: Proposal, name: str) -> list[str]:
@@ -169,7 +206,12 @@ def _node(text: str, variables: Mapping[str, str]) -> str:
     return variables.get(plain(text)) or f"{CONSTANT}{text}"
 
 
-def replaceable(task: Task) -> list[str]:
-    """The names that an expansion may replace: constants of one member that the question names, those nearest the target first."""
-    constants = [node for layer in layers(task.formula) for node in nodes_of(layer) if is_constant(node) and UNION not in node]
-    return [name for name in dict.fromkeys(node.removeprefix(CONSTANT) for node in constants) if mentions(task.question, name)]
+def leaves_of(task: Task) -> list[str]:
+    """The constants of a formula as their texts, those nearest the target first; of several members as they stand."""
+    constants = [node for layer in layers(task.formula) for node in nodes_of(layer) if is_constant(node)]
+    return [node.removeprefix(CONSTANT) for node in dict.fromkeys(constants)]
+
+
+def is_replaceable(task: Task, name: str) -> bool:
+    """Whether an expansion may replace a constant: it has one member, and the question names it."""
+    return UNION not in name and mentions(task.question, name) > 0
