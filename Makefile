@@ -1,4 +1,4 @@
-# make demo: the whole wheel on this machine; make test: the tests (make test-long: the longest of them); make setup: the environment alone.
+# make demo: the whole wheel on this machine; make demo-smollm2: a pretrained chat model on real films; make test: the tests (make test-long: the longest of them); make setup: the environment alone.
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do command -v $$name && break; done)
 EXTRA ?= cpu
 VENV := .venv
@@ -7,7 +7,7 @@ UNIT := not engine and not end_to_end and not slow and not long
 STAMP := $(VENV)/.installed-$(EXTRA)
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: setup demo test test-long unit lint clean lock
+.PHONY: setup demo demo-smollm2 test test-long unit lint clean lock
 
 setup: $(STAMP)
 
@@ -17,6 +17,11 @@ $(STAMP): requirements/$(EXTRA).lock pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/flywheel run --profile quickstart --home runs/demo --turns 2
+
+demo-smollm2: $(STAMP)
+	$(BIN)/flywheel data get films
+	test -d models/smollm2 || $(BIN)/flywheel model smollm2 --to models/smollm2
+	$(BIN)/flywheel run --profile smollm2 --home runs/smollm2
 
 test test-long unit: export PYTHONDONTWRITEBYTECODE =
 

@@ -78,7 +78,7 @@ def reject_and_tune(context: RunContext, per_task: int, run: StageRun) -> dict[s
         step += 1
         requests = _requests(context, run, curriculum, step)
         done = rollouts.rollout(requests)
-        rewarded = reward_trajectories([request.task for request in requests], done, context.config.evaluation.open_verifiers())
+        rewarded = reward_trajectories([request.task for request in requests], done, context.verifiers())
         curriculum.observe(step, rewarded.trajectories)
         context.lake.add([*rewarded.trajectories, *rewarded.scores])
         sampled += rewarded.trajectories

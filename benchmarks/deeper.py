@@ -17,7 +17,7 @@ from rl.policies.policy import load_policy, save_policy
 def deepen(policy: Path, layers: int, folder: Path) -> Path:
     """Write the policy in folder `policy` to `folder`, with `layers` layers."""
     model, tokenizer = load_policy(policy)
-    config = AutoConfig.from_pretrained(policy, local_files_only=True)
+    config = AutoConfig.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     config.layer_types = [*config.layer_types, *config.layer_types[-1:] * (layers - config.num_hidden_layers)]
     config.num_hidden_layers = layers
     deeper = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

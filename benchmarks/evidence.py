@@ -166,6 +166,18 @@ def gain(record: Record, policy: str, other: str, suite: str = "held_out") -> st
     return ", ".join(f"{signed(100 * test.difference)} ({probability(test.p_value)})" for test in tests)
 
 
+def answer(record: Record, policy: str, suite: str = "held_out") -> str:
+    """What `flywheel sql` says of one policy by hops, and the question."""
+    sql = f"SELECT hops, tasks, success, low, high FROM evaluations\nWHERE policy = '{policy}' AND suite = '{suite}' ORDER BY hops"
+    lines = ["hops  tasks  success     low    high"]
+    for row in record["homes"][0]["evaluations"]:
+        if (row["policy"], row["suite"]) == (policy, suite) and row["valid"]:
+            rates = (row["successes"] / row["valid"], *wilson(row["successes"], row["valid"]))
+            figures = "".join(f"{rate:{width}.4f}" for rate, width in zip(rates, (9, 8, 8), strict=True))
+            lines.append(f"{row['hops'] or '':>4}{row['valid'] + row['invalid']:>7}{figures}")
+    return "\n".join(["```sql", sql, "```", "", "```text", *[lines[0], *lines[2:], lines[1]], "```"])
+
+
 def minutes(record: Record, *runs: str) -> str:
     """Minutes of all stages together, or of those that are named, seed by seed."""
     sums = [sum(seconds for run, seconds in home["seconds"].items() if not runs or run in runs) for home in record["homes"]]
@@ -179,7 +191,7 @@ def commands(record: Record) -> str:
     return "\n".join(["```", *record["commands"], "```", "", f"({where})"])
 
 
-TABLES: dict[str, Callable[..., str]] = {each.__name__: each for each in (stages, success, gain, minutes, commands)}
+TABLES: dict[str, Callable[..., str]] = {each.__name__: each for each in (stages, success, gain, answer, minutes, commands)}
 """The tables by name; the first argument of each is the content of a file of results."""
 
 

@@ -1,9 +1,10 @@
 """Measured peaks of memory against the planned ones: `python -m benchmarks.memory --policy models/smollm2 [--contexts 512,1024] [--json]`.
 
-Each measurement is a process of its own that loads a policy and makes two steps on one row of so many tokens: forward, the
-log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/training/token_scores.py`), backward, clipping, AdamW.
-`measured` is the high-water mark of its resident set over what it had before the weights were loaded; `planned` is `rl/memory.py`'s.
-`--layers` takes the first of the policy's layers alone, for a machine with less memory.
+Each measurement is a process of its own that loads a policy and makes two steps on two trajectories of so many tokens together, joined in
+one row: forward, the log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/training/token_scores.py`), backward,
+clipping, AdamW. `measured` is the high-water mark of its resident set over what it had before the weights were loaded; `planned` is
+`rl/memory.py`'s. `--attention sdpa` has the same row under a mask of tokens times tokens, which nobody plans for. `--layers` takes the
+first of the policy's layers alone, for a machine with less memory.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ LARGE_BLOCK = 1 << 16
 """Blocks of this size are given back when they are freed, so that what lingers in the allocator is not counted."""
 
 
-def measure(policy: Path, tokens: int, layers: int | None, bfloat16: bool, checkpointing: bool) -> dict[str, Any]:
+def measure(
+    policy: Path, tokens: int, layers: int | None, bfloat16: bool, checkpointing: bool, attention: str = "varlen"
+) -> dict[str, Any]:
     """One measurement, in a process of its own."""
-    task = {"policy": str(policy), "tokens": tokens, "layers": layers, "bfloat16": bfloat16, "checkpointing": checkpointing}
+    task = {
+        "policy": str(policy), "tokens": tokens, "layers": layers, "bfloat16": bfloat16, "checkpointing": checkpointing,
+        "attention": attention,
+    }  # fmt: skip
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(LARGE_BLOCK), "MALLOC_TRIM_THRESHOLD_": str(LARGE_BLOCK)}
     command = [sys.executable, "-m", "benchmarks.memory", "--child", json.dumps(task)]
     ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -41,7 +47,10 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     """What one process takes, in bytes, and how many tokens it scored."""
     import torch
 
+    from rl.config import OptimizerConfig
     from rl.policies.policy import load_policy
+    from rl.training.attention import joins_rows, set_attention
+    from rl.training.packing import borders, row_positions
     from rl.training.token_scores import chosen_scores
 
     torch.set_num_threads(1)
@@ -49,6 +58,7 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     base = status("VmRSS")
     model, _ = load_policy(Path(task["policy"]))
     model.train()
+    set_attention(model, OptimizerConfig(attn_implementation=task["attention"]))
     if task["layers"] is not None:
         kept: Any = model.base_model
         kept.layers = kept.layers[: task["layers"]]
@@ -58,10 +68,11 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     ids = torch.randint(0, model.config.get_text_config().vocab_size, (1, task["tokens"]), generator=torch.Generator().manual_seed(0))
     chosen = torch.zeros_like(ids, dtype=torch.bool)
     chosen[:, task["tokens"] // 2 :] = True
-    positions = torch.cat([torch.arange(task["tokens"] // 2), torch.arange(task["tokens"] - task["tokens"] // 2)]).unsqueeze(0)
+    lengths = [task["tokens"] // 2, task["tokens"] - task["tokens"] // 2]
+    inputs = {"position_ids": torch.tensor([row_positions(lengths)]), **(borders(lengths) if joins_rows(model) else {})}
     for _ in range(2):
         with torch.autocast("cpu", torch.bfloat16, enabled=task["bfloat16"]):
-            scores, _ = chosen_scores(model, ids, chosen, position_ids=positions)
+            scores, _ = chosen_scores(model, ids, chosen, **inputs)
         (-scores.mean()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -82,6 +93,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--attention", choices=("varlen", "sdpa"), default="varlen")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -91,7 +103,8 @@ def main() -> None:
     if options.policy is None:
         parser.error("name a policy's folder with --policy")
     sizes = [int(size) for size in options.contexts.split(",")]
-    table = [measure(options.policy, size, options.layers, options.precision == "bfloat16", options.checkpointing) for size in sizes]
+    settings = (options.layers, options.precision == "bfloat16", options.checkpointing, options.attention)
+    table = [measure(options.policy, size, *settings) for size in sizes]
     if options.json:
         print(json.dumps(table))
         return

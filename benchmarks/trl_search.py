@@ -51,7 +51,7 @@ def tag_tokenizer(policy: Path) -> PreTrainedTokenizerBase:
     """The policy's tokenizer, with its tags as a chat template."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.response_template = RESPONSE_TEMPLATE
     return tokenizer

@@ -4,17 +4,18 @@ The judge sees the question, the accepted answers and the policy's own answer, e
 the end of its instructions. Its whole reply must be one JSON object with a verdict and a reason; a thought before it is passed over.
 Everything else is a failure with a kind, asked again alone with another seed, and invalid if it stays one.
 
-What a judge is called in `scores` names the model, and its version the prompt and the prompt's digest.
+What a judge is called in `scores` names the model, and its version the prompt and the prompt's digest. How a judge is asked and calibrated
+here serves the one of single turns too (`eval/turn_judges.py`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
@@ -38,8 +39,13 @@ answer: {answer}
 The answer is right only if it states {wanted}, in any wording, and nothing that contradicts it. It is wrong if it is another thing, vague,
 a choice between several, a denial, or only repeats the question. Reply with one JSON object and nothing else:
 {{"verdict": "right" or "wrong", "reason": "one sentence"}}"""
-VERSION = f"1-{digest(PROMPT, 8)}"
+VERSION = f"2-{digest(PROMPT, 8)}"
 """The version of the prompt, and its digest, so that no other prompt can bear the name."""
+
+_LINE_ENDS = {ord(one): f"\\u{ord(one):04x}" for one in "\x85\u2028\u2029"}
+"""Characters that end a line and that JSON leaves as they are."""
+
+V = TypeVar("V", bound=Section)
 
 LONGEST_ANSWER = 4_000
 """Characters of an answer at most; a longer one is no answer to a question of these."""
@@ -111,25 +117,21 @@ class Judge:
             scores[place] = self._judged(attempts[place][1], verdict)
         return [scores[place] for place in range(len(attempts))]
 
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        """The score of one attempt."""
+        return self.verify_all([(task, trajectory)])[0]
+
     def judge(self, cases: Sequence[Case]) -> list[Verdict | Failure]:
-        """A verdict on each case, in their order, or the failure that its last attempt came to. Only failures are asked again."""
-        verdicts: list[Verdict | Failure] = [Failure(STAGE, "not_asked", "the judge was not asked")] * len(cases)
-        for seed in range(self.attempts):
-            open_ = [place for place, verdict in enumerate(verdicts) if isinstance(verdict, Failure)]
-            if not open_:
-                break
-            replies = self.model.complete([self._request(cases[place], seed) for place in open_])
-            for place, reply in zip(open_, replies, strict=True):
-                verdicts[place] = reply if isinstance(reply, Failure) else read_verdict(reply)
-        return verdicts
+        """A verdict on each case, in their order, or the failure that its last attempt came to."""
+        return ask_until_read(self.model, cases, self._request, Verdict, self.attempts)
 
     def _request(self, case: Case, seed: int) -> Request:
         accepted, wanted = (
             ("all of these are wanted", "all of them") if case.all_of_them else ("accepted, any of", "one of the accepted answers")
         )
         texts = {"question": case.question, "golds": list(case.golds), "answer": case.answer}
-        quoted = {name: json.dumps(text, ensure_ascii=False) for name, text in texts.items()}
-        return user(PROMPT.format(accepted=accepted, wanted=wanted, **quoted), max_tokens=self.max_tokens, seed=seed)
+        shown = {name: quoted(text) for name, text in texts.items()}
+        return user(PROMPT.format(accepted=accepted, wanted=wanted, **shown), max_tokens=self.max_tokens, seed=seed)
 
     def _judged(self, trajectory: Trajectory, verdict: Verdict | Failure) -> Score:
         if isinstance(verdict, Failure):
@@ -138,60 +140,94 @@ class Judge:
         return graded(self, trajectory, float(right), right)
 
 
+def quoted(value: Any) -> str:
+    """A value as JSON of one line, for a prompt."""
+    return json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS)
+
+
+def ask_until_read(
+    model: Model, cases: Sequence[Any], request: Callable[[Any, int], Request], shape: type[V], attempts: int
+) -> list[V | Failure]:
+    """A verdict of `shape` on each case, in their order, or the failure that its last attempt came to. Only failures are asked again."""
+    verdicts: list[V | Failure] = [Failure(STAGE, "not_asked", "the judge was not asked")] * len(cases)
+    for seed in range(attempts):
+        open_ = [place for place, verdict in enumerate(verdicts) if isinstance(verdict, Failure)]
+        if not open_:
+            break
+        replies = model.complete([request(cases[place], seed) for place in open_])
+        for place, reply in zip(open_, replies, strict=True):
+            verdicts[place] = reply if isinstance(reply, Failure) else read_reply(reply, shape)
+    return verdicts
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A judge's results on the labelled pairs: (judged rightly, pairs) for each kind, and a check for each pair."""
+    """A judge's results on the labelled cases: (judged rightly, cases) for each kind, and a check for each case."""
 
     right: dict[str, tuple[int, int]]
     checks: tuple[Check, ...]
 
     def share(self, kind: str) -> float:
         """The share of a kind that was judged rightly."""
-        judged, pairs = self.right[kind]
-        return judged / pairs
+        judged, cases = self.right[kind]
+        return judged / cases
 
 
 ENOUGH = {"right": 0.8, "specific wrong": 1.0, "vague wrong": 0.85}
 """The least share of each kind of pair that a judge must get right. One that takes a definite wrong answer for right is never used."""
 
 
+def labelled(name: str) -> list[dict[str, Any]]:
+    """The labelled cases of one sort of judge: rows with `id` and `kind`, in a file beside this one."""
+    return [json.loads(line) for line in Path(__file__).with_name(name).read_text().splitlines()]
+
+
 def calibrate(judge: Judge) -> Calibration:
     """Put the labelled pairs to the judge. A pair that it has no verdict on is one that it got wrong."""
-    rows = [json.loads(line) for line in Path(__file__).with_name("calibration.jsonl").read_text().splitlines()]
+    rows = labelled("calibration.jsonl")
     verdicts = judge.judge([Case(row["question"], tuple(row["gold"]), row["answer"]) for row in rows])
+    labels = ["right" if row["kind"] == "right" else "wrong" for row in rows]
+    given = [verdict if isinstance(verdict, Failure) else (verdict.verdict, verdict.reason) for verdict in verdicts]
+    return compared(f"{judge.name}/{judge.version}", "calibration", rows, labels, given)
+
+
+def compared(
+    judge: str, kind: str, rows: Sequence[Mapping[str, Any]], labels: Sequence[str], given: Sequence[tuple[str, str] | Failure]
+) -> Calibration:
+    """What a judge said of labelled cases, (verdict, reason) or a failure each, against what is known of them."""
     counts: dict[str, tuple[int, int]] = {}
     checks = []
-    for row, verdict in zip(rows, verdicts, strict=True):
-        label = verdict.verdict if isinstance(verdict, Verdict) else verdict.kind
-        agreed = label == ("right" if row["kind"] == "right" else "wrong")
-        judged, pairs = counts.get(row["kind"], (0, 0))
-        counts[row["kind"]] = (judged + agreed, pairs + 1)
-        reason = "" if agreed else f"a {row['kind']} answer was called {label}: {verdict.reason}"
-        checks.append(Check(f"calibration-{row['id']}", "calibration", STAGE, f"{judge.name}/{judge.version}", agreed, reason))
+    for row, label, said in zip(rows, labels, given, strict=True):
+        verdict, reason = (said.kind, said.reason) if isinstance(said, Failure) else said
+        agreed = not isinstance(said, Failure) and verdict == label
+        judged, cases = counts.get(row["kind"], (0, 0))
+        counts[row["kind"]] = (judged + agreed, cases + 1)
+        why = "" if agreed else f"a {row['kind']} case was called {verdict}: {reason}"
+        checks.append(Check(f"{kind}-{row['id']}", kind, STAGE, judge, agreed, why))
     return Calibration(counts, tuple(checks))
 
 
-def unfit_reason(judge: Judge, calibration: Calibration) -> str | None:
-    """Why the judge may not be used, with the figures; None where it may."""
-    short = [kind for kind, least in ENOUGH.items() if calibration.share(kind) < least]
+def unfit_reason(name: str, calibration: Calibration, enough: Mapping[str, float] = ENOUGH) -> str | None:
+    """Why the judge called `name` may not be used, with the figures; None where it may."""
+    short = [kind for kind, least in enough.items() if calibration.share(kind) < least]
     if not short:
         return None
-    figures = ", ".join(f"{judged} of {pairs} {kind}" for kind, (judged, pairs) in calibration.right.items())
-    return f"{judge.name} may not judge: of the labelled pairs it judged rightly {figures}; it falls short on {' and '.join(short)}."
+    figures = ", ".join(f"{judged} of {cases} {kind}" for kind, (judged, cases) in calibration.right.items())
+    return f"{name} may not judge: of the labelled cases it judged rightly {figures}; it falls short on {' and '.join(short)}."
 
 
-def refuse_unfit(judge: Judge, calibration: Calibration) -> None:
-    """Raises RequestError, with the figures, where the judge may not be used."""
-    if reason := unfit_reason(judge, calibration):
+def refuse_unfit(name: str, calibration: Calibration, enough: Mapping[str, float] = ENOUGH) -> None:
+    """Raises RequestError, with the figures, where the judge called `name` may not be used."""
+    if reason := unfit_reason(name, calibration, enough):
         raise RequestError(f"{reason} Name another model under evaluation.judge.")
 
 
-def read_verdict(completion: Completion) -> Verdict | Failure:
+def read_reply(completion: Completion, shape: type[V]) -> V | Failure:
     """The verdict that the whole completion is, after a thought and inside a code fence if there is one."""
     text = completion.text.rpartition("</think>")[2].strip()
     fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", text, re.DOTALL)
     try:
-        return Verdict.model_validate_json(fenced[1] if fenced else text)
+        return shape.model_validate_json(fenced[1] if fenced else text)
     except ValidationError as error:
         reason = f"the reply is no verdict: {first_error(error)}"
         return Failure(STAGE, "unreadable", reason, {"completion": completion.id, "text": completion.text[:2000]})

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from eval.graders.choice import Verifiers, is_verifier, unknown, verifiers_of
+from eval.graders.base import Verifier
+from eval.graders.choice import JUDGE, Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
 from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
 from rl.training.config import ReinforceConfig
@@ -172,15 +173,18 @@ class EvaluationConfig(Section):
     """Nor is one unless it solves more, and McNemar's test over the tasks of all suites gives at most this."""
     verifier: str = "qa_em"
     """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`,
-    `state`, `state_strict` or `environment`, one of `verifiers`, or code of your own as `module:attribute` or `file.py:attribute`."""
+    `state`, `state_strict` or `environment`, `judge`, one of `verifiers`, or code of your own as `module:attribute` or
+    `file.py:attribute`."""
     verifiers: dict[str, str] = Field(default_factory=dict)
     """Verifiers of your own that tasks may name, each with its code, in the same two forms."""
     judge: TeacherConfig | None = None
-    """The model behind the verifier `judge`, which `flywheel reverify` takes beside these kinds."""
+    """The model behind the verifier `judge` and the part `turn_judge` of rewards; neither is used before it has judged labelled cases."""
 
-    def open_verifiers(self, default: str | None = None, listed: Mapping[str, str] | None = None) -> Verifiers:
-        """Those that judge the home's tasks; `default` in the place of its own, and those `listed` beside them."""
-        return verifiers_of(default or self.verifier, {**self.verifiers, **(listed or {})})
+    def open_verifiers(
+        self, default: str | None = None, listed: Mapping[str, str] | None = None, judge: Verifier | None = None
+    ) -> Verifiers:
+        """Those that judge the home's tasks; `default` in the place of its own, those `listed` beside them, the `judge` if it is open."""
+        return verifiers_of(default or self.verifier, {**self.verifiers, **(listed or {})}, judge)
 
     @property
     def all_suites(self) -> dict[str, QuestionConfig]:
@@ -225,6 +229,16 @@ class FlywheelConfig(TurnConfig):
     attempts: AttemptConfig = AttemptConfig()
     events: EventsConfig = EventsConfig()
 
+    @property
+    def asks_judge(self) -> str | None:
+        """The first key that asks for the judge; None where only tasks and suites may."""
+        if self.evaluation.verifier == JUDGE:
+            return "evaluation.verifier"
+        rewards = [self.for_turn(turn).rl.rewards for turn in ((1, 2) if self.later else (1,))]
+        if any(one.verifier == JUDGE for one in rewards):
+            return "rl.rewards.verifier"
+        return "rl.rewards.parts.turn_judge" if any(one.judges_turns for one in rewards) else None
+
     @model_validator(mode="after")
     def _check_older(self) -> FlywheelConfig:
         if self.rl.older_share and not self.rollout.engine.older:
@@ -237,6 +251,18 @@ class FlywheelConfig(TurnConfig):
             self.for_turn(2)
         except ValidationError as error:
             raise ValueError(f"in later, {fault_of(error, 'the settings')}") from error
+        return self
+
+    @model_validator(mode="after")
+    def _check_judge(self) -> FlywheelConfig:
+        judge, asking = self.evaluation.judge, self.asks_judge
+        if asking and judge is None:
+            raise ValueError(f"evaluation.judge is needed, for {asking} asks for one: set evaluation.judge.kind = openai, and its model")
+        if asking and judge is not None and judge.kind == "engine":
+            raise ValueError(
+                f"evaluation.judge.kind = engine judges what is stored alone, and {asking} asks for it while rollouts have the machine: "
+                "serve the model (vllm serve) and set evaluation.judge.kind = openai"
+            )
         return self
 
     @model_validator(mode="after")

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eval.graders.choice import JUDGE, Verifiers, asks_judge
 from flows.config import FlywheelConfig
 from flows.home import Home, exclusive
+from flows.judges import HomeJudges, check_judge
 from flows.lakes import champion_of, policy_of
 from flows.placement import reserved_cpus
 from flows.progress import Progress, ProgressWriter
-from warehouse import Document, Lake, Policy
+from warehouse import Document, Lake, Policy, Task
 from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
@@ -43,6 +45,33 @@ class RunContext:
     _at_work: StageRun | None = field(default=None)
     _last_figures: PoolFigures | None = field(default=None)
     _ray: RayRuntime | None = field(default=None)
+    judges: HomeJudges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.judges = HomeJudges(self.config.evaluation.judge, self.lake)
+
+    def verifiers(self, default: str | None = None, listed: Mapping[str, str] | None = None, tasks: Iterable[Task] = ()) -> Verifiers:
+        """Those that judge the home's tasks, as the configuration opens them; the judge among them where `default` or a task asks for it.
+
+        Raises:
+            RequestError: there is no such verifier, no model for the judge, or it is not fit to judge.
+        """
+        evaluation = self.config.evaluation
+        if (default or evaluation.verifier) == JUDGE or asks_judge(tasks):
+            check_judge(evaluation.judge)
+            return evaluation.open_verifiers(default, listed, self.judges.of_answers)
+        return evaluation.open_verifiers(default, listed)
+
+    def calibrate(self) -> None:
+        """Calibrate the judges that the configuration asks for, before any other work. Raises RequestError where one is not fit."""
+        if self.config.asks_judge is None:
+            return
+        self.verifiers()
+        for turn in (1, 2):
+            rewards = self.config.for_turn(turn).rl.rewards
+            self.verifiers(rewards.verifier)
+            if rewards.judges_turns:
+                _ = self.judges.of_turns
 
     def watch(self, run: StageRun) -> StageRun:
         """Report this stage's progress from now on; returns it."""
@@ -130,6 +159,7 @@ class RunContext:
     def close(self) -> None:
         """Stop engines and environments, close the lake."""
         self.stop_engines()
+        self.judges.close()
         self.lake.close()
 
 

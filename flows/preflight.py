@@ -170,7 +170,7 @@ def _policy(config: FlywheelConfig) -> None:
 
     check_context(rollout, folder)
     try:
-        tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except (OSError, ValueError) as error:
         raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {str(error).splitlines()[0][:200]}") from error
     if not str(tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"])).strip():
@@ -183,15 +183,17 @@ def _policy(config: FlywheelConfig) -> None:
 
 
 def _teacher(config: FlywheelConfig) -> None:
-    """Whether the teacher's server answers; what it answers does not matter here."""
-    teacher = config.synth.teacher
-    if teacher is None or teacher.kind != "openai" or teacher.base_url is None:
-        return
+    """Whether the servers of the teacher and of the judge answer; what they answer does not matter here."""
+    asked = {"synth.teacher": config.synth.teacher, "evaluation.judge": config.evaluation.judge if config.asks_judge else None}
+    for key, teacher in asked.items():
+        if teacher is not None and teacher.kind == "openai" and teacher.base_url is not None:
+            _reach(f"{key}.base_url", teacher.base_url)
+
+
+def _reach(key: str, url: str) -> None:
     import httpx
 
     try:
-        httpx.get(f"{teacher.base_url.rstrip('/')}/models", timeout=REACH_SECONDS)
+        httpx.get(f"{url.rstrip('/')}/models", timeout=REACH_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RequestError(
-            f"synth.teacher.base_url: nothing answers at {teacher.base_url} ({type(error).__name__}); start the server, or name another."
-        ) from error
+        raise RequestError(f"{key}: nothing answers at {url} ({type(error).__name__}); start the server, or name another.") from error

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from eval.graders.base import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
-from eval.graders.choice import Verifiers
+from eval.graders.choice import JUDGE, Verifiers
 from flows.config import EvaluationConfig
 from flows.home import Home
+from flows.judges import HomeJudges
 from flows.lakes import open_lake
 from flows.verifiers import open_verifier
 from warehouse import Lake, Outcome, Score, Task
@@ -52,7 +54,9 @@ def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -
     settings = Home(home).load().evaluation if Home(home).config_file.is_file() else EvaluationConfig()
     with Lake(home) as lake:
         if name is None:
-            return reverify(lake, settings.open_verifiers(), where, failed_only)
+            with closing(HomeJudges(settings.judge, lake)) as judges:
+                judge = judges.of_answers if settings.verifier == JUDGE or _named(lake, settings, where) else None
+                return reverify(lake, settings.open_verifiers(judge=judge), where, failed_only)
         with open_verifier(name, settings.judge, lake) as verifier:
             return reverify(lake, verifier, where, failed_only)
 
@@ -123,9 +127,18 @@ def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: 
             wanted.append((task, trajectory))
     for name in sorted(left_out):
         log.warning(
-            "what names the verifier %s is left as it was judged: list it under evaluation.verifiers, or name it with --verifier", name
+            "what names the verifier %s is left as it was judged: list it under evaluation.verifiers (evaluation.judge), or name it with "
+            "--verifier",
+            name,
         )
     return wanted
+
+
+def _named(lake: Lake, settings: EvaluationConfig, where: str) -> bool:
+    """Whether a chosen trajectory's task names the judge, and there is a model for it."""
+    sql = f"SELECT task_key FROM trajectories WHERE ({where}\n)"
+    named = f"SELECT count(*) AS n FROM tasks WHERE provenance->>'verifier' = '{JUDGE}' AND key IN ({sql})"
+    return settings.judge is not None and lake.query(named).to_pylist()[0]["n"] > 0
 
 
 def _unsupervised(verifier: Chosen) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from flows.gains import HARD_SPACE, Gain, Judged, comparison, gain, harm, headline, signed, standings
 from flows.plan import policy_id
 from flows.results import Solved, paired, probability, read_verdicts
+from flows.screen import Screen
 from warehouse import Lake
 
 Rows = list[dict[str, Any]]
@@ -74,7 +74,7 @@ def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
             _change(overall["best_change"], overall["best_p_value"], overall["best_earlier"]),
             *(_rate(parts[h]) if h in parts else "" for h in hops),
         )
-    console = Console(width=max(190, Console().width))
+    console = Screen(width=max(190, Screen().width))
     console.print(table)
     for sentence in said:
         console.print(sentence.replace(HARD_SPACE, " "), markup=False, highlight=False)

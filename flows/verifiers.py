@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from eval.graders.base import BatchVerifier, Verifier
-from eval.graders.choice import Verifiers, find_verifier, grader_of, is_verifier, verifiers_of
+from eval.graders.choice import JUDGE, Verifiers, find_verifier, grader_of, is_verifier, verifiers_of
 from eval.graders.rows import read_rows
 from eval.graders.unsupervised import Agreement, Confidence
 from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
-from eval.judges import Judge, calibrate, refuse_unfit
+from eval.judges import Judge
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
 from flows.home import Home
+from flows.judges import HomeJudges
 from flows.lakes import open_lake
 from synth.teachers.config import TeacherConfig
 from warehouse import Lake, Task
 from warehouse.errors import RequestError
 
-JUDGE = "judge"
 _UNSUPERVISED: dict[str, BatchVerifier] = {verifier.name: verifier for verifier in (Agreement(), Confidence())}
 NAMES = (*VERIFIERS, JUDGE, *_UNSUPERVISED)
 """Every verifier that `flywheel reverify` takes."""
@@ -47,16 +47,8 @@ def open_verifier(name: str, judge: TeacherConfig | None, lake: Lake) -> Iterato
 @contextmanager
 def open_judge(config: TeacherConfig | None, lake: Lake) -> Iterator[Judge]:
     """The judge over the configured model, after its calibration. Raises RequestError where it is not fit to judge."""
-    from synth.teachers.model_teacher import open_teacher
-
-    if config is None:
-        raise RequestError("the verifier judge needs a model: set evaluation.judge.kind to openai or engine, and its model.")
-    with open_teacher(config, lake) as teacher:
-        judge = Judge(teacher)
-        calibration = calibrate(judge)
-        lake.replace(calibration.checks)
-        refuse_unfit(judge, calibration)
-        yield judge
+    with closing(HomeJudges(config, lake)) as judges:
+        yield judges.of_answers
 
 
 def validate_rows(kind: str, path: Path) -> Validation:

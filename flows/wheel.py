@@ -42,6 +42,7 @@ def wheel_flow(home: Path, turns: PositiveInt = 1, budget: BudgetConfig | None =
         context.turns = turns
         if budget is not None:
             context.config = context.config.model_copy(update={"budget": budget})
+        context.calibrate()
         done = {run.id for run in context.lake.runs("state = 'completed'")}
         for turn in (number for number in range(1, turns + 1) if gate_id(number) not in done):
             _turn(context, turn)

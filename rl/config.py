@@ -119,8 +119,15 @@ class OptimizerConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """What the forward pass computes in, over float32 weights; `auto` is bfloat16 on a GPU that has it, and on a CPU that has it unless the
     policy is small; else float32."""
+    attn_implementation: Literal["auto", "varlen", "flash_attention_2", "flash_attention_3", "flex_attention", "sdpa", "eager"] = "auto"
+    """What computes attention. All but the last two join the sequences of a pass into one row, without padding and without a mask of tokens
+    times tokens: `varlen` by torch's own kernel, or sequence by sequence on CPUs. `auto`: FlashAttention where it is installed, else
+    `varlen`; what the model was loaded with for those that `varlen` is not the attention of, and for small policies on CPUs."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
+    activation_offloading: bool = False
+    """Keep what the backward pass needs of the forward pass in the host's memory. With `gradient_checkpointing` that is one state for each
+    layer and token, for contexts that the card has no room for."""
     learner: LearnerConfig = LearnerConfig()
     lora: LoraConfig | None = None
     """Train adapters, and merge them into the weights wherever a policy is written; None: train the weights."""
@@ -129,6 +136,12 @@ class OptimizerConfig(Section):
     trackers: tuple[Tracker, ...] = ()
     """Where figures are reported besides the lake: trackio, wandb, tensorboard, mlflow. Offline, in the home's folder `trackers`, unless
     the tracker's own environment variables say otherwise."""
+
+    @model_validator(mode="after")
+    def _check_offloading(self) -> OptimizerConfig:
+        if self.activation_offloading and not self.learner.gpus:
+            raise ValueError("activation_offloading brings what a GPU keeps to the host, and learner.gpus = 0 keeps it there anyway")
+        return self
 
 
 class SupervisedConfig(OptimizerConfig):

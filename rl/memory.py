@@ -1,8 +1,8 @@
 """How much memory a policy takes: to learn, to sample. Pure formulas over sizes; all results are bytes.
 
-What autograd keeps of a layer is counted from the source of transformers' Llama and Qwen models under PyTorch's scaled dot-product
-attention (`models/llama/modeling_llama.py`, `integrations/sdpa_attention.py` of transformers 5.19); `benchmarks/memory.py` holds the
-formulas against what processes really take. Mixtures of experts are not counted.
+What autograd keeps of a layer is counted from the source of transformers' Llama and Qwen models (`models/llama/modeling_llama.py` of
+transformers 5.19) under the attention of `rl/training/attention.py`, which keeps nothing of tokens times tokens; `benchmarks/memory.py`
+holds the formulas against what processes really take. Mixtures of experts are not counted, and attention under a mask is not.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class Pass:
     scored: int
     bfloat16: bool
     checkpointing: bool = False
+    offloading: bool = False
+    """Whether what the backward pass needs is kept in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,37 +172,42 @@ def adapter_parameters(policy: Architecture, rank: int) -> int:
 def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
     """What autograd keeps of a token in one layer.
 
-    In float32, in numbers: two norms keep their input, the normed and the weighted states, 3 h each; attention keeps queries, repeated
-    keys and values, its output and that once more for the next matrix, 5 times the width of all heads; the gated feed-forward part keeps
-    the gate, its activation, the other half and their product, 4 i. Under autocast the norms keep two float32 each, the matrices inputs
-    in bfloat16: three copies for queries, keys and values, two for gate and other half, and the rest is of two bytes.
+    In float32, in numbers: two norms keep their input, the normed and the weighted states, 3 h each; attention keeps queries, its output
+    and that once more for the next matrix, 3 times the width of all heads, and keys and values in the heads that they have; the gated
+    feed-forward part keeps the gate, its activation, the other half and their product, 4 i. Under autocast the norms keep two float32 each,
+    the matrices inputs in bfloat16: three copies for queries, keys and values, two for gate and other half, and the rest is of two bytes.
     """
-    hidden, width, inner = policy.hidden, policy.width, policy.intermediate
+    hidden, inner = policy.hidden, policy.intermediate
+    heads = 3 * policy.width + 2 * policy.key_value_heads * policy.head_size
     if not bfloat16:
-        return FLOAT32 * (6 * hidden + 5 * width + 4 * inner)
-    return FLOAT32 * 4 * hidden + BFLOAT16 * (5 * hidden + 5 * width + 4 * inner)
+        return FLOAT32 * (6 * hidden + heads + 4 * inner)
+    return FLOAT32 * 4 * hidden + BFLOAT16 * (5 * hidden + heads + 4 * inner)
 
 
 def activation_bytes(policy: Architecture, work: Pass) -> int:
-    """Those of a pass. With checkpointing a layer keeps its input alone, and one layer at a time is computed again (arXiv 1604.06174)."""
+    """Those of a pass. With checkpointing a layer keeps its input alone, and one layer at a time is computed again (arXiv 1604.06174).
+
+    Offloaded, one layer's are on the card at a time.
+    """
     whole = layer_bytes(policy, work.bfloat16)
     ends = 4 * FLOAT32 * policy.hidden  # the embedding's output, and the last norm with what is picked from it
     kept = policy.layers * FLOAT32 * policy.hidden + whole if work.checkpointing else policy.layers * whole
-    return work.tokens * (kept + ends)
+    return work.tokens * ((whole if work.offloading else kept) + ends)
 
 
 def logit_bytes(policy: Architecture, work: Pass, tiled: bool) -> int:
     """Those of the scored tokens, and of the head's gradient.
 
-    On CPUs the log-probabilities of every piece are kept for the backward pass, and two more of a piece's size stand beside them while it
-    is computed. In TRL's tiles one of them is there at a time, beside float32 gradients of the head and of the states that it is given.
+    On CPUs three of a piece's size stand beside each other: its log-probabilities, which the backward pass needs, and what they are
+    computed from or their gradient. In TRL's tiles one is there at a time, beside float32 gradients of the head and of the states that it
+    is given.
     """
     head = FLOAT32 * policy.embedding
     if tiled:
         tile = min(work.scored, TILE_TOKENS) * min(policy.vocabulary, TILE_WIDTH)
         return (BFLOAT16 if work.bfloat16 else FLOAT32) * tile + head + FLOAT32 * work.scored * policy.hidden
     piece = min(work.scored, max(1, LOGITS_AT_ONCE // policy.vocabulary))
-    return FLOAT32 * policy.vocabulary * (work.scored + 2 * piece) + head
+    return 3 * FLOAT32 * policy.vocabulary * piece + head
 
 
 @dataclass(frozen=True, slots=True)

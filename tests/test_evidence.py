@@ -69,6 +69,7 @@ def test_a_table_is_made_of_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert text.endswith(f"and <!-- evidence: gain one t1-rl t1-sft -->+25.0 (p = {difference.p_value:.3f})<!-- /evidence -->.")
     assert filled(text) == text
     assert "−25.0" in filled("<!-- evidence: gain one t1-sft t1-rl --><!-- /evidence -->")
+    assert " 1     20   0.9000" in filled("<!-- evidence: answer one t1-rl -->\n\n<!-- /evidence -->")
     assert "-->30<!--" in filled("<!-- evidence: minutes one -->?<!-- /evidence -->")
 
 
@@ -77,7 +78,7 @@ def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
     with pytest.raises(RequestError, match=r"there are no results .*none\.json; `python -m benchmarks.evidence collect none"):
         filled("<!-- evidence: stages none --><!-- /evidence -->")
-    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of commands, gain"):
+    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, commands, gain"):
         filled("<!-- evidence: graph none --><!-- /evidence -->")
 
 

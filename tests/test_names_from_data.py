@@ -95,6 +95,34 @@ def test_names_become_code_in_one_place_alone() -> None:
     assert loading == KNOWN
 
 
+RUNNING = re.compile(
+    r"^(pickle|marshal|cloudpickle|dill|joblib|torch|numpy|np|yaml)\.(load|loads|unsafe_load|full_load)$"
+    r"|(^|\.)(parse_expr|sympify|load_from_disk|Unpickler)$"
+)
+UNPICKLING = {
+    "rl/env_pool/batched_actor.py",  # between processes of one run
+    "eval/sandbox/launch.py",  # marshal, between a sandbox's launcher and its host, neither of which a program reaches
+    "eval/sandbox/sandbox.py",
+}
+
+
+def test_nothing_that_was_stored_or_sent_is_unpickled_or_evaluated_and_no_model_brings_code() -> None:
+    """What would run code of a file: pickles, marshal, torch's own format, YAML's and sympy's readers, code beside a model's weights."""
+    loading, trusting = set(), []
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call):
+                    continue
+                called, name = ast.unparse(node.func), str(path.relative_to(ROOT))
+                if RUNNING.search(called):
+                    loading.add(name)
+                if called.endswith(".from_pretrained") and "trust_remote_code=False" not in ast.unparse(node):
+                    trusting.append(name)
+    assert loading == UNPICKLING
+    assert not trusting
+
+
 def test_every_registry_is_in_the_architecture_with_what_may_name_it() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     missing = [name for name, registry in registries().items() if f"| {registry.what} |" not in text]

@@ -1,7 +1,9 @@
 """Files of others, read within bounds: how much a small file may unpack to, how long a row may be, how deep JSON may nest.
 
 A few kilobytes of gzip, of an archive or of Parquet can say gigabytes. What is packed may grow to two hundred times its size, and a small
-file to 64 MiB, which real data keeps to by far. A file beyond a bound is refused whole, a row beyond one is a fault of the row.
+file to 64 MiB, which real data keeps to by far. Values are counted as well, for the two letters of an empty object take a hundred bytes
+here: four may stand in each packed byte, and two million in a small file. A file beyond a bound is refused whole, a row beyond one is a
+fault of the row.
 """
 
 from __future__ import annotations
@@ -15,26 +17,24 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from warehouse.errors import RequestError
-
-if TYPE_CHECKING:
-    import pyarrow.parquet
 
 MIB = 2**20
 MOST_GROWTH = 200
 """Unpacked bytes for each packed one, beyond `FREE_BYTES`."""
 FREE_BYTES = 64 * MIB
+VALUES_A_BYTE = 4
+"""Values for each packed byte, beyond `FREE_VALUES`."""
+FREE_VALUES = 2_000_000
 MOST_UNPACKED_BYTES = 4096 * MIB
 MOST_ROW_BYTES = 128 * MIB
 """Of a line, or of a member of an archive."""
 MOST_MEMBERS = 100_000
 MOST_DEPTH = 200
 """Lists and objects within each other in JSON; Python's own parser gives up near a thousand."""
-_BATCH_ROWS = 1024
 _PIECE = 4096
 """Bytes of a member that are unpacked at once: `zipfile` hands as many packed ones to decompressors that know no bound."""
 _OPENERS: dict[str, Callable[[Path], Any]] = {
@@ -56,10 +56,16 @@ def room_for(path: Path) -> int:
     return min(MOST_UNPACKED_BYTES, max(FREE_BYTES, MOST_GROWTH * path.stat().st_size))
 
 
+def values_for(path: Path) -> int:
+    """The values, counted one by one, that a packed file may hold."""
+    return max(FREE_VALUES, VALUES_A_BYTE * path.stat().st_size)
+
+
 def unpacked(path: Path) -> IO[bytes]:
     """The content of a file, packed by gzip, bzip2 or xz (by its ending) or not.
 
-    Reading it raises `Oversized` where more comes out than the file has room for, and RequestError where it cannot be unpacked.
+    Reading it raises `Oversized` where more comes out than the file has room for, or more values of JSON, and RequestError where it cannot
+    be unpacked.
     """
     opener = _OPENERS.get(path.suffix)
     if opener is None:
@@ -136,6 +142,11 @@ def why_too_large(value: Any) -> str | None:
     return _TOO_DEEP
 
 
+def _count(text: bytes) -> int:
+    """About how many values stand in JSON: each but the first of a list or object has a comma before it."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
 def _within(level: list[Any]) -> Iterator[Any]:
     for outer in level:
         yield from outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
@@ -150,12 +161,12 @@ class Archive:
     """
 
     def __init__(self, path: Path) -> None:
-        self._zip = zipfile.ZipFile(path)
+        self._zip, self._path, self._values = zipfile.ZipFile(path), path, values_for(path)
         members, size = self._zip.infolist(), sum(member.file_size for member in self._zip.infolist())
         if len(members) > MOST_MEMBERS or size > room_for(path):
             self._zip.close()
             found, most = f"{len(members):,} members of {size / MIB:,.0f} MiB", f"{MOST_MEMBERS:,} of {room_for(path) // MIB:,} MiB"
-            raise _oversized(path, found, most)
+            raise oversized(path, found, most)
 
     @property
     def names(self) -> list[str]:
@@ -163,79 +174,31 @@ class Archive:
         return list(dict.fromkeys(self._zip.namelist()))
 
     def read(self, name: str) -> bytes:
-        """The content of a member. Raises ValueError where it is too large, and what `zipfile` raises where it is broken."""
+        """The content of a member.
+
+        Raises:
+            ValueError: it is too large, or the members that were read hold more values than the archive has room for.
+            Exception: whatever `zipfile` raises where it is broken.
+        """
         if self._zip.getinfo(name).file_size > MOST_ROW_BYTES:
             raise ValueError(f"it is larger than {MOST_ROW_BYTES // MIB} MiB")
         with self._zip.open(name) as member:
-            return b"".join(iter(lambda: member.read(_PIECE), b""))
+            content = b"".join(iter(lambda: member.read(_PIECE), b""))
+        if (count := _count(content)) > self._values:
+            raise ValueError(f"with it more than {values_for(self._path):,} values would be read of an archive of this size")
+        self._values -= count
+        return content
 
     def close(self) -> None:
         """Let go of the file."""
         self._zip.close()
 
 
-@contextmanager
-def open_parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """A Parquet file. Raises RequestError where it is none, and Oversized where its pages are too large."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    try:
-        with parquet.ParquetFile(path) as whole:
-            texts = [leaf.path for leaf in _leaves(whole) if leaf.physical_type == "BYTE_ARRAY"]
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:  # each text once, however often it stands in the file
-            size = sum(chunk.total_uncompressed_size for chunk in _chunks(file))
-            if size > room_for(path):
-                raise _oversized(path, f"{size / MIB:,.0f} MiB", f"{room_for(path) // MIB:,} MiB")
-            yield file
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RequestError(f"{path} is not a Parquet file ({error}): write it again.") from error
-
-
-def parquet_rows(file: pyarrow.parquet.ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of an open Parquet file; raises Oversized where they hold more than the file has room for.
-
-    A value that stands in a column a million times stands in the file once, and is read once; what counts are the rows written out.
-    """
-    left = room_for(path)
-    for batch in file.iter_batches(_BATCH_ROWS):
-        left -= sum(map(_written_out, batch.columns))
-        if left < 0:
-            raise _oversized(path, f"more than {room_for(path) // MIB:,} MiB", "that")
-        yield from batch.to_pylist()
-
-
-def _written_out(values: pyarrow.Array) -> int:
-    """The bytes of values in which each text stands as often as it is named."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
-
-    kind = values.type
-    if pa.types.is_dictionary(kind):
-        sizes = compute.binary_length(values.dictionary) if len(values.dictionary) else pa.array([], pa.int32())
-        return int(compute.sum(sizes.cast(pa.int64()).take(values.indices)).as_py() or 0)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        return _written_out(values.flatten()) if not pa.types.is_map(kind) else _written_out(values.keys) + _written_out(values.items)
-    if pa.types.is_struct(kind):
-        return sum(map(_written_out, values.flatten()))
-    return int(values.nbytes)
-
-
-def _leaves(file: pyarrow.parquet.ParquetFile) -> Iterator[Any]:
-    return (file.schema.column(number) for number in range(len(file.schema)))
-
-
-def _chunks(file: pyarrow.parquet.ParquetFile) -> Iterator[Any]:
-    metadata = file.metadata
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return (group.column(number) for group in groups for number in range(metadata.num_columns))
-
-
 class _Bounded(io.RawIOBase):
     """A stream of what is unpacked, with the errors of `unpacked`."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
-        self._stream, self._path, self._left = stream, path, room_for(path)
+        self._stream, self._path, self._left, self._values = stream, path, room_for(path), values_for(path)
 
     def readable(self) -> bool:
         return True
@@ -247,7 +210,10 @@ class _Bounded(io.RawIOBase):
             raise RequestError(f"{self._path} cannot be unpacked: {error}.") from error
         self._left -= len(data)
         if self._left < 0:
-            raise _oversized(self._path, f"more than {room_for(self._path) // MIB:,} MiB", "that")
+            raise oversized(self._path, f"more than {room_for(self._path) // MIB:,} MiB", "that")
+        self._values -= _count(data)
+        if self._values < 0:
+            raise oversized(self._path, f"more than {values_for(self._path):,} values", "that")
         buffer[: len(data)] = data
         return len(data)
 
@@ -256,6 +222,7 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def _oversized(path: Path, found: str, most: str) -> Oversized:
+def oversized(path: Path, found: str, most: str) -> Oversized:
+    """What is said of a file that unpacks to what was `found`, and at `most` what is read of it."""
     packed = path.stat().st_size / MIB
     return Oversized(f"{path} ({packed:,.1f} MiB) unpacks to {found}, and at most {most} is read: cut it into parts.")

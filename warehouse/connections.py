@@ -28,7 +28,7 @@ EXTENSIONS = ("ducklake", "sqlite_scanner")
 CATALOG = "lake"
 """The name under which the lake is attached."""
 BUSY_TIMEOUT_MS = 10_000
-_LOCKS = "lake_locks"
+LOCKS = "lake_locks"
 """The name under which a PostgreSQL catalogue is attached a second time, for its locks."""
 _LOCK_NUMBER = 0x666C7977
 """The advisory lock of writers, one number for everybody."""
@@ -60,7 +60,7 @@ def connect_to_files(place: Place) -> duckdb.DuckDBPyConnection:
             connection.execute(secret)
         if place.storage.catalogue is not None:
             address = place.storage.catalogue.removeprefix("postgres:")
-            connection.execute(f"ATTACH {quoted(address)} AS {_LOCKS} (TYPE postgres, READ_ONLY)")
+            connection.execute(f"ATTACH {quoted(address)} AS {LOCKS} (TYPE postgres, READ_ONLY)")
     return connection
 
 
@@ -73,10 +73,15 @@ def connect_to_read(place: Place, at: int | None = None) -> duckdb.DuckDBPyConne
     connection = connect_unlocked(place, at)
     connection.execute(f"SET allowed_directories = [{quoted(place.data_path)}]")
     connection.execute("SET temp_directory = ''")
-    connection.execute(f"SET memory_limit = '{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2}B'")
+    connection.execute(f"SET memory_limit = '{most_memory()}B'")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def most_memory() -> int:
+    """The bytes that a query may take: half of the machine's."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def connect_unlocked(place: Place, at: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -127,7 +132,7 @@ def cursor_in_lake(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConn
 def try_shared_lock(cursor: duckdb.DuckDBPyConnection) -> bool:
     """Takes the lock that writers of other machines share, in the open transaction of `cursor`, whose end frees it."""
     asked = f"SELECT pg_try_advisory_xact_lock({_LOCK_NUMBER})::text AS taken"
-    return cursor.execute(f"FROM postgres_query('{_LOCKS}', {quoted(asked)})").fetchall() == [("true",)]
+    return cursor.execute(f"FROM postgres_query('{LOCKS}', {quoted(asked)})").fetchall() == [("true",)]
 
 
 def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:

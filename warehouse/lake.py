@@ -31,7 +31,7 @@ from warehouse.connections import (
 from warehouse.errors import RequestError
 from warehouse.fixity import keep_digests
 from warehouse.migrations import check_readable, migrate
-from warehouse.queries import first_paragraph, run_query
+from warehouse.queries import check_catalogue, first_paragraph, run_query
 from warehouse.records import (
     Document,
     Example,
@@ -247,6 +247,7 @@ class Lake:
             raise self._unreachable(error) from error
         try:
             with closed_on_error(connection), cursor_in_lake(connection) as cursor:
+                check_catalogue(cursor, str(self.place.home))
                 check_readable(cursor, str(self.place.home))
         except duckdb.Error as error:  # the catalogue answers, and the data does not
             raise self._unreachable(error) from error
@@ -261,6 +262,7 @@ class Lake:
         with closed_on_error(connection):
             with all_writer_locks(connection, self.place):
                 connection.execute(attach_statement(self.place, read_only=False))
+            check_catalogue(connection, str(self.place.home))
             commit(connection, self.place, lambda cursor: migrate(cursor, str(self.place.home)))
         return connection
 

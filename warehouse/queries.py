@@ -2,12 +2,15 @@
 
 A connection made for reading opens no file but the lake's own. Some functions of DuckDB's extensions read other databases without
 asking the connection (`sqlite_scan`), and some run SQL that stands in a string: of functions that give tables, those alone may be
-called that are known to read nothing else.
+called that are known to read nothing else. So may the views and macros that a query goes through: a home that somebody gave may define them
+as anything.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import resource
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +19,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from warehouse.connections import cursor_in_lake
+from warehouse.connections import CATALOG, LOCKS, cursor_in_lake, most_memory
 from warehouse.errors import RequestError
+from warehouse.schema import TABLES
+from warehouse.storage import quoted
 from warehouse.views import MACROS
 
 TABLE_FUNCTIONS = frozenset(MACROS) | {
@@ -27,6 +32,15 @@ TABLE_FUNCTIONS = frozenset(MACROS) | {
     "ducklake_table_changes", "ducklake_table_insertions", "ducklake_table_deletions", "ducklake_list_files",
 }  # fmt: skip
 """The functions that a query may call for a table."""
+OF_CONNECTION = frozenset(["pragma_database_list", "duckdb_databases", "pg_database", "pg_settings", "duckdb_logs"])
+"""Views of DuckDB's own over what is attached and set, the address of a catalogue with its password among it."""
+_BATCH_ROWS = 100_000
+_TOO_MUCH = "The query needs more memory than half of this machine's; ask for fewer rows or columns."
+_OF_FILES = re.compile(r"[/\\.:*?]")
+"""What stands in the name of a file, which DuckDB would read where a table of that name is not there."""
+_CATALOGUE = f"__ducklake_metadata_{CATALOG}"
+_harmless: set[str] = set()
+"""Definitions of views and macros that this process has looked at."""
 
 
 def run_query(
@@ -44,13 +58,40 @@ def run_query(
                 raise RequestError(f"Only one SELECT statement can be asked of the lake, and this is not one: {sql.strip()[:200]}")
             _check_functions(cursor, sql)
             given = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
-            return cursor.execute(sql, given).to_arrow_table()
+            return _bounded(cursor.execute(sql, given).to_arrow_reader(_BATCH_ROWS))
         except duckdb.InterruptException as error:
             raise RequestError(f"The query took longer than {timeout_seconds:g} seconds; --timeout gives it more.") from error
-        except duckdb.OutOfMemoryException as error:
-            raise RequestError("The query needs more memory than half of this machine's; ask for fewer rows or columns.") from error
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
+            raise RequestError(_TOO_MUCH) from error
+        except OSError as error:  # of Arrow, to which DuckDB hands the rows
+            if "out of memory" not in str(error).lower():
+                raise
+            raise RequestError(_TOO_MUCH) from error
         except duckdb.Error as error:
             raise RequestError(f"The query failed: {first_paragraph(error)}") from error
+
+
+def _bounded(rows: pa.RecordBatchReader) -> pa.Table:
+    """All the rows; raises MemoryError where they are more than a query may hold, for DuckDB counts none that it has handed out."""
+    batches, left = [], most_memory()
+    for batch in rows:
+        batches.append(batch)
+        left -= batch.nbytes
+        if left < 0:
+            raise MemoryError
+    return pa.Table.from_batches(batches, rows.schema)
+
+
+@contextmanager
+def bounded_process() -> Iterator[None]:
+    """Within, this process holds no more memory than a query may: nor does DuckDB count the long texts that a query is making."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    lower = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most_memory(), *lower]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @contextmanager
@@ -72,28 +113,89 @@ def first_paragraph(error: duckdb.Error) -> str:
     return " ".join(str(error).split("\n\n")[0].split())
 
 
+def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
+    """Check, before anything of it is read, that a lake's tables are tables, its macros this program's, its files within its data.
+
+    Raises:
+        RequestError: a view stands in the place of a table, a macro could stand in the place of any function, a file lies elsewhere.
+    """
+    tables = ", ".join(map(quoted, [*(table.name for table in TABLES), "migrations"]))
+    elsewhere = "NOT path_is_relative::BOOLEAN OR contains(path, '..')"
+    found = cursor.execute(
+        f"""
+        SELECT 'a view in the place of the table ' || view_name FROM {_CATALOGUE}.ducklake_view WHERE lower(view_name) IN ({tables})
+        UNION ALL SELECT 'a macro ' || macro_name FROM {_CATALOGUE}.ducklake_macro
+            WHERE macro_name NOT IN ({", ".join(map(quoted, MACROS))})
+        UNION ALL SELECT 'a data file at ' || path FROM {_CATALOGUE}.ducklake_data_file WHERE {elsewhere}
+        UNION ALL SELECT 'a data file at ' || path FROM {_CATALOGUE}.ducklake_delete_file WHERE {elsewhere}
+        UNION ALL SELECT 'a table at ' || path FROM {_CATALOGUE}.ducklake_table WHERE {elsewhere}
+        UNION ALL SELECT 'a schema at ' || path FROM {_CATALOGUE}.ducklake_schema WHERE {elsewhere}
+        LIMIT 1
+        """
+    ).fetchall()
+    if found:
+        raise RequestError(f"The lake in {home} has {found[0][0]:.200}, which this program does not make: take that out of it first.")
+
+
+def check_view(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Check that a view or table of the lake reads the lake alone. Raises RequestError where it calls what reads anything else."""
+    _check_named(cursor, [name])
+
+
 def _check_functions(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Check what a statement calls and reads, and so the views and macros that it goes through."""
+    if sql in _harmless:
+        return
     ((text,),) = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     parsed = json.loads(text)
     if parsed["error"]:
         raise RequestError(f"The query failed: {parsed['error_message']}")
-    if inner := sorted(name for name in _catalogues(parsed) if name.lower().startswith("__ducklake")):
+    _check_parsed(parsed)
+    _check_named(cursor, sorted({*_places(parsed, "table_name"), *_table_functions(parsed)}))
+
+
+def _check_named(cursor: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    """Check the definitions that the lake has, or had, for these names; those of tables and functions are none."""
+    wanted = ", ".join(quoted(name.lower()) for name in names if name)
+    if not wanted:
+        return
+    found = cursor.execute(
+        f"""
+        SELECT sql FROM {_CATALOGUE}.ducklake_view WHERE lower(view_name) IN ({wanted})
+        UNION SELECT sql FROM {_CATALOGUE}.ducklake_macro_impl JOIN {_CATALOGUE}.ducklake_macro USING (macro_id)
+            WHERE lower(macro_name) IN ({wanted})
+        """
+    ).fetchall()
+    for (definition,) in found:
+        if definition not in _harmless:
+            _check_functions(cursor, definition)
+            _harmless.add(definition)
+
+
+def _check_parsed(parsed: Any) -> None:
+    named = {name.lower(): name for name in _places(parsed, "catalog_name", "schema_name")}
+    if inner := sorted(name for low, name in named.items() if low.startswith("__ducklake") or low == LOCKS):
         raise RequestError(f"The query failed: {inner[0]} is the catalogue's own; `flywheel sql --schema` lists what can be read.")
+    tables = set(_places(parsed, "table_name"))
+    if files := sorted(name for name in tables if _OF_FILES.search(name)):
+        raise RequestError(f"The query failed: {files[0]!r:.200} names a file; a query reads the lake's own tables and nothing else.")
+    if own := sorted(name for name in tables if name.lower() in OF_CONNECTION):
+        raise RequestError(f"The query failed: {own[0]} is about the connection; `flywheel sql --schema` lists what can be read.")
     refused = sorted(set(_table_functions(parsed)) - TABLE_FUNCTIONS)
     if refused:
         raise RequestError(f"The query failed: it may not call {', '.join(refused)}; a query reads the lake's own tables and nothing else.")
 
 
-def _catalogues(node: Any) -> Iterator[str]:
-    """The catalogues and schemas that tables are read from, anywhere in a parsed statement."""
+def _places(node: Any, *fields: str) -> Iterator[str]:
+    """What tables are read, anywhere in a parsed statement: their catalogues, schemas or names, by the fields."""
     if isinstance(node, dict):
         if node.get("type") == "BASE_TABLE":
-            yield from (node.get("catalog_name", ""), node.get("schema_name", ""))
+            yield from (node.get(name, "") for name in fields)
         for value in node.values():
-            yield from _catalogues(value)
+            yield from _places(value, *fields)
     elif isinstance(node, list):
         for value in node:
-            yield from _catalogues(value)
+            yield from _places(value, *fields)
 
 
 def _table_functions(node: Any) -> Iterator[str]:

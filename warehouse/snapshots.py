@@ -5,6 +5,7 @@ A dataset is a SELECT at a snapshot, with a digest that says whether its rows ar
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -27,6 +28,9 @@ ORDER BY id
 """
 
 
+_NAME = re.compile(r"\w[\w.:+-]{0,99}")
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedPin:
     """A pin, and whether its dataset has the rows that it had; None for a pin without a query."""
@@ -38,10 +42,13 @@ class CheckedPin:
 def pin(lake: Lake, name: str, at: int | None = None, query: str | None = None) -> Pin:
     """Keeps the present snapshot, or `at`, under `name`; with a `query` also the number and the digest of its rows there.
 
-    Raises `RequestError` for a name that is taken by another pin, a name that is a number, an unknown snapshot and a query that fails.
+    Raises `RequestError` for a name that is taken by another pin, a name that is a number or none, an unknown snapshot and a query that
+    fails.
     """
-    if not name.strip() or name.isdigit():
-        raise RequestError(f"A pin cannot be called {name!r}: give a name with a letter, so that it is no snapshot's number.")
+    if not _NAME.fullmatch(name) or name.isdigit():
+        raise RequestError(
+            f"A pin cannot be called {name!r:.200}: give letters, digits and . : _ - +, and not digits alone, which name a snapshot."
+        )
     snapshot = lake.snapshot() if at is None else at
     lake.query("SELECT 1", at=snapshot)  # refuses a snapshot that is not there
     wanted = Pin(name, snapshot) if query is None else Pin(name, snapshot, query, *measure(lake, query, snapshot))

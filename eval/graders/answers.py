@@ -5,13 +5,14 @@ Normalisation in SQuAD's order: lower case, strip ASCII punctuation, drop the ar
 as «The The» or «!!!», is compared by its collapsed lower case instead, so that emptiness never equals emptiness.
 
 Stripping turns 3.5 into 35, -5 into 5, 9/11 into 911, 50% into 50, C++ into C, !Paris into Paris and Vitamin A into Vitamin. An exact
-match therefore wants the same figures, with what stands between their digits, and the same opening and closing signs as well. It looks
+match therefore wants the same figures, with what stands between their digits, the same opening and closing signs, and the same operators
+and letters that stand alone («x + 1» and «x - 1», «> 3», «Hepatitis A virus») as well. It looks
 at folded text (`eval.graders.text`), so that curly quotes, dashes and decomposed accents make no difference, and never says yes where
 SQuAD says no to that. `squad_match` is SQuAD's own, for comparison with figures of papers.
 
 Several answers stand in one text only as a list, its items between `;` or `|`. A list is no answer to a question that has one. Where
-all answers are asked for, a list may also be JSON, a line for each item, or «red, blue and green». What stands in an accepted answer
-separates nothing.
+all answers are asked for, a list may also be JSON or Python's, a line for each item, or «red, blue and green». What stands in an accepted
+answer separates nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +36,19 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _FIGURE = re.compile(r"(?:(?<![\w)\].,])(?P<sign>[-<>]=?)[$€£]?)?(?P<point>(?<![\w.])\.)?(?P<digits>\d+(?:[^\w\s]+\d+)*)(?P<percent>\s?%)?")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)")
-_OPENING = re.compile(r"(?<![^\s(\[{\"'])(?:[!~^?@<>=]+(?=\w)|[-#$%&+/\\]+(?=[^\W\d_]))")
+_OPENING = re.compile(r"(?<![^\s(\[{\"'])(?:[!~^?@<>=]+(?=\w)|[-#$%&+/\\]+(?=[^\W\d_])|\.(?=[^\W\d_]))")
 """A sign before a word that makes it another: a denial, an approximation, a bound, a path, a name on a network."""
-_CLOSING = re.compile(r"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)|(?<=\w )a(?=\W*$)")
-"""A sign after a word that makes it another; an «a» at the end is a letter and no article, as in «Vitamin A»."""
-_BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)])\s+")
+_ALONE = re.compile(
+    r"(?<= )(?:[+*/^=<>~]|[!<>=]=)(?= )|(?<=\d )-(?= )|(?<= )-(?= \d)|(?<=\b[a-z] )-(?= [a-z]\b)|^(?:[!~^<=]+(?= )|[->/]+(?= \d))"
+)
+"""An operator between blanks; at the beginning of a text, where a bullet or a quotation mark may stand, one that can be neither."""
+_LETTERED = "vitamin|hepatitis|influenza|group|type|class|grade|plan|serie|series|section|appendix|exhibit|category|level|factor|schedule"
+_CLOSING = re.compile(rf"(?<=\w)(?:[+#]+|-)(?=[\s,.;)\]]|$)|(?<=\w )a(?=\W*$)|\b(?:{_LETTERED}) a(?= \w)")
+"""A sign after a word that makes it another; an «a» at the end, or after a word that letters follow, is no article, as in «Vitamin A»."""
+_BULLET = re.compile(r"^(?:[-*•·◦‣]|\(?(?:\d{1,2}|[a-z])\)|\d{1,2}\.)\s+")
+_LAST = re.compile(r"^(?:and|&)\s+", re.IGNORECASE)
+_QUOTED = re.compile(r"'[^'\\]*'|\"[^\"\\]*\"")
+_PYTHON_LIST = re.compile(rf"\[\s*(?:{_QUOTED.pattern})(?:\s*,\s*(?:{_QUOTED.pattern}))*\s*,?\s*\]")
 _AND = re.compile(r" ?,? (?:and|&) ", re.IGNORECASE)
 _COMMA = re.compile(r" ?, ")
 
@@ -55,7 +64,7 @@ def answer_key(text: str) -> Key:
     """The key of `text`: equal for answers that count as the same."""
     folded = fold(text)
     plain = _collapse(folded).lower()
-    return normalize(folded), (*_figures(folded), *_OPENING.findall(plain), *_CLOSING.findall(plain))
+    return normalize(folded), (*_figures(folded), *_OPENING.findall(plain), *_ALONE.findall(plain), *_CLOSING.findall(plain))
 
 
 def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
@@ -69,10 +78,12 @@ def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
 def read_set(text: str, golds: Iterable[str] = ()) -> list[str]:
     """The items of `text` where all answers are asked for: a JSON list, a line each, `split_items`, or an enumeration with «and»."""
     accepted, text = list(golds), text.strip()
-    if (listed := _json_items(text)) is not None:
+    if (listed := _written_list(text)) is not None:
         return listed
     if len(lines := [line.strip() for line in text.splitlines() if line.strip()]) > 1:
-        return [_BULLET.sub("", line).rstrip(",;") for line in lines]
+        known = {answer_key(gold) for gold in accepted}
+        plain = [line if answer_key(line) in known else _BULLET.sub("", fold(line)).rstrip(",;") for line in lines]
+        return [*plain[:-1], plain[-1] if answer_key(plain[-1]) in known else _LAST.sub("", plain[-1])]
     items = split_items(fold(text), accepted)
     return _enumerated(items[0], accepted) if len(items) == 1 else items
 
@@ -149,16 +160,21 @@ def _figures(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _json_items(text: str) -> list[str] | None:
-    """The members of a JSON list of texts and numbers, None for anything else."""
-    if not text.startswith("["):
+def _written_list(text: str) -> list[str] | None:
+    """The members of a list of texts and numbers in JSON, or of texts as Python writes them; None for anything else."""
+    if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
         members = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return _python_texts(text)
     plain = all(isinstance(member, str | int | float) and not isinstance(member, bool) for member in members)
     return [str(member) for member in members] if plain else None
+
+
+def _python_texts(text: str) -> list[str] | None:
+    """The members of a list of texts as Python writes it; numbers have other notations there, and are none."""
+    return [quoted[1:-1] for quoted in _QUOTED.findall(text)] if _PYTHON_LIST.fullmatch(text) else None
 
 
 def _enumerated(text: str, golds: Sequence[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 A name of the configuration may be a kind, an entry point of an installed package, `module:attribute` or `file.py:attribute`; what it
 stands for is a `Grader`, a `Verifier`, or a class of verifiers that takes no arguments. Data names what is built in and what the
-configuration lists, and nothing else: any other name in a task is passed over.
+configuration lists, and nothing else: any other name in a task is passed over. `judge` is a model, which whoever opens the verifiers has
+opened and calibrated; without one, what asks for it cannot be judged.
 """
 
 from __future__ import annotations
@@ -21,22 +22,52 @@ OWN_VERIFIERS = Registry("verifier", {}, "agent_flywheel.verifiers", "evaluation
 """Verifiers of somebody's own, by name."""
 
 
+JUDGE = "judge"
+"""What configuration and tasks call the verifier that is a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentJudge:
+    """What stands in the place of a judge where none is open: nothing is known of any answer."""
+
+    name: str = JUDGE
+    version: str = "0"
+
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        """An invalid score."""
+        return invalid(self, trajectory, "a judge is asked for and none is open: name its model under evaluation.judge")
+
+
+ABSENT_JUDGE = AbsentJudge()
+
+
 @dataclass(frozen=True, slots=True)
 class Verifiers:
-    """The verifier of tasks that name none, and those of somebody's own that tasks may name."""
+    """The verifier of tasks that name none, those of somebody's own that tasks may name, and the judge, where one is open."""
 
     default: Verifier
     own: Mapping[str, Verifier] = field(default_factory=dict)
+    judge: Verifier | None = None
 
     def of(self, task: Task) -> Verifier:
         """The verifier that a task's provenance names, or else the default."""
         named = task.provenance.get("verifier")
-        return (self.own.get(named) or VERIFIERS.get(named) if isinstance(named, str) else None) or self.default
+        if not isinstance(named, str):
+            return self.default
+        if named == JUDGE:
+            return self.judge or ABSENT_JUDGE
+        return self.own.get(named) or VERIFIERS.get(named) or self.default
 
     def lack(self, task: Task) -> bool:
-        """Whether a task names code of somebody's own that is not listed here, as those of a suite by such a verifier do elsewhere."""
+        """Whether a task names code of somebody's own that is not listed here, as those of a suite by such a verifier do elsewhere; or a
+        judge, and none is open."""
         named = task.provenance.get("verifier")
-        return isinstance(named, str) and ":" in named and named not in self.own
+        return isinstance(named, str) and ((":" in named and named not in self.own) or (named == JUDGE and self.judge is None))
+
+
+def asks_judge(tasks: Iterable[Task]) -> bool:
+    """Whether one of the tasks names the judge."""
+    return any(task.provenance.get("verifier") == JUDGE for task in tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +104,24 @@ class OwnVerifier:
         return score
 
 
-def verifiers_of(default: str, own: Mapping[str, str] | None = None) -> Verifiers:
-    """The verifiers that a configuration means: `default` by its name, and each of `own` that tasks may name.
+def verifiers_of(default: str, own: Mapping[str, str] | None = None, judge: Verifier | None = None) -> Verifiers:
+    """The verifiers that a configuration means: `default` by its name, each of `own` that tasks may name, and the `judge`, if it is open.
 
     Raises:
         RequestError: there is none of a name, it cannot be imported, or it is no verifier.
     """
     found = {name: find_verifier(reference) for name, reference in (own or {}).items()}
-    return Verifiers(found.get(default) or find_verifier(default), found)
+    if default == JUDGE:
+        return Verifiers(judge or ABSENT_JUDGE, found, judge)
+    return Verifiers(found.get(default) or find_verifier(default), found, judge)
 
 
 def find_verifier(name: str) -> Verifier:
     """The verifier that the configuration, or whoever types a command, calls `name`. Raises RequestError as `verifiers_of` does."""
     if name in VERIFIERS:
         return VERIFIERS[name]
+    if name == JUDGE:
+        return ABSENT_JUDGE
     if not is_verifier(name):
         raise RequestError(f"{unknown(name)}.")
     loaded = OWN_VERIFIERS.load(name)
@@ -95,7 +130,7 @@ def find_verifier(name: str) -> Verifier:
         raise RequestError(
             f"the verifier {name!r} is of the type {type(verifier).__name__}: it must be a Grader, or have name, version and verify()."
         )
-    if verifier.name in VERIFIERS:
+    if verifier.name in VERIFIERS or verifier.name.partition(":")[0] == JUDGE:
         raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it one of its own.")
     return OwnVerifier(verifier)
 
@@ -108,12 +143,13 @@ def grader_of(verifier: Verifier) -> Grader | None:
 
 def is_verifier(name: str, listed: Iterable[str] = ()) -> bool:
     """Whether `name` can be that of a verifier; code of somebody's own is not imported to see."""
-    return name in VERIFIERS or name in listed or ":" in name or OWN_VERIFIERS.installed(name)
+    return name in VERIFIERS or name == JUDGE or name in listed or ":" in name or OWN_VERIFIERS.installed(name)
 
 
 def unknown(name: str, listed: Iterable[str] = ()) -> str:
     """What is said of a name that is no verifier's."""
-    return f"there is no verifier {name!r:.200}; choose one of {', '.join([*VERIFIERS, *listed])}, or name your own as file.py:attribute"
+    known = ", ".join([*VERIFIERS, JUDGE, *listed])
+    return f"there is no verifier {name!r:.200}; choose one of {known}, or name your own as file.py:attribute"
 
 
 def _guarded(rule: Rule) -> Rule:

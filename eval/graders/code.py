@@ -30,8 +30,9 @@ from eval.graders.code_examiner import GONE
 from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
 from eval.sandbox.sandbox import INTERPRETER, Sandbox
 
-LIMITS = SandboxConfig(wall_seconds=10, memory_mib=1024)
-"""Of each of the two processes; a program that takes longer has failed."""
+LIMITS = SandboxConfig(wall_seconds=40, cpu_seconds=10, memory_mib=1024)
+"""Of each of the two processes; a program that computes for longer has failed. By the clock it may take four times as long, for a machine
+may be busy."""
 _FORMS = ("completion", "program")
 
 

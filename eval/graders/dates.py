@@ -1,8 +1,9 @@
 """Dates in answers: parsed as days, months or years, and compared at the granularity of the right one.
 
 Read are dates with the year first (1999, 1999-07, 1999/07/20, 19990720, 1999-07-20T00:00:00Z), English words («20 July 1999», 20-Jul-1999,
-«on Tuesday, July 20th, 1999», «1999 July 20», «July 1999», «the year 1999»), 44 BC and AD 1999, months and days in figures whose order
-leaves no doubt (07/1999, 20/07/1999). 01/02/1999 is none, for it is two dates. The whole text is the date. A weekday must be the day's own.
+«on Tuesday, July 20th, 1999», «1999 July 20», «July 1999», «the year 1999»), also with a time («Tue Jul 20 12:30:00 UTC 1999»), 44 BC and
+AD 1999, months and days in figures whose order leaves no doubt (07/1999, 20/07/1999). 01/02/1999 is none, for it is two dates. The whole
+text is the date. A weekday must be the day's own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _DAY = r"(?P<day>[0-9]{1,2})(?:st|nd|rd|th|\.)?"
 _YEAR = r"(?:(?:ad|ce)\s(?P<counted>[0-9]{1,4})|(?P<year>[0-9]{3,4}|[0-9]{1,2}(?=\s?(?:bc|ad|ce)))(?:\s?(?P<era>bce?|ad|ce)\.?)?)"
 _FULL_YEAR = r"(?P<year>[0-9]{4})"
 _WEEKDAY = rf"(?:(?P<weekday>{'|'.join(f'{name[:3]}(?:{name[3:]}|s|rs|nes|r)?' for name in _DAYS)})[.,]?\s|(?:the\s))*"
-_TIME = r"(?:[t\s](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?\s?(?:z|utc|[+-][0-9]{2}:?[0-9]{2})?)?"
+_HOURS = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?"
+_ZONE = r"(?:z|utc|gmt|[+-][0-9]{2}:?[0-9]{2})"
+_TIME = rf"(?:[t\s]{_HOURS}\s?{_ZONE}?|\s(?:0?[1-9]|1[0-2])(?::[0-5][0-9]){{0,2}}\s?[ap]\.?m)?"
 _CLOCK = rf"(?:,?(?:\sat)?{_TIME})?"
 _SEPARATOR = r"(?P<mark>[-/.])"
 _LEADING = re.compile(r"^(?:on|in|during)\s")
@@ -35,6 +38,7 @@ _FORMS = [
         rf"{_FULL_YEAR}(?P<month>[0-9]{{2}})(?P<day>[0-9]{{2}})",
         rf"{_WEEKDAY}{_DAY}\s(?:(?:day\s)?of\s)?{_MONTH},?\s(?:of\s)?{_YEAR}{_CLOCK}",
         rf"{_WEEKDAY}{_MONTH}\s?(?:the\s)?{_DAY}(?:,\s?|\s)(?:of\s)?{_YEAR}{_CLOCK}",
+        rf"{_WEEKDAY}{_MONTH}\s{_DAY}\s{_HOURS}\s(?:{_ZONE}\s)?{_FULL_YEAR}",
         rf"{_FULL_YEAR},?\s{_MONTH}(?:\s{_DAY})?",
         rf"(?P<day>[0-9]{{1,2}})(?P<mark>[-/. ]?){_MONTH}(?P=mark){_FULL_YEAR}",
         rf"{_FULL_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark)(?P<day>[0-9]{{1,2}})",
@@ -44,6 +48,7 @@ _FORMS = [
         rf"(?P<first>[0-9]{{1,2}}){_SEPARATOR}(?P<second>[0-9]{{1,2}})(?P=mark){_FULL_YEAR}{_TIME}",
     )
 ]
+_BRACKETED = re.compile(r"\(([^()]*)\)|'([^']*)'")
 LONGEST = 60
 """Characters of a date at most."""
 
@@ -77,7 +82,10 @@ class Date:
 
 def read_date(text: str) -> Date | None:
     """The date that all of `text` is, or None where it is none, or more than one."""
-    plain = " ".join(unwrapped(fold(text)).lower().split()).rstrip(".,")
+    whole = unwrapped(fold(text))
+    if found := _BRACKETED.fullmatch(whole):
+        whole = found[1] or found[2]
+    plain = " ".join(whole.lower().split()).rstrip(".,")
     if len(plain) > LONGEST or not plain.isascii():
         return None
     plain = _ERA.sub(lambda era: re.sub(r"[.\s]", "", era[0]), _LEADING.sub("", plain))

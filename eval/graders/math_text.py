@@ -65,6 +65,9 @@ _REWRITTEN = (
     (r",\s*(?:\\[,;:>]|\\q?quad|\\ )+\s*(?=[^A-Za-z]|[A-Za-z](?![a-z]))", ", "),
     (r"\s*\\q?quad\s*(?=[A-Za-z]_)", ", "),
 )
+_REPEATING = re.compile(r"(?<![0-9.])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,9})\}|([0-9]))")
+_AREA = re.compile(r"(?<=[0-9})])(?:\s|\\[ ,])+([cdk]m|mm|ft|yd|mi)\s*\^\s*\{?([23])\}?(?![\w^])")
+"""A power of a unit of two letters; math-verify would multiply the letters."""
 _REWRITTEN_SIGNS = tuple((re.compile(pattern), template) for pattern, template in _REWRITTEN)
 LONGEST_PROSE = 4_000
 """Characters from the end of a text in which its last expression is looked for."""
@@ -75,6 +78,7 @@ _NAME = rf"(?:{_SYMBOL}|{_FIGURE})"
 _RATIO = rf"{_NAME}(?:_\{{[^{{}}]*\}})?(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}}"
 _TUPLE = rf"(?:\\left)?\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*(?:\\right)?\)"
 _NAMES = rf"(?:{_RATIO}|{_TUPLE})"
+OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\l?or\b|\\vee\b")
 _NAMED = re.compile(rf"\s*(?P<name>{_NAMES})\s*(?:=|\\in\b)\s*(?P<value>[^=]+?)\s*")
 _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$|\\\(([^\n]+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _FRACTION = re.compile(r"(?<![\w/.^])-?[0-9]+\s*/\s*[0-9]+(?![\w/^])")
@@ -105,12 +109,27 @@ def as_latex(text: str) -> str:
         text = pattern.sub(partial(_composed, template), text)
     for pattern, template in _REWRITTEN_SIGNS:
         text = pattern.sub(template, text)
+    text = _AREA.sub(r"\\text{ \1}^\2", _REPEATING.sub(_repeating, text))
     return text if _WORD.search(text) else _LISTED.sub(", ", text)
 
 
 def _composed(template: str, sign: re.Match[str]) -> str:
     """Raised figures, or a fraction of one sign, in ASCII."""
     return unicodedata.normalize("NFKC", sign.expand(template)).replace("\u2044", "}{").replace("\u2212", "-")
+
+
+def _repeating(decimal: re.Match[str]) -> str:
+    r"""`0.1\overline{6}` as a fraction."""
+    whole, once, again = decimal[1] or "0", decimal[2], decimal[3] or decimal[4]
+    return rf"\frac{{{int(whole + once + again) - int(whole + once)}}}{{{'9' * len(again) + '0' * len(once)}}}"
+
+
+def one_of_name(text: str) -> str:
+    """«x = 1 or x = 2» as a list, for both are solutions; `text` itself where anything else is joined."""
+    parts = OR.split(text)
+    named = [_NAMED.fullmatch(part) for part in parts]
+    names = {_tight(match["name"]) for match in named if match is not None}
+    return ", ".join(part.strip() for part in parts) if len(parts) > 1 and all(named) and len(names) == 1 else text
 
 
 def split_list(text: str) -> list[str]:

@@ -30,6 +30,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
 from eval.graders.math_processes import MOST_WAITING, read_line
+from eval.graders.units import same_unit
 
 MEMORY = 2 << 30
 """Bytes of address space of the child."""
@@ -44,6 +45,7 @@ DIGITS = 9
 _COMMAND = re.compile(
     r"\\(?:begin|end|mathbb)\s*\{\w+\*?\}(?:\{[clr|]+\})?|\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+"
 )
+_POWER = re.compile(r"\s*\^\s*\{?([23])\}?(?![0-9])")
 _OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|\\(?:lor|vee)\b")
 _CURRENCIES = {"$": " dollars ", "€": " euros ", "£": " pounds "}
 _WARMING = (
@@ -234,16 +236,22 @@ def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
     """Whether the words in the texts differ where they are no variables; a plain number may go without its unit."""
     symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
     names = {str(symbol).lower() for value in (right, given) if _inequalities(value) for symbol in value.free_symbols}
-    units = [" ".join(word for word in _unit(text).split() if word not in names | {"or"}) for text in (gold, prediction)]
-    if all(symbols) or units[0] == units[1]:
+    units = [" ".join(word for word in _unit(text).split() if word.lower() not in names | {"or"}) for text in (gold, prediction)]
+    if all(symbols) or same_unit(*units):
         return False
     return _kind(right) in ("interval", "set", "tuple", "matrix") or (all(units) and not any(symbols))
 
 
 def _unit(text: str) -> str:
-    """The words of a number's text, currency signs among them."""
+    """The words of a number's text with their powers, currency signs among them."""
     spelt = "".join(_CURRENCIES.get(sign, sign) for sign in text)
-    return " ".join(re.findall(r"[A-Za-z]+", _COMMAND.sub(lambda found: f" {found[1] or ''} ", spelt))).lower()
+    words, end = [], 0
+    for found in _COMMAND.finditer(spelt):
+        words.append(spelt[end : found.start()])
+        power = _POWER.match(spelt, found.end()) if found[1] else None
+        words.append(f" {found[1] or ''}{f' ^{power[1]}' if power else ''} ")
+        end = found.end()
+    return " ".join(re.findall(r"[A-Za-z]+|(?<= )\^[23](?= )", "".join([*words, spelt[end:]])))
 
 
 def _close(right: Any, given: Any) -> bool:

@@ -24,7 +24,8 @@ from itertools import pairwise
 
 from eval.graders.answers import normalize
 from eval.graders.math_processes import compare
-from eval.graders.math_text import Assigned, as_latex, last_in_prose, read_names, split_list
+from eval.graders.math_text import OR, Assigned, as_latex, last_in_prose, one_of_name, read_names, split_list
+from eval.graders.number_contexts import changed
 from eval.graders.numbers import measure, several_answers
 
 LONGEST = 1_000
@@ -41,7 +42,7 @@ _HEDGE = re.compile(
     r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b"
 )
 """What an answer may hold only where the right one does: denials, choices, ordinals, and primes, which math-verify reads over."""
-_OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\l?or\b|\\vee\b")
+_PLUS_MINUS = re.compile(r"\\pm\s*[\w\\({]")
 _INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
 _INLINE = re.compile(r"(?<!\\)\$(\S|\S[^$]*[^\s\\])\$")
@@ -50,6 +51,8 @@ _COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|math
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
 _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
+_LAST_WORDS = re.compile(r"[0-9})]((?: ?[A-Za-z]{2,})+)$")
+_SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent|per cent|pct)\b")
 _EQUATION = re.compile(r"(?<![<>!])=")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,2}(?![A-Za-z])")
 _ABBREVIATED = re.compile(r"[0-9](?:[kKMB]|bn|tn)\b")
@@ -96,6 +99,7 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
     right, given = extract(gold), extract(prediction)
     if right is None or normalize(right) in ("nan", "none", "null"):
         raise ValueError("the gold has no final answer")
+    right, given = one_of_name(right), None if given is None else one_of_name(given)
     if given is None or not _hedges(given) <= _hedges(right):
         return False
     return given == right or _same(*_compared(right, given))
@@ -108,7 +112,7 @@ def _same(right: str, given: str) -> bool:
         return all(_WORDS.fullmatch(side) for side in words) and normalize(words[0]) == normalize(words[1])
     if (numbers := (_plain_number(right), _plain_number(given))) and None not in numbers:
         return numbers[0] == numbers[1]
-    if _indices(right) != _indices(given) or _cases_differ(right, given):
+    if _indices(right) != _indices(given) or _cases_differ(right, given) or _multiplier(right) != _multiplier(given):
         return False
     return given == right or (right.isascii() and given.isascii() and compare(_unindexed(right), _unindexed(given)))
 
@@ -130,11 +134,13 @@ def _as_tuple(values: str, other: Assigned) -> str:
 
 
 def _hedges(text: str) -> Counter[str]:
-    """The hedges of an expression; an «or» between inequalities is none, for it joins what they allow."""
-    found = Counter(_HEDGE.findall(text))
-    parts = _OR.split(text)
+    """The hedges of an expression; an «or» between inequalities is none, for it joins what they allow, and one ± is a set of two."""
+    found = Counter(_HEDGE.findall(_TEXT.sub(r"\1", text)))
+    parts = OR.split(text)
     if len(parts) > 1 and all(_INEQUALITY.search(part) for part in parts):
         found -= Counter({"or": len(parts) - 1, r"\lor": len(parts) - 1, r"\vee": len(parts) - 1})
+    if found[r"\pm"] == 1 and _PLUS_MINUS.search(text):
+        del found[r"\pm"]
     return found
 
 
@@ -145,6 +151,13 @@ def _indices(text: str) -> list[str]:
 
 def _unindexed(text: str) -> str:
     return _INDEX.sub("", text)
+
+
+def _multiplier(text: str) -> str:
+    """The words after a number that make it another, which math-verify takes for a unit: «million», «dozen», «percent», «squared»."""
+    found = _LAST_WORDS.search(" ".join(_TEXT.sub(r" \1 ", text).split()))
+    words = found[1].strip() if found else ""
+    return words if words and (_SCALE.search(words) or changed("", words) or changed("", f" {words}")) else ""
 
 
 def _cases_differ(right: str, given: str) -> bool:
@@ -158,7 +171,8 @@ def _cases_differ(right: str, given: str) -> bool:
 
 def _plain_number(text: str) -> Fraction | None:
     """The value of a number without a unit, or with a percent sign; None for anything else."""
-    found = None if _ABBREVIATED.search(text) else measure(text.replace(r"\%", "%").replace("{,}", ",").replace(r",\!", ","))
+    plain = " ".join(_TEXT.sub(r" \1 ", text).split()).replace(r"\%", "%").replace("{,}", ",").replace(r",\!", ",")
+    found = None if _ABBREVIATED.search(text) else measure(plain)
     if found is None or found[1] not in ("", "%"):
         return None
     return found[0] / 100 if found[1] else found[0]

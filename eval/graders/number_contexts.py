@@ -16,8 +16,10 @@ _COMPARED = "less|fewer|more|greater|larger|smaller|higher|lower|bigger|longer|s
 _REFUSED = r"not\s+(?:(?:the|my|a|an)\s+)?(?:right|correct|answer|enough|possible|it|true|solution|final)\b|not\s*[.!]*\s*$"
 _BEFORE = (
     # denials
-    r"(?:\b(?:not|never|neither|nor|no|cannot)\b|n't\b|≠|!=|\\neq?\b)\s*(?:[\w$€£]+\s+){0,2}",
-    r"\b(?:wrong|incorrect|false|mistaken|doubt|rule[sd]?\s+out)\b[^.\n0-9]{0,20}",
+    r"(?:\b(?:not|never|neither|nor|no|cannot|hardly|scarcely)\b|n't\b|≠|!=|\\neq?\b)\s*(?:(?!but\b)[\w$€£]+\s+){0,2}",
+    r"(?:\b(?:not|never|nobody|cannot|doubt)\b|n't\b)(?:(?!\b(?:but|so|and|then|therefore|because|since|until|before)\b)[^.\n;:,!?0-9]){0,40}"
+    r"\b(?:is|be|was|are|were|it's|that's|equals?|say|says|said)\s+",
+    r"\b(?:wrong|incorrect|false|mistaken|(?<!no )(?<!without )(?<!without a )(?<!beyond )doubt|rule[sd]?\s+out)\b[^.\n0-9]{0,20}",
     r"\b(?:instead\s+of|apart\s+from|anything\s+but|except(?:\s+for)?|excluding|without|far\s+from|nowhere\s+near|short\s+of)\s+",
     r"\bif\s+(?:it|that|this)\s+(?:were|was|is)\s+",
     # bounds; `>>` closes a calculation of GSM8K, `x>` a tag
@@ -35,18 +37,20 @@ _BEFORE = (
     rf"(?:\b(?:{_PARTS})s?|%|[0-9])\s+(?:out\s+)?of\s+(?:the\s+)?",
     r"\b(?:reciprocal|inverse|opposite|negation|negative|multiples?|factors?|divisors?|digits?)\s+of\s+|\bout\s+of\s+",
     rf"\b(?:{_COUNTS})\s+(?:in|of)\s+",
+    r"\b(?:hundred|thousand|million|billion)\s+(?:and\s+)?",
     # names of places in a text
-    r"\b(?:step|question|problem|page|option|example|equation|no\.)\s+|(?<!#)#",
+    r"\b(?:step|question|problem|page|option|example|equation|exercise|lesson|chapter|section|appendix|no\.|fig(?:ure|\.))\s+|(?<!#)#",
 )
 _AFTER = (
     # signs, indices, ordinals; a letter that is no unit is a variable, and one before a figure a name
-    r"\s*\(?\?|\^(?!\{?\\circ)|_(?=[\w{])|\+(?!\s*[0-9])|-\s*$",
+    r"\s*[¼-¾⅐-⅞‰]|\s*\(?\?|\^(?!\{?\\circ)|_(?=[\w{])|\+(?!\s*[0-9])|-\s*$",
     r"\s*(?:<(?![/A-Za-z])|>(?!>)|[≤≥≠≈±~]|\\(?:[lg]eq?|neq?|approx|pm)\b)",
     r"(?:st|nd|rd|th|ths)\b|(?-i:[abeijnopqruvwxyzBDEGHIOPQRSUXYZπ](?!\w))|(?![cdk]?m[23]\b)[A-Za-z]+[0-9]",
     r"\s?-?(?:ish|fold)\b",
     # functions and other units of count
     r"\s*\b(?:squared|cubed|factorial|doubled|halved|tripled|quadrupled|negated|reversed|rounded)\b",
-    r"\s*\b(?:dozens?|scores?|gross|grand|lakhs?|crores?|halves|thirds|fifths|sixths|tenths|hundredths|thousandths|basis\s+points?)\b",
+    r"\s*\b(?:dozens?|scores?|gross|grand|lakhs?|crores?|tens|hundreds|thousands|halves|thirds|fifths|sixths|tenths|hundredths|thousandths|basis\s+points?|per\s+mille)\b",
+    r"\s+(?:twice|thrice)\s*[.!]*\s*$",
     r"\s+(?-i:[kKMBnxyz]|bn|mn|tn|mio|bps)(?![\w&'-])",
     r"\s+too\s+(?:many|few|much|little)\b|\s+times\s+(?:as|more|less|larger|bigger|the|that)\b",
     r"\s+(?:degrees\s+)?below\b",
@@ -57,7 +61,7 @@ _AFTER = (
     # denials
     rf"\s+(?:[\w$€£]+\s+){{0,2}}?(?:is|are|was|were|be|seems?|looks?)\s+(?:\w+\s+){{0,2}}(?:(?:false|impossible|too)\b|{_REFUSED})",
     r"\s+is\s+(?:\w+\s+)?(?:less|more|short|off|far|close|near)\b|[^.;\n0-9]{0,60}\b(?:wrong|incorrect|mistaken)\b",
-    r"\s+(?:[\w$€£]+\s+){0,2}?(?:isn't|aren't|wasn't|cannot|can't|can\s+not|won't|must\s+not)\b",
+    r"\s+(?:[\w$€£]+\s+){0,2}?(?:isn't|aren't|wasn't|cannot|can't|can\s+not|won't|must\s+not)\b|\s+(?:would|could|should|will|might)(?:\s+not\b|n't\b)",
     r"\s+(?:fails?|does\s+not|doesn't|has\s+been\s+ruled\s+out)\b",
     r"\s*[,;:(–—-]*\s*(?:(?:which|that)\s+is\s+)?(?:false|no|not)\s*[.)!]*\s*$",
 )

@@ -13,6 +13,7 @@ meets one of these there is no number, and it does not go on looking.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -31,11 +32,12 @@ _LETTERS: Mapping[str, int] = {"k": 3, "K": 3, "M": 6, "B": 9, "bn": 9, "tn": 12
 _SPACES = " \u00a0\u2009\u202f"
 _GROUPED = rf"[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])|[0-9]{{1,3}}(?:[{_SPACES}][0-9]{{3}})+(?![{_SPACES}]?[0-9])"
 _DIGITS = rf"(?:{_GROUPED}|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+"
+_MINUS = "-−–‐‑‒﹣－"
 _RAISED = "²³¹¼-¾⁰-₟⅐-↏①-⓿"
 """Characters that are numbers and no digits: powers, indices, fractions."""
 _NUMBER = re.compile(
     rf"""(?<![\w{_RAISED}])(?<!\d\.)                     # not the tail of a word, of another number or of a version
-    (?P<sign>[-−–+]|(?i:\b(?:minus|negative)\s+))?(?:[$€£]\s?)?(?P<late_sign>[-−–]?)
+    (?P<sign>[{_MINUS}+]|(?i:\b(?:minus|negative)\s+))?(?:[$€£]\s?)?(?P<late_sign>[{_MINUS}]?)
     (?P<digits>{_DIGITS})(?P<exponent>[eE][+-]?[0-9]{{1,3}})?
     (?:(?P<letter>{"|".join(_LETTERS)})(?![^\W_]))?
     (?:\s(?P<scale>(?i:{"|".join(_SCALES)}))\b)?
@@ -44,12 +46,21 @@ _NUMBER = re.compile(
 )
 _PERCENT = re.compile(r"\s*\\?%|\s+(?:per\s?cent|pct)\b(?!\s+points?)", re.IGNORECASE)
 _JOINED = re.compile(
-    r"""\s*(?:\\?[-−–+/^*×÷|;,&~]|\*\*|\}\s*\{|\\(?:times|cdot|div|pm)
-        |[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly|times|plus|minus|mod|over|x|by|divided\s+by|point|through)\b)?
-    (?:\s*\b(?:maybe|perhaps|possibly|even|else|just|minus|negative)\b)*\s*[{(]?[-−–+$€£]{0,2} | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
+    rf"""\s*(?:\\?[{_MINUS}+/^*×÷·⋅∙|;,&~]|\*\*|\}}\s*\{{|\\(?:times|cdot|div|pm)
+        |[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly|times|plus|minus|mod|over|x|by|divided\s+by|point|through
+        |from|in|into|choose|out\s+of)\b)?
+    (?:\s*\b(?:maybe|perhaps|possibly|even|else|just|minus|negative)\b)*\s*[{{(]?[{_MINUS}+$€£]{{0,2}}
+    | [:'’_\u00ad\u200b-\u200f\u2060\ufeff]""",
     re.IGNORECASE | re.VERBOSE,
 )
 """What makes one number of two where it is all that stands between them."""
+_MIXED = re.compile(
+    rf"(?P<minus>[{_MINUS}])?(?:(?P<whole>[0-9]{{1,9}})?\s?(?P<sign>[¼-¾⅐-⅞])|(?P<of>[0-9]{{1,9}})\s(?P<above>[0-9]{{1,4}})/(?P<below>[0-9]{{1,4}}))"
+    r"(?P<unit>(?:\s?[A-Za-z%°][A-Za-z %°/]*)?\.?)"
+)
+_LATEX = re.compile(r"\$([^$]+)\$")
+_LATE_MINUS = re.compile(rf"^[{_MINUS}]\s+(?=[$€£]?\.?[0-9])")
+_UNIT_POWER = re.compile(r"(?<=[\s\d/])(?P<unit>[cdk]?m|ft|in|mi|yd)\^?\{?(?P<power>[23])\}?(?![\w^])")
 _TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
@@ -82,8 +93,10 @@ def same_number(prediction: str, gold: str) -> bool:
 
 
 def measure(text: str) -> tuple[Fraction, str] | None:
-    """The number that all of `text` is, and its unit (lower case, empty where there is none); None where it is anything else."""
-    text = unwrapped(text)
+    """The number that all of `text` is, and its unit as written (empty where there is none); None where it is anything else."""
+    text = _plainly(unwrapped(text))
+    if mixed := _MIXED.fullmatch(text):
+        return _of_mixed(mixed)
     found = list(_NUMBER.finditer(text))
     if len(found) == 2:
         return _quotient(found[0], found[1], text)
@@ -94,8 +107,8 @@ def measure(text: str) -> tuple[Fraction, str] | None:
     if rest.endswith("..") or (rest.startswith(".") and found[0]["digits"].startswith(".")):
         return None
     currency = "".join(sign for sign in "$€£" if sign in found[0][0])
-    unit = " ".join(f"{currency} {text[: found[0].start()]} {rest}".lower().rstrip(". ").split())
-    return None if re.search(r"[0-9;|]|\bor\b|\band\b", unit) else (Fraction(value), unit)
+    unit = " ".join(f"{currency} {text[: found[0].start()]} {rest}".rstrip(". ").split())
+    return None if re.search(r"[0-9;|]|\bor\b|\band\b", unit, re.IGNORECASE) else (Fraction(value), unit)
 
 
 def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance()) -> bool:
@@ -138,7 +151,9 @@ def _in_percent(text: str, numbers: list[re.Match[str]], place: int) -> Decimal 
 def _value(match: re.Match[str]) -> Decimal | None:
     if len(match["digits"]) > LONGEST:
         return None
-    negative = (match["sign"] not in (None, "+")) != bool(match["late_sign"])
+    if match["sign"] is not None and match["late_sign"]:
+        return None
+    negative = match["sign"] not in (None, "+") or bool(match["late_sign"])
     value = Decimal(re.sub(rf"[,{_SPACES}]", "", match["digits"]) + (match["exponent"] or ""))
     scale = _SCALES.get((match["scale"] or "").lower(), 0) + _LETTERS.get(match["letter"] or "", 0)
     return _shifted(value.copy_negate() if negative else value, scale)
@@ -148,6 +163,23 @@ def _shifted(value: Decimal, places: int) -> Decimal:
     """`value` times a power of ten: put together rather than multiplied, for arithmetic on decimals rounds to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     return Decimal((sign, digits, int(exponent) + places))
+
+
+def _plainly(text: str) -> str:
+    """`text` without dollar signs of LaTeX around it, its minus at the figures, powers of units as raised figures."""
+    inner = _LATEX.fullmatch(text)
+    text = _LATE_MINUS.sub("-", inner[1].strip() if inner else text)
+    return _UNIT_POWER.sub(lambda power: power["unit"] + ("²" if power["power"] == "2" else "³"), text)
+
+
+def _of_mixed(mixed: re.Match[str]) -> tuple[Fraction, str] | None:
+    """The value of `1 1/2`, `1½` or `½`, and its unit."""
+    sign = unicodedata.normalize("NFKC", mixed["sign"] or f"{mixed['above']}/{mixed['below']}").replace("\u2044", "/")
+    above, below = map(int, sign.split("/"))
+    if not 0 < above < below:
+        return None
+    value = int(mixed["whole"] or mixed["of"] or 0) + Fraction(above, below)
+    return (-value if mixed["minus"] else value), " ".join(mixed["unit"].rstrip(". ").split())
 
 
 def _quotient(above: re.Match[str], below: re.Match[str], text: str) -> tuple[Fraction, str] | None:

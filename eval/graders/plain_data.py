@@ -1,15 +1,20 @@
 """Plain data between two processes that do not trust each other: values in JSON, in frames on a stream socket.
 
-None, booleans, numbers (numpy's too), text, bytes, lists, tuples, sets, dictionaries and iterators of these can cross. What is rebuilt is
+None, booleans, numbers (numpy's, decimals and fractions too), text, bytes, dates and times without a zone, lists, tuples, sets,
+dictionaries, deques and iterators of these can cross. What is rebuilt is
 of Python's own types, whatever class it had: an object that says that it equals everything arrives as its content. Both sides of
 `eval.graders.code` copy this file into their sandboxes, so it imports the standard library alone.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -45,7 +50,7 @@ def decode(data: Any) -> Any:
         raise BadFrame("data that nobody encoded")
     try:
         return _READERS[data[0]](data[1])
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:  # Decimal's and Fraction's errors are of arithmetic, and so is OverflowError
         raise BadFrame(f"data that cannot be read: {error}") from error
 
 
@@ -102,6 +107,12 @@ def _iterator_items(value: Iterator[Any]) -> list[Any]:
     return _items(iter(found))
 
 
+def _moment(value: datetime.datetime | datetime.time) -> list[Any]:
+    if value.tzinfo is not None:
+        raise NotPlain("a time with a zone is not plain data")
+    return [value.isoformat(), value.fold]
+
+
 _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (int, lambda value: ["int", format(int.__index__(value), "x")]),
     (float, lambda value: ["float", float.hex(value)]),
@@ -114,6 +125,13 @@ _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (frozenset, lambda value: ["frozenset", _items(frozenset.__iter__(value))]),
     (dict, lambda value: ["dict", _pairs(value)]),
     (range, lambda value: ["range", [format(number, "x") for number in (value.start, value.stop, value.step)]]),
+    (Decimal, lambda value: ["decimal", Decimal.__str__(value)]),
+    (Fraction, lambda value: ["fraction", [format(part, "x") for part in (value.numerator, value.denominator)]]),
+    (datetime.datetime, lambda value: ["datetime", _moment(value)]),
+    (datetime.date, lambda value: ["date", datetime.date.isoformat(value)]),
+    (datetime.time, lambda value: ["time", _moment(value)]),
+    (datetime.timedelta, lambda value: ["timedelta", [value.days, value.seconds, value.microseconds]]),
+    (deque, lambda value: ["deque", _items(deque.__iter__(value))]),
     (Iterator, lambda value: ["iterator", _iterator_items(value)]),
 )
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -128,5 +146,12 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "frozenset": lambda data: frozenset(map(decode, data)),
     "dict": lambda data: {decode(key): decode(value) for key, value in data},
     "range": lambda data: range(*(int(number, 16) for number in data)),
+    "decimal": Decimal,
+    "fraction": lambda data: Fraction(*(int(part, 16) for part in data)),
+    "datetime": lambda data: datetime.datetime.fromisoformat(data[0]).replace(fold=data[1]),
+    "date": datetime.date.fromisoformat,
+    "time": lambda data: datetime.time.fromisoformat(data[0]).replace(fold=data[1]),
+    "timedelta": lambda data: datetime.timedelta(*data),
+    "deque": lambda data: deque(map(decode, data)),
     "iterator": lambda data: iter(list(map(decode, data))),
 }

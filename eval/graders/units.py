@@ -1,9 +1,16 @@
-"""Units of measure by what they mean: «$5» and «5 dollars», «5 km» and «5 kilometres» name the same, and a pound is money or a weight."""
+"""Units of measure by what they mean: «$5» and «5 dollars», «5 km» and «5 kilometres» name the same, and a pound is money or a weight.
+
+Case says nothing (KM, Minutes) but where it tells two units apart that are both in use: mW and MW, mg and Mg, Mb and MB, pA and Pa. One
+that is written in neither way, as `mhz`, may be either.
+"""
 
 from __future__ import annotations
 
 import re
 
+_OF_DATA = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera", "p": "peta"}
+_SCALED = {"W": "watt", "Hz": "hertz", "J": "joule", "N": "newton", "Pa": "pascal", "V": "volt", "eV": "electronvolt", "A": "ampere"}
+"""Units of which there are thousandths and millions, as they are written."""
 _SPELLINGS = {
     "%": "% percent pct",
     "$": "$ us$ usd dollar dollars buck bucks",
@@ -42,26 +49,38 @@ _SPELLINGS = {
     "j": "j joule joules",
     "n": "n newton newtons",
     "ha": "ha hectare hectares",
+    **{f"{letter}byte": f"{letter}byte {letter}bytes {prefix}byte {prefix}bytes" for letter, prefix in _OF_DATA.items()},
+    **{f"{letter}bit": f"{letter}bit {letter}bits {prefix}bit {prefix}bits" for letter, prefix in _OF_DATA.items()},
+    **{f"mega {unit}": f"mega{name} mega{name}s" for unit, name in _SCALED.items()},
+    **{f"milli {unit}": f"milli{name} milli{name}s" for unit, name in _SCALED.items()},
 }
 _MEANINGS: dict[str, frozenset[str]] = {
     word: frozenset(unit for unit, spellings in _SPELLINGS.items() if word in spellings.split())
     for spellings in _SPELLINGS.values()
     for word in spellings.split()
 }
-_POWERS = (
-    (re.compile(r"\bper\s+cent\b"), "percent"),
-    (re.compile(r"\s*(?:/|\bper\b)\s*"), " / "),
-    (re.compile(r"\b(?:square|sq\.?)\s+(\w+)"), r"\1 ^2"),
-    (re.compile(r"\b(?:cubic|cu\.?)\s+(\w+)"), r"\1 ^3"),
-    (re.compile(r"²|\^2"), " ^2"),
-    (re.compile(r"³|\^3"), " ^3"),
-    (re.compile(r"\bdegrees?\s+(?=celsius|fahrenheit)|°\s*(?=celsius|fahrenheit)"), ""),
-    (re.compile(r"°\s+(?=[cf]\b)"), "°"),
+_POWERS = tuple(
+    (re.compile(pattern, re.IGNORECASE), spelling)
+    for pattern, spelling in (
+        (r"\bper\s+cent\b", "percent"),
+        (r"\bmph\b", "mi / h"),
+        (r"\bk(?:ph|mh)\b", "km / h"),
+        (r"\s*(?:/|\bper\b)\s*", " / "),
+        (r"\bsq([cdk]?m|ft|in|mi|yd)\b", r"\1 ^2"),
+        (r"\b(?:square|sq\.?)\s+(\w+)", r"\1 ^2"),
+        (r"\b(?:cubic|cu\.?)\s+(\w+)", r"\1 ^3"),
+        (r"²|\^2", " ^2"),
+        (r"³|\^3", " ^3"),
+        (r"\bdegrees?\s+(?=celsius|fahrenheit)|°\s*(?=celsius|fahrenheit)", ""),
+        (r"°\s+(?=[cf]\b)", "°"),
+    )
 )
+_PREFIXED = re.compile(r"(?P<prefix>[mM])(?P<unit>w|hz|j|n|pa|v|ev|a|g|s)", re.IGNORECASE)
+_DATA = re.compile(r"(?P<prefix>[kmgtp])(?P<unit>b)", re.IGNORECASE)
 
 
 def same_unit(one: str, other: str) -> bool:
-    """Whether two units mean the same; both in lower case, nothing for a number that has none."""
+    """Whether two units, as they are written, mean the same; nothing for a number that has none."""
     first, second = _words(one), _words(other)
     return len(first) == len(second) and all(_meanings(a) & _meanings(b) for a, b in zip(first, second, strict=True))
 
@@ -74,4 +93,20 @@ def _words(unit: str) -> list[str]:
 
 def _meanings(word: str) -> frozenset[str]:
     """What a word may mean; one that is no known unit means itself, in the singular."""
-    return _MEANINGS.get(word) or frozenset([word.removesuffix("s") if len(word) > 3 else word])
+    if scaled := _PREFIXED.fullmatch(word):
+        return _thousandth_or_million(scaled["prefix"], scaled["unit"])
+    if data := _DATA.fullmatch(word):
+        prefix, of_bits, of_bytes = data["prefix"].lower(), f"{data['prefix']}bit".lower(), f"{data['prefix']}byte".lower()
+        exact = data["prefix"].isupper() or prefix == "k"
+        return frozenset([of_bytes] if exact and data["unit"] == "B" else [of_bits] if exact else [of_bits, of_bytes])
+    if word == "pA":
+        return frozenset(["picoampere"])
+    plain = word.lower()
+    return _MEANINGS.get(plain) or frozenset([plain.removesuffix("s") if len(plain) > 3 else plain])
+
+
+def _thousandth_or_million(prefix: str, unit: str) -> frozenset[str]:
+    """What `m` or `M` before a unit makes of it; either where the unit is not written as it should be."""
+    known = next((name for name in (*_SCALED, "g", "s") if name.lower() == unit.lower()), unit)
+    small, large = "mg" if known == "g" else f"milli {known}", f"mega {known}"
+    return frozenset([small, large] if unit != known else [large] if prefix == "M" else [small])

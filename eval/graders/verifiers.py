@@ -109,15 +109,15 @@ def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
 GRADERS: dict[str, Grader] = {
     grader.name: grader
     for grader in (
-        Grader("qa_em", "3", _exact_match, frozenset({"set"})),
-        Grader("qa_f1", "3", _f1, frozenset({"set"})),
+        Grader("qa_em", "4", _exact_match, frozenset({"set"})),
+        Grader("qa_f1", "4", _f1, frozenset({"set"})),
         Grader("squad_em", "1", _squad_match),
-        Grader("set", "3", _set),
-        Grader("gsm8k", "3", _gsm8k),
-        Grader("number", "2", _number, frozenset({"absolute", "relative"})),
-        Grader("date", "2", _date, frozenset({"granularity"})),
-        Grader("math", "2", _math, frozenset({"extraction"})),
-        Grader("code", "2", _code),
+        Grader("set", "4", _set),
+        Grader("gsm8k", "4", _gsm8k),
+        Grader("number", "3", _number, frozenset({"absolute", "relative"})),
+        Grader("date", "3", _date, frozenset({"granularity"})),
+        Grader("math", "3", _math, frozenset({"extraction"})),
+        Grader("code", "3", _code),
     )
 }
 """Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import typer
 
-from flows.cli import data, evaluation, inspection, lake, planning, public_data, schedules, stages, verification
-from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted
+from flows.cli import data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
+from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_defect
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
-from flows.terminal import visible
+from rl.terminal import visible
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "deploy": schedules.deploy,
     "sql": inspection.sql,
     "show": inspection.show,
+    "graph": graphs.graph,
     "traces": inspection.traces,
     "report": inspection.report,
     "top": inspection.top,
@@ -79,6 +80,7 @@ def run_app(app: Callable[[], Any]) -> None:
     flywheel.addHandler(handler)
     flywheel.setLevel(logging.INFO)
     flywheel.propagate = False
+    sys.excepthook = show_defect
     try:
         app()
     except SystemExit as ended:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
+from rl.terminal import say
 
 OPTIONS_OF = {"tasks": ("environment", "verifier", "options", "split", "column", "source"), "documents": ("source", "split")}
 """The options of `flywheel import` that go with a format, beside those that go with all."""
@@ -44,15 +45,15 @@ def import_(
         return
     tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
     read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
-    print(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
+    say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
     for reason, count in figures["reasons"].items():
-        print(f"  {count:6} {reason}")
+        say(f"  {count:6} {reason}")
     if figures["quarantined"]:
         stages = "stage IN ('import', 'decontamination')"
-        print(f'  flywheel sql "SELECT kind, reason, item FROM failures WHERE {stages}" --home {home}')
+        say(f'  flywheel sql "SELECT kind, reason, item FROM failures WHERE {stages}" --home {home}')
     if figures.get("training_tasks_met"):
-        print(f"  {figures['training_tasks_met']} training tasks that are there meet this suite; take them out with:")
-        print(f"  flywheel decontaminate --home {home}")
+        say(f"  {figures['training_tasks_met']} training tasks that are there meet this suite; take them out with:")
+        say(f"  flywheel decontaminate --home {home}")
 
 
 def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -103,9 +104,9 @@ def extract(
     if json_:
         print_json(figures)
         return
-    print(f"{figures['documents']} documents: {figures['facts']} facts, {figures['dropped']} statements or pages dropped; written to {to}")
+    say(f"{figures['documents']} documents: {figures['facts']} facts, {figures['dropped']} statements or pages dropped; written to {to}")
     for reason, count in figures["reasons"].items():
-        print(f"  {count:6} {reason}")
+        say(f"  {count:6} {reason}")
 
 
 def model(
@@ -125,8 +126,8 @@ def model(
         print_json({**asdict(written), "folder": str(written.folder)})
         return
     about = f"{written.parameters / 1e6:,.1f} M parameters, {written.vocabulary:,} tokens, template {written.template}"
-    print(f"{about}{f', {written.licence}' if written.licence else ''}: {written.folder}")
-    print(f"  flywheel run --set policy.path={written.folder} --set rollout.dialect=chat …")
+    say(f"{about}{f', {written.licence}' if written.licence else ''}: {written.folder}")
+    say(f"  flywheel run --set policy.path={written.folder} --set rollout.dialect=chat …")
 
 
 def export(
@@ -158,11 +159,11 @@ def export(
     with open_lake(home) as lake:
         if kind in KINDS:
             dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
-            print(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
+            say(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
         elif kind == "inspect":
             from warehouse.exporters.inspect_logs import export_logs
 
-            print(f"{len(export_logs(lake, to))} evaluations")
+            say(f"{len(export_logs(lake, to))} evaluations")
         else:
             from warehouse.exporters.tables import export_database, export_table
 
@@ -170,7 +171,7 @@ def export(
                 export_database(lake, to)
             else:
                 export_table(lake, kind, to)
-    print(to)
+    say(to)
 
 
 def decontaminate(

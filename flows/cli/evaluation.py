@@ -33,17 +33,21 @@ def evaluate(
 
     Example: flywheel eval --home runs/demo --policy t1-rl --suite held_out --json
     """
+    from eval.graders.choice import JUDGE
     from flows.home import Home
+    from flows.judges import check_judge
     from flows.lakes import open_lake, policy_of
     from flows.plan import evaluation_id
-    from flows.suites.config import check_data, find_suite
+    from flows.suites.config import TaskSource, check_data, check_limits, find_suite
     from flows.suites.results import check_same
-    from flows.suites.tasks import check_environment
+    from flows.suites.tasks import check_environment, draw_tasks
 
     config = Home(home).load()
     chosen = find_suite(suite, config.evaluation, set_ or [])
     check_data(chosen)
     config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server for the flow is started
+    if chosen.verifier == JUDGE:
+        check_judge(config.evaluation.judge)
     check_environment(chosen, config)
     with open_lake(home) as lake:
         named = policy or _champion(lake)
@@ -51,6 +55,10 @@ def evaluate(
             policy_of(lake, each)
         check_same(lake, chosen)
         done = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
+        if not done:
+            check_limits(chosen, config)
+            if isinstance(chosen.source, TaskSource):
+                draw_tasks(chosen, config, lake)
     if check:
         options = "".join(f" --set {text}" for text in set_ or [])
         _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)

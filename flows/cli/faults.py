@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from types import TracebackType
 
-from flows.terminal import visible
+from rl.terminal import say
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells know it."""
@@ -26,6 +28,11 @@ def exit_status(error: Exception) -> int:
     return found[1]
 
 
+def show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print where an error came from that is nobody's but ours (`sys.excepthook`); what it quotes is not obeyed by the terminal."""
+    say("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"), sys.stderr)
+
+
 def say_interrupted() -> None:
     """Say what Ctrl-C means for the command; what libraries would log from here on, as they are let go of, is not shown."""
     logging.disable()
@@ -33,7 +40,7 @@ def say_interrupted() -> None:
 
 
 def _say(sentence: str) -> None:
-    print(f"flywheel: {visible(sentence)}", file=sys.stderr)
+    say(f"flywheel: {sentence}", sys.stderr)
 
 
 def _told(error: Exception) -> tuple[str, int] | None:

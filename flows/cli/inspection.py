@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.options import SHOWN_ROWS, Format, HomeOption, JsonOption, ProfileOption, print_json
+from rl.terminal import say
 
 
 def sql(
@@ -30,13 +31,14 @@ def sql(
     from flows.cli.rows import print_result
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
+    from warehouse.queries import bounded_process
     from warehouse.snapshots import snapshot_of
 
     if how:
         from warehouse.connections import how_to_attach
 
         open_lake(home).close()
-        print(how_to_attach(home))
+        say(how_to_attach(home))
         return
     if schema:
         from flows.cli.output import print_schema
@@ -47,32 +49,40 @@ def sql(
         return
     if query is None:
         raise RequestError('flywheel sql needs a query, for example: flywheel sql "SELECT count(*) FROM trajectories" --home ' + str(home))
-    with open_lake(home) as lake:
+    with open_lake(home) as lake, bounded_process():
         found = lake.query(query, at=None if at is None else snapshot_of(lake, at), timeout_seconds=timeout)
     print_result(found, format_.value, rows)
 
 
 def show(
-    trajectory: Annotated[str, typer.Argument(help="Id of a trajectory.")],
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Id of a trajectory, or key of a task.")],
     home: HomeOption,
     tokens: Annotated[bool, typer.Option("--tokens", help="Token ids and log-probabilities of every action.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """One trajectory, turn by turn.
+    """One trajectory, turn by turn; or one task, its formula and its expansions drawn as graphs.
 
     Example: flywheel show t1-rl-held_out-0123456789abcdef --home runs/demo
     """
     from flows.cli.output import plain_trajectory, print_trajectory
+    from flows.cli.task_output import find_task, plain_task, print_task
     from flows.lakes import open_lake
     from warehouse.errors import RequestError
 
     with open_lake(home) as lake:
-        found = lake.trajectories("id = ?", [trajectory])
-        if not found:
+        found = lake.trajectories("id = ?", [identity])
+        task = None if found else find_task(lake, identity)
+        if not found and task is None:
             raise RequestError(
-                f'{home} has no trajectory {trajectory!r}; `flywheel sql "SELECT id FROM trajectories" --home {home}` lists them.'
+                f"{home} has no trajectory and no task {identity!r}; "
+                f'`flywheel sql "SELECT id FROM trajectories" --home {home}` lists the ones, "SELECT key FROM tasks" the others.'
             )
-        if json_:
+        if task is not None:
+            if json_:
+                print_json(plain_task(task, lake))
+            else:
+                print_task(task, lake)
+        elif json_:
             print_json(plain_trajectory(found[0]))
         else:
             print_trajectory(found[0], lake, tokens)
@@ -93,7 +103,7 @@ def traces(
 
     with open_lake(home) as lake:
         trajectories, spans = send_traces(lake, to, where, limit)
-    print(f"{trajectories} trajectories, {spans} spans, to {to}")
+    say(f"{trajectories} trajectories, {spans} spans, to {to}")
 
 
 def report(
@@ -108,7 +118,7 @@ def report(
     from flows.report import build_report
 
     with open_lake(home) as lake:
-        print(build_report(lake, output or Home(home).report))
+        say(build_report(lake, output or Home(home).report))
 
 
 def top(
@@ -144,6 +154,6 @@ def doctor(
         print_json([asdict(check) for check in checks])
     else:
         for check in checks:
-            print(f"{check.state:8} {check.name:22} {check.detail}" + (f"  → {check.advice}" if check.advice else ""))
+            say(f"{check.state:8} {check.name:22} {check.detail}" + (f"  → {check.advice}" if check.advice else ""))
     if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.options import HomeOption, JsonOption, print_json
+from rl.terminal import say
 
 lake_app = typer.Typer(help="Bring a lake up to date, keep snapshots by name, and keep it tidy.", no_args_is_help=True)
 
@@ -21,7 +22,7 @@ def migrate(home: HomeOption) -> None:
 
     with open_to_keep(home) as lake:
         (row,) = lake.query("SELECT version, brings FROM migrations ORDER BY version DESC, recorded DESC LIMIT 1").to_pylist()
-    print(f"{home} is of version {row['version']}")
+    say(f"{home} is of version {row['version']}")
 
 
 @lake_app.command()
@@ -46,7 +47,7 @@ def pin(
     if json_:
         print_json(asdict(kept))
     else:
-        print(f"{name}: snapshot {kept.snapshot}" + (f", {kept.n_rows} rows, digest {kept.digest}" if kept.query else ""))
+        say(f"{name}: snapshot {kept.snapshot}" + (f", {kept.n_rows} rows, digest {kept.digest}" if kept.query else ""))
 
 
 @lake_app.command()
@@ -60,7 +61,7 @@ def unpin(name: Annotated[str, typer.Argument(help="Name of a pin.")], home: Hom
 
     with open_to_keep(home) as lake:
         let_go(lake, name)
-    print(f"{name} is no pin any more")
+    say(f"{name} is no pin any more")
 
 
 @lake_app.command()
@@ -81,7 +82,7 @@ def pins(home: HomeOption, json_: JsonOption = False) -> None:
     else:
         words = {True: "same rows", False: "OTHER ROWS", None: ""}
         for one in checked:
-            print(f"{one.pin.name:24} {one.pin.snapshot:8} {one.pin.digest or '':18} {words[one.same]}".rstrip())
+            say(f"{one.pin.name:24} {one.pin.snapshot:8} {one.pin.digest or '':18} {words[one.same]}".rstrip())
     if any(one.same is False for one in checked):
         raise typer.Exit(1)
 
@@ -109,10 +110,10 @@ def check(
         print_json([asdict(file) for file in files])
     else:
         for file in broken:
-            print(f"{file.state:8} {file.path}")
+            say(f"{file.state:8} {file.path}")
         unrecorded = sum(file.state is FileState.unrecorded for file in files)
         advice = "; `flywheel lake check --record` keeps theirs" if unrecorded else ""
-        print(f"{len(files)} files: {len(broken)} changed or missing, {unrecorded} without a digest{advice}, {recorded} recorded now")
+        say(f"{len(files)} files: {len(broken)} changed or missing, {unrecorded} without a digest{advice}, {recorded} recorded now")
     if broken:
         raise typer.Exit(1)
 
@@ -130,7 +131,7 @@ def compact(home: HomeOption) -> None:
         work(lake)
         sizes = "SELECT sum(file_count)::BIGINT AS files, sum(file_size_bytes)::DOUBLE AS bytes FROM ducklake_table_info('lake')"
         (row,) = lake.query(sizes).to_pylist()
-    print(f"{row['files']} files, {row['bytes'] / 1e6:.1f} MB")
+    say(f"{row['files']} files, {row['bytes'] / 1e6:.1f} MB")
 
 
 @lake_app.command()
@@ -148,4 +149,4 @@ def retain(
     from warehouse.snapshots import expire_snapshots as work
 
     with open_to_keep(home) as lake:
-        print(f"{work(lake, timedelta(days=days))} snapshots forgotten")
+        say(f"{work(lake, timedelta(days=days))} snapshots forgotten")

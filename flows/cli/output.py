@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 import pyarrow
-from rich.console import Console
 from rich.text import Text
 
 from flows.cli.rows import print_result
-from flows.terminal import visible
+from flows.screen import Screen
+from rl.terminal import say, visible
 from warehouse import Call, Image, Lake, Trajectory, Turn
 from warehouse.lake import CatalogEntry
 
@@ -23,14 +23,14 @@ def print_schema(described: Sequence[CatalogEntry], form: str) -> None:
         return
     for row in described:
         if row.column is None:
-            print(f"\n{row.name} ({row.kind}): {row.comment}")
+            say(f"\n{row.name} ({row.kind}): {row.comment}")
         else:
-            print(f"    {row.column:20} {row.type:30} {row.comment}".rstrip())
+            say(f"    {row.column:20} {row.type:30} {row.comment}".rstrip())
 
 
 def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
     """Print the task, then each turn with its parts named; with `tokens`, the ids and log-probabilities of each action."""
-    console = Console()
+    console = Screen()
     task = next((task for task in lake.tasks() if task.key == trajectory.task_key), None)
     _say(console, trajectory.id, "bold")
     _say(
@@ -46,7 +46,7 @@ def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
         _say(console, f"error     {trajectory.error}", "red")
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def _say(console: Screen, text: str, style: str = "") -> None:
     """A line or more, in which nothing that a policy or a tool wrote is obeyed by the terminal."""
     console.print(Text(visible(text), style=style))
 
@@ -59,7 +59,7 @@ def plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
     return record
 
 
-def _print_turn(console: Console, turn: Turn, tokens: bool) -> None:
+def _print_turn(console: Screen, turn: Turn, tokens: bool) -> None:
     latency = "" if turn.latency is None else f" · {turn.latency * 1000:.0f} ms"
     _say(console, f"── turn {turn.index} · policy version {turn.policy_version}{latency}", "dim")
     _say(console, f"action       {turn.action}", "green")
@@ -78,7 +78,7 @@ def _named(image: Image) -> str:
     return f"{image.media_type}  {image.width} x {image.height} pixels, {len(image.data):,} bytes  [{image.digest}]"
 
 
-def _print_call(console: Console, call: Call) -> None:
+def _print_call(console: Screen, call: Call) -> None:
     """What was asked, what came of it, and what it took; the text of what came back stands in the turn's observation."""
     facts = [call.outcome or "no outcome"]
     facts += [] if call.latency_seconds is None else [f"{call.latency_seconds * 1000:.0f} ms"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.options import JsonOption, print_json
+from rl.terminal import say
 
 if TYPE_CHECKING:
     from warehouse.public_data.download import Told
@@ -38,7 +39,7 @@ def list_(json_: JsonOption = False) -> None:
     shown = ("name", "about", "licence")
     print_rows([{key: row[key] for key in shown} | {"size": in_bytes(row["bytes"]), "path": str(row["path"] or "absent")} for row in rows])
     if absent := [row["name"] for row in rows if row["path"] is None]:
-        print(f"  flywheel data get {' '.join(absent)}    # into {root}")
+        say(f"  flywheel data get {' '.join(absent)}    # into {root}")
 
 
 def _row(data: PublicDataSet, root: Path) -> dict[str, Any]:
@@ -62,19 +63,20 @@ def get(
     root = data_root()
     for data in [data_set(name) for name in names]:
         if data.place(root) is None:
-            print(f"{data.name}: {in_bytes(data.size)}, {data.licence}, from {', '.join(data.sources)}", file=sys.stderr)
+            say(f"{data.name}: {in_bytes(data.size)}, {data.licence}, from {', '.join(data.sources)}", sys.stderr)
         with _progress() as told:
-            print(fetch(data, root, told))
+            say(fetch(data, root, told))
 
 
 @contextmanager
 def _progress() -> Iterator[Told]:
     """A line on standard error that shows the file on its way; nothing where that is no terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    from flows.screen import Screen
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task("", start=True)
         yield lambda url, done, most: progress.update(line, description=url.rpartition("/")[2], completed=done, total=most)

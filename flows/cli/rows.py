@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flows.cli.options import SHOWN_ROWS, Format, json_value, print_json
-from flows.terminal import in_line
+from flows.screen import Screen
+from rl.terminal import in_line, say
 from warehouse.errors import RequestError
 
 LONGEST_CELL = 80
@@ -91,7 +91,7 @@ def _print_csv(rows: pyarrow.Table, most: int) -> None:
 def _print_markdown(rows: pyarrow.Table, most: int) -> None:
     lines = [rows.column_names, ["---"] * rows.num_columns, *(map(_plain, row.values()) for row in rows.to_pylist())]
     for cells in lines:
-        print(f"| {' | '.join(in_line(cell).replace('|', chr(92) + '|') for cell in cells)} |")
+        say(f"| {' | '.join(in_line(cell).replace('|', chr(92) + '|') for cell in cells)} |")
 
 
 def _print_parquet(rows: pyarrow.Table, most: int) -> None:
@@ -107,12 +107,12 @@ def _print_table(rows: pyarrow.Table, most: int) -> None:
     cells = [[_cell(name, value) for name, value in row.items()] for row in shown.to_pylist()]
     names = [in_line(name) for name in rows.column_names]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) + 1 > Console().width:
+    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) + 1 > Screen().width:
         _print_upright(names, cells)
     else:
         _print_flat(names, cells, sum(widths) + 3 * len(widths) + 1)
     left = f" of {rows.num_rows:,}; `--rows 0` shows all" if shown.num_rows < rows.num_rows else ""
-    print(f"{shown.num_rows:,} row{'' if shown.num_rows == 1 else 's'}{left}")
+    say(f"{shown.num_rows:,} row{'' if shown.num_rows == 1 else 's'}{left}")
 
 
 def _print_flat(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> None:
@@ -121,12 +121,12 @@ def _print_flat(names: Sequence[str], cells: Sequence[Sequence[str]], width: int
         table.add_column(Text(name))
     for row in cells:
         table.add_row(*map(Text, row))
-    Console(width=max(width, Console().width)).print(table)
+    Screen(width=max(width, Screen().width)).print(table)
 
 
 def _print_upright(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """A block a row, a line a column: for rows that are wider than the terminal."""
-    console, indent = Console(), max(map(len, names))
+    console, indent = Screen(), max(map(len, names))
     for number, row in enumerate(cells, start=1):
         console.print(Text(f"── row {number} ", style="dim"))
         for name, value in zip(names, row, strict=True):

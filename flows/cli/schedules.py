@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.options import HomeOption
+from rl.terminal import say
 
 NameOption = Annotated[str | None, typer.Option(help="Name of the deployments; that of the home's folder without it.")]
 ScheduleOption = Annotated[
@@ -45,7 +46,7 @@ def deploy(
     from flows.operations.scheduled import register as register_in
 
     for registered in register_in(deployments(place, name or place.name, crons, pool), pool):
-        print(registered)
+        say(registered)
 
 
 def _wanted(home: Path, schedules: list[str] | None) -> tuple[Path, dict[str, str]]:

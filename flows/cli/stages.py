@@ -10,6 +10,7 @@ import typer
 
 from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 from flows.variants import Variant
+from rl.terminal import say
 
 
 def run(
@@ -81,7 +82,7 @@ def init(
     if json_:
         print_json({"home": str(home), "policy": policy, "path": str(folder)})
     else:
-        print(f"{policy} in {folder}; flywheel eval --home {home} --policy {policy} --suite NAME")
+        say(f"{policy} in {folder}; flywheel eval --home {home} --policy {policy} --suite NAME")
 
 
 PolicyOption = Annotated[str, typer.Option(help='Id of a policy; `flywheel sql "SELECT id FROM policies"` lists them.')]

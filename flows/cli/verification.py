@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.options import HomeOption, JsonOption, print_json
+from rl.terminal import say
 
 if TYPE_CHECKING:
     from eval.suites.validation import Validation
@@ -33,7 +34,7 @@ def verify(
         for row in rows:
             judged, invalid = judged + 1, invalid + (row.value is None)
             file.write(json.dumps(asdict(row), ensure_ascii=False) + "\n")
-    print(f"{judged} rows judged by {kind}, {invalid} of them invalid, written to {output}")
+    say(f"{judged} rows judged by {kind}, {invalid} of them invalid, written to {output}")
 
 
 def validate(
@@ -65,14 +66,14 @@ def validate(
 
 
 def _print_validation(found: Validation) -> None:
-    print(f"{'answers':24} {'tried':>7} {'mistaken':>9}")
+    say(f"{'answers':24} {'tried':>7} {'mistaken':>9}")
     for name, tally in {"right": found.gold, **{f"wrong: {sort}": tally for sort, tally in found.negatives.items()}}.items():
-        print(f"{name:24} {tally.tried:7} {tally.mistaken:9}")
-    print(f"{'rows that no one can judge':24} {found.unjudged.mistaken:14}")
+        say(f"{name:24} {tally.tried:7} {tally.mistaken:9}")
+    say(f"{'rows that no one can judge':24} {found.unjudged.mistaken:14}")
     for tally in (found.gold, *found.negatives.values(), found.unjudged):
         for example in tally.examples:
-            print(f"  {example}")
-    print("proven" if found.proven else "not proven")
+            say(f"  {example}")
+    say("proven" if found.proven else "not proven")
 
 
 def reverify(
@@ -94,4 +95,4 @@ def reverify(
     if json_:
         print_json(found)
     else:
-        print(", ".join(f"{count} {name}" for name, count in found.items()))
+        say(", ".join(f"{count} {name}" for name, count in found.items()))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flows.config import EvaluationConfig
+from flows.data.imports import config_of
 from synth.exporters.tasks import PromptOptions, rl_dataset, tasks_to_write, webshaper_dataset
 from synth.exporters.texts import TextOptions, cpt_dataset, sft_dataset
 from synth.formulas.webshaper import write_rows
@@ -42,9 +44,17 @@ class ExportOptions:
 _BUILDERS: dict[str, Callable[[Lake, int, ExportOptions], Dataset]] = {
     "cpt": lambda lake, at, options: cpt_dataset(lake, at, TextOptions(options.turn, options.near_duplicates)),
     "sft": lambda lake, at, options: sft_dataset(lake, at, TextOptions(options.turn, options.near_duplicates)),
-    "rl": lambda lake, at, options: rl_dataset(lake, at, PromptOptions(options.split_by, options.held_out)),
+    "rl": lambda lake, at, options: rl_dataset(lake, at, PromptOptions(options.split_by, options.held_out, _default_verifier(lake))),
     "webshaper": lambda lake, at, options: webshaper_dataset(lake, at),
 }
+
+
+def _default_verifier(lake: Lake) -> str:
+    """Who judges the tasks of a home that name no verifier."""
+    config = config_of(lake.place.home)
+    return (config.evaluation if config is not None else EvaluationConfig()).verifier
+
+
 KINDS = tuple(_BUILDERS)
 
 

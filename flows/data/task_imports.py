@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from eval.graders.choice import find_verifier, grader_of
+from eval.graders.choice import JUDGE, find_verifier, grader_of
 from eval.graders.code import read_tests
 from eval.graders.verifiers import VERIFIERS, Grader
 from eval.suites.tasks import enter_suite
@@ -58,7 +58,12 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
     config = config_of(home)
     grader = _check(wanted, config)
     form = TaskFormat(
-        wanted.source or name_of(path), wanted.environment, wanted.verifier, wanted.options, grader is not None, wanted.columns
+        wanted.source or name_of(path),
+        wanted.environment,
+        wanted.verifier,
+        wanted.options,
+        grader is not None or wanted.verifier == JUDGE,
+        wanted.columns,
     )
     read = read_tasks(path, form)
     tasks, broken = _judgeable([task for task in read.records if isinstance(task, Task)], grader)
@@ -121,8 +126,11 @@ def parse_options(text: str | None) -> dict[str, Any]:
 def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
     """That all that is asked for exists; the rule of the verifier, None where it looks at no answer."""
     own = {} if config is None else config.evaluation.verifiers
-    if wanted.verifier not in VERIFIERS and wanted.verifier not in own:
-        known = ", ".join([*VERIFIERS, *own])
+    judges = config is not None and config.evaluation.judge is not None
+    if wanted.verifier == JUDGE and not judges:
+        raise RequestError("--verifier judge is for a home that has one: set evaluation.judge when you make it.")
+    if wanted.verifier not in (*VERIFIERS, JUDGE) and wanted.verifier not in own:
+        known = ", ".join([*VERIFIERS, *([JUDGE] if judges else []), *own])
         raise RequestError(
             f"there is no verifier {wanted.verifier!r}; choose one of {known} with --verifier, or list your own under "
             "evaluation.verifiers of the home."

@@ -27,7 +27,11 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
     Raises:
         RequestError: it is neither, no trajectory is meant, or nobody answers there.
     """
-    trajectories = lake.trajectories(f"id IN (SELECT id FROM trajectories WHERE {where} ORDER BY id LIMIT ?)", [limit])
+    try:
+        ids = lake.query(f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?", [limit]).column("id").to_pylist()
+    except RequestError as error:
+        raise RequestError(f"--where {where!r:.200} is no condition on the table trajectories: {error}") from error
+    trajectories = lake.trajectories("id IN (SELECT unnest(?))", [ids])
     if not trajectories:
         raise RequestError(f"no trajectory of {lake.place.home} is meant by --where {where!r}.")
     tasks = {task.key: task for task in lake.tasks()}

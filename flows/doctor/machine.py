@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 State = Literal["ok", "warn", "missing"]
 
-_GIB = 2**30
+GIB = 2**30
+"""As `rl.memory` has it, which loads DuckDB; the doctor must answer where nothing loads."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -40,12 +41,12 @@ def memory() -> Check:
     import psutil
 
     memory = psutil.virtual_memory()
-    detail = f"{memory.available / _GIB:.1f} GiB free of {memory.total / _GIB:.1f} GiB"
+    detail = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f} GiB"
     limit = _container_limit()
     available = memory.available if limit is None else min(memory.available, limit)
     if limit is not None and limit < memory.total:
-        detail += f", this container may use {limit / _GIB:.1f} GiB"
-    if available >= 6 * _GIB:
+        detail += f", this container may use {limit / GIB:.1f} GiB"
+    if available >= 6 * GIB:
         return Check("memory", "ok", detail)
     return Check("memory", "warn", detail, "The quickstart is made for 8 GiB: close other programs or lower `rollout.concurrency`.")
 
@@ -60,7 +61,7 @@ def _container_limit() -> int | None:
 def disk(folder: Path) -> Check:
     """Free space where `folder` is or will be."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    free = shutil.disk_usage(existing).free / _GIB
+    free = shutil.disk_usage(existing).free / GIB
     if free >= 5:
         return Check("disk", "ok", f"{free:.0f} GiB free at {existing}")
     advice = "Free some space or choose another --home: a run writes up to 5 GiB."
@@ -109,7 +110,7 @@ def shared_memory(wanted_gib: float) -> Check:
         return Check(
             "shared memory", "warn", f"there is no {_SHARED_MEMORY}", "Mount a tmpfs there: Ray's objects lie on the disk without it."
         )
-    free = shutil.disk_usage(_SHARED_MEMORY).free / _GIB
+    free = shutil.disk_usage(_SHARED_MEMORY).free / GIB
     detail = f"{free:.1f} GiB free, {wanted_gib:g} wanted for Ray's objects"
     if free >= wanted_gib:
         return Check("shared memory", "ok", detail)

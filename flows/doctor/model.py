@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.doctor.machine import Check
+from flows.doctor.machine import GIB, Check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rl.config import RolloutConfig
 
-_GIB = 2**30
 _FLOAT32 = 2
 """How much larger weights stored in 16 bits are when they are loaded."""
 
@@ -33,7 +32,7 @@ def model(path: Path | str | None, config: RolloutConfig) -> Check:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if size * _FLOAT32 > _free_memory():
         advice = "It may train on a machine with more memory; `flywheel run --dry-run` checks the rest of the configuration here."
-        return Check("model", "warn", f"{folder}: {size / _GIB:.1f} GiB of weights do not fit here; «{config.dialect}» appends", advice)
+        return Check("model", "warn", f"{folder}: {size / GIB:.1f} GiB of weights do not fit here; «{config.dialect}» appends", advice)
     return _load(folder, tokenizer, config.dialect)
 
 
@@ -44,7 +43,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
     if not (folder / "config.json").is_file():
         raise RequestError("there is no config.json in it")
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _prove(tokenizer: PreTrainedTokenizerBase, config: RolloutConfig) -> None:

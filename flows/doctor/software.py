@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import socket
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
-from urllib.parse import urlsplit
 
 from flows.doctor.machine import Check
+from rl.env_pool.addresses import reach
 
 _CUDA_BUILDS = ("torchvision", "torchaudio", "torchcodec")
 _DISTRIBUTION = "agent-flywheel"
 _PATIENCE_SECONDS = 20.0
-_CLIENT_PORT = 10001
 
 
 def python() -> Check:
@@ -122,14 +119,13 @@ def _extension_fault(extension: str) -> str | None:
 
 def ray_cluster(address: str | None) -> Check:
     """The cluster that rollouts run on; without one each run starts its own on this machine."""
-    named = address or os.environ.get("RAY_ADDRESS")
-    if not named:
+    if not address:
         return Check("ray", "ok", f"{version('ray')}; no cluster is named: each run starts its own on this machine")
-    fault = _client_fault(named) if named.startswith("ray://") else _cluster_fault(named)
+    fault = _client_fault(address) if address.startswith("ray://") else _cluster_fault(address)
     if fault is None:
-        return Check("ray", "ok", f"{version('ray')}; {named} answers")
-    advice = "Start it with `ray start --head`, name another in rollout.ray.address or RAY_ADDRESS, or name none."
-    return Check("ray", "missing", f"{version('ray')}; {named} does not answer: {fault}", advice)
+        return Check("ray", "ok", f"{version('ray')}; {address} answers")
+    advice = "Start it with `ray start --head`, name another in rollout.ray.address, or name none."
+    return Check("ray", "missing", f"{version('ray')}; {address} does not answer: {fault}", advice)
 
 
 def prefect_server() -> Check:
@@ -164,9 +160,8 @@ def _cluster_fault(address: str) -> str | None:
 
 def _client_fault(address: str) -> str | None:
     """Why nothing listens where Ray's client would connect; None where something does."""
-    place = urlsplit(address)
     try:
-        socket.create_connection((place.hostname or "", place.port or _CLIENT_PORT), timeout=_PATIENCE_SECONDS).close()
-    except OSError as error:
+        reach(address, _PATIENCE_SECONDS)
+    except (OSError, ValueError) as error:
         return str(error)
     return None

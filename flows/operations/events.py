@@ -24,7 +24,7 @@ from prefect.events import emit_event
 from flows.home import Home
 from flows.operations.config import EventKind, EventsConfig
 from flows.runtime import SAFE_PATH
-from flows.terminal import in_line
+from rl.terminal import in_line
 from warehouse import Failure, Lake
 
 log = logging.getLogger("flywheel")
@@ -117,8 +117,9 @@ def show_in_prefect(home: Path, run_id: str, stage: str, figures: dict[str, Any]
 
 
 def figure_rows(figures: dict[str, Any]) -> Rows:
-    """Figures as the rows of a table."""
-    return [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
+    """Figures as the rows of a table, in which nothing foreign is hidden."""
+    rows = [{"figure": name, **value} if isinstance(value, dict) else {"figure": name, "value": value} for name, value in figures.items()]
+    return [{in_line(name): in_line(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows]
 
 
 def headline(stage: str, figures: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.report.iterations import FrontierDepth, Iteration, Lineage, ToolUse, read_frontier, read_iterations, read_lineage, read_tools
+from flows.report.questions import DrawnQuestion, GraphShape, read_graphs, read_questions
 from flows.report.yields import PartYield, read_yields
 from flows.results import Solved, read_verdicts
 from flows.variants import Variant
@@ -129,6 +130,8 @@ class ReportData:
     failures: tuple[FailureCount, ...]
     tools: tuple[ToolUse, ...]
     collected: tuple[Collected, ...]
+    questions: tuple[DrawnQuestion, ...]
+    graphs: tuple[GraphShape, ...]
     yields: tuple[PartYield, ...]
     verdicts: dict[tuple[str, str], Solved]
     """(policy, suite) -> task key -> solved (by every attempt), of judged evaluation trajectories: what the paired tests are made of."""
@@ -155,6 +158,8 @@ def read_report_data(lake: Lake) -> ReportData:
         failures=tuple(FailureCount(**row) for row in lake.query(_FAILURES).to_pylist()),
         tools=read_tools(lake),
         collected=tuple(Collected(**row) for row in lake.query(_COLLECTED).to_pylist()),
+        questions=read_questions(lake),
+        graphs=read_graphs(lake),
         yields=read_yields(lake),
         verdicts=read_verdicts(lake),
     )

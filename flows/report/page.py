@@ -22,6 +22,7 @@ from flows.gains import percent, signed
 from flows.report import plots, tables
 from flows.report.data import ReportData, read_report_data
 from flows.report.panels import Panel, Plots
+from flows.report.question_plots import question_plots
 from flows.report.summary import monitored_metrics, summarize, unbroken
 from flows.report.trajectories import Reading, read_trajectories
 from flows.results import probability
@@ -122,6 +123,13 @@ def _sections(data: ReportData) -> list[Section]:
             "Metrics to look at before believing the curves. A dashed red line is a limit, a cross the step that came to break it.",
             plots.health_plots(data, metrics),
             tables.metrics_table(metrics),
+        ),
+        Section(
+            "questions",
+            "Questions",
+            "A question of each kind, its formula layer by layer from the answer at the left; below, the graphs that they are made of.",
+            question_plots(data.questions),
+            tables.graphs_table(data),
         ),
         Section(
             "synthesis",

@@ -12,6 +12,7 @@ from flows.report.plots import variant_name
 from flows.report.summary import MonitoredMetric, limit_words, wheel_evaluations
 from flows.report.yields import COMMON, PartYield, counted_words
 from flows.variants import HORIZONS, Variant
+from synth.graph.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,26 @@ def tools_table(data: ReportData) -> Table | None:
         for use in data.tools
     ]  # fmt: skip
     return Table("Calls of tools", head, tuple(tuple(map(Cell, line)) for line in lines), words=3)
+
+
+def graphs_table(data: ReportData) -> Table | None:
+    """The knowledge graphs side by side: a column for each source of facts."""
+    if not data.graphs:
+        return None
+    lines: list[tuple[str, Callable[[Topology], Cell]]] = [
+        ("entities", lambda shape: Cell(f"{shape.entities:,}")),
+        ("facts that a document states", lambda shape: Cell(percent(shape.stated / shape.facts), f"of {shape.facts:,}")),
+        ("components", lambda shape: Cell(f"{len(shape.components):,}", f"largest {percent(shape.largest_share)}")),
+        ("facts an entity", lambda shape: Cell(f"{shape.mean_degree:.1f}", f"99 % have {shape.degrees[99]:,} at most")),
+        ("hubs", lambda shape: Cell(", ".join(hub.entity for hub in shape.hubs[:3]), f"{shape.hubs[0].degree:,} facts at the most")),
+        ("dead ends", lambda shape: Cell(percent(shape.dead_ends / shape.entities), "no fact is about them")),
+    ]
+    head = ("", *(graph.source or "facts" for graph in data.graphs))
+    rows = [
+        (Cell(name), *(Cell("–", "too large") if one.topology is None else cell_of(one.topology) for one in data.graphs))
+        for name, cell_of in lines
+    ]
+    return Table("The knowledge graphs", head, tuple(rows))
 
 
 def yields_table(data: ReportData) -> Table | None:

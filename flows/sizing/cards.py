@@ -57,7 +57,7 @@ def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig,
     """A learner's worker, at the longest contexts that there may be."""
     own: OptimizerConfig = getattr(settings, stage)
     tokens = _tokens_of_pass(own, config)
-    work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing)
+    work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing, own.activation_offloading)
     shards = own.learner.workers if own.learner.sharded else 1
     return learner_memory(policy, work, shards, own.lora.rank if own.lora else None, tiled=bool(own.learner.gpus))
 
@@ -73,7 +73,7 @@ def engine_bytes(config: FlywheelConfig) -> int:
 
 
 def _tokens_of_pass(own: OptimizerConfig, config: FlywheelConfig) -> int:
-    """Rows of a pass are padded to the longest of them, and that is as long as it may be."""
+    """Where all rows of a pass are as long as they may be."""
     if isinstance(own, ReinforceConfig):
         return own.trajectories_per_pass * config.rollout.limits.max_context_tokens
     assert isinstance(own, SupervisedConfig)

@@ -124,7 +124,10 @@ def _to_make_fit(card: Card, config: FlywheelConfig) -> str:
         "engine, cache": "lower rollout.engine.kv_cache_gib",
         "engine, weights": "raise rollout.engine.tensor_parallel",
         "engine, activations": "lower rollout.engine.max_batched_tokens or .max_num_seqs",
-        "learner, activations": f"set {stage}.gradient_checkpointing = true, or lower {pass_key} or rollout.limits.max_context_tokens",
+        "learner, activations": (
+            f"set {stage}.gradient_checkpointing = true, then {stage}.activation_offloading, or lower {pass_key} or "
+            "rollout.limits.max_context_tokens"
+        ),
         "learner, logits": f"lower {pass_key}",
     }.get(largest, f"set {stage}.lora, or share the states out by {stage}.learner.workers and .sharded")
     missing = (card.total - (card.limit or 0)) / GIB

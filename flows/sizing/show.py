@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
+from flows.screen import Screen
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import Card
 from flows.sizing.plan import SizingPlan
@@ -16,7 +16,7 @@ from rl.memory import GIB
 
 def print_plan(plan: SizingPlan) -> None:
     """Cards, times, disk, reservations, what to change, and what was assumed."""
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     policy = plan.policy
     console.print(f"policy: {policy.parameters / 1e6:,.1f} M parameters, {policy.layers} layers, {policy.vocabulary:,} tokens\n")
     console.print(_cards(plan.cards))

@@ -52,7 +52,10 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     rounds = Variant(variant).horizons(config.horizon.rounds) if variant else config.horizon.rounds
     curriculum = Curriculum(config.horizon.model_copy(update={"rounds": rounds}), tasks, seed, pass_rates(context, turn, began))
     policy, store = policy_id(turn, "rl", variant), LakeStore(run)
+    verifiers = context.verifiers(config.rewards.verifier, tasks=tasks)
     rewards = reward_context(context.lake, config.rewards, tasks)
+    if config.rewards.judges_turns:
+        rewards = replace(rewards, turn_judge=context.judges.of_turns)
     folder = context.home.policies / policy
     run.total_steps = config.steps
     reinforced = ReinforceRun(
@@ -61,7 +64,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         iteration=turn,
         seed=context.config.seed,
         config=config,
-        verifiers=context.config.evaluation.open_verifiers(config.rewards.verifier),
+        verifiers=verifiers,
         rewards=rewards,
         environments={task.key: task.environment for task in tasks},
         rollouts=context.rollouts(start),

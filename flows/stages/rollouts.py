@@ -68,7 +68,7 @@ def roll_out(
 
     `listed` are verifiers of a suite's own, beside those of the home.
     """
-    verifiers = context.config.evaluation.open_verifiers(listed=listed)
+    verifiers = context.verifiers(listed=listed, tasks=(request.task for request in requests))
     run.total_steps = len(requests)
     tasks = {request.trajectory_id: request.task for request in requests}
     before, waiting, committed = rollouts.figures(), list[Trajectory](), time.monotonic()
@@ -169,7 +169,7 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
     )
     missing = _missing(context, requests)
     indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
-    environments, verifiers = context.config.rollout.environments, context.config.evaluation.open_verifiers()
+    environments, verifiers = context.config.rollout.environments, context.verifiers(tasks=(request.task for request in missing))
     with open_teacher(settings, context.lake) as teacher:
         for start in range(0, len(missing), TAUGHT_AT_ONCE):
             part = missing[start : start + TAUGHT_AT_ONCE]

@@ -103,7 +103,7 @@ def _too_long(examples: Sequence[Example], encoded: Sequence[EncodedExample], mo
 
 def encode(config: RolloutConfig, policy: Path, examples: Sequence[Example]) -> tuple[list[EncodedExample], list[Failure]]:
     """Examples in the tokens of the policy in folder `policy`, by the dialect and the limits of its rollouts, and those it cannot write."""
-    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     dialect = open_dialect(config.dialect, config.dialects, tokenizer)
     return encode_examples(examples, dialect, Cut(config.limits.max_observation_tokens, config.limits.truncate))
 

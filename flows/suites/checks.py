@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from eval.graders.choice import Verifiers
 from eval.suites.figures import Figure, headline
 from eval.suites.traits import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
+from flows.screen import Screen
 from flows.suites.config import SuiteConfig
 from flows.suites.results import policies_on, read_coverage, read_trials
 from flows.suites.tasks import SuiteTasks, digest_of
@@ -40,7 +40,7 @@ def print_traits(suite: str, traits: Sequence[Trait]) -> None:
     table = Table("trait", "", "why", title=f"{suite}: the traits of a good evaluation", title_justify="left")
     for trait in traits:
         table.add_row(trait.name, trait.state.value, escape(trait.reason))
-    Console().print(table)
+    Screen().print(table)
 
 
 def _best(lake: Lake, suite: SuiteConfig) -> tuple[str | None, Figure | None, str | None]:

@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
-from eval.graders.choice import is_verifier, unknown
+from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
-from flows.config import PROFILES, EvaluationConfig, describe, read_table
-from rl.config import EnvironmentKindConfig
+from flows.config import PROFILES, EvaluationConfig, FlywheelConfig, describe, read_table
+from rl.config import EnvironmentKindConfig, Limits, RolloutConfig
 from rl.rollouts.base import RolloutChoice
 from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
-from warehouse.settings import Section
+from warehouse.settings import Section, read_options
 
 FOLDER = PROFILES / "suites"
 RESERVED = (*TRAINED_SPLITS, "import")
@@ -102,7 +102,7 @@ class SuiteConfig(Section):
     dialect: str | None = None
     """How actions stand in tokens; the home's `rollout.dialect` without it."""
     verifier: str | None = None
-    """The verifier, a kind or code of your own; each task's own, or the home's, without it."""
+    """The verifier, a kind, `judge` or code of your own; each task's own, or the home's, without it."""
     number: PositiveInt | None = None
     """Tasks; all that the source has without it."""
     draw: Literal["random", "deepest"] = "random"
@@ -136,7 +136,7 @@ class SuiteConfig(Section):
     @property
     def own_verifier(self) -> dict[str, str]:
         """The verifier where it is code of somebody's own, as the configuration lists such for the tasks that name it."""
-        return {self.verifier: self.verifier} if self.verifier is not None and self.verifier not in VERIFIERS else {}
+        return {self.verifier: self.verifier} if self.verifier is not None and self.verifier not in (*VERIFIERS, JUDGE) else {}
 
     @property
     def rollout(self) -> dict[str, Any]:
@@ -203,6 +203,16 @@ def corpus_of(suite: SuiteConfig) -> str:
             return "none"
         case source:
             return f"those of {source.kind}"
+
+
+def limits_of(suite: SuiteConfig, rollout: RolloutConfig) -> Limits:
+    """The home's limits with the suite's own. Raises RequestError for one that is none."""
+    return read_options(Limits, {**rollout.limits.model_dump(), **suite.limits}, f"limits of the suite {suite.name}")
+
+
+def check_limits(suite: SuiteConfig, config: FlywheelConfig) -> None:
+    """Raises RequestError where a suite has a limit that is none: known before anything is started."""
+    limits_of(suite, config.rollout)
 
 
 def check_data(suite: SuiteConfig) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from eval.graders.answers import normalize
 from eval.suites.tasks import origin_of
+from flows.screen import Screen
 from flows.suites.tasks import SuiteTasks
 from synth.formulas.triples import is_constant, members
 from synth.questions.decontamination import Contamination, DecontaminationConfig, EvaluationIndex
@@ -109,7 +109,7 @@ def contamination(lake: Lake, policy: str, suite: str, drawn: SuiteTasks) -> Con
 
 def print_contamination(policy: str, report: ContaminationReport) -> None:
     """Counts by sort, and the first tasks that were met."""
-    console = Console()
+    console = Screen()
     looked = ", ".join(report.looked_at) or "nothing"
     table = Table("met in training", "tasks", title=f"what {escape(policy)} was trained on: {escape(looked)}", title_justify="left")
     for sort, count in report.counts.items():

@@ -13,17 +13,17 @@ from prefect import flow
 
 from eval.suites.tasks import SUITE
 from flows.context import RunContext
+from flows.data.imports import PLACE
 from flows.plan import evaluation_id
 from flows.run_stage import open_home, run_stage
 from flows.stage_run import StageRun
-from flows.suites.config import SuiteConfig
+from flows.suites.config import SuiteConfig, limits_of
 from flows.suites.results import check_same, policies_on
 from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
-from rl.config import Limits, RolloutConfig
+from rl.config import RolloutConfig
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.settings import read_options
 
 
 @flow(name="suite", flow_run_name="suite {suite.name} of {policy}", validate_parameters=False)
@@ -47,7 +47,7 @@ def suite_flow(home: Path, policy: str, suite: SuiteConfig) -> dict[str, Any]:
 
 def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: SuiteTasks, run: StageRun) -> dict[str, Any]:
     """Make the attempts that the lake does not have; returns how many tasks and attempts there are, and how many were made now."""
-    context.config.evaluation.open_verifiers(listed=suite.own_verifier)  # before anything is kept
+    context.verifiers(listed=suite.own_verifier, tasks=drawn.tasks)  # before anything is kept
     searched = same_documents(context.lake, suite, drawn)
     _keep_tasks(context.lake, suite, drawn)
     attempts = {f"{policy.id}-{task.key}-{sample}": (task, sample) for task in drawn.tasks for sample in range(suite.samples)}
@@ -72,7 +72,7 @@ def run_suite(context: RunContext, policy: Policy, suite: SuiteConfig, drawn: Su
 
 def rollout_config(suite: SuiteConfig, home: RolloutConfig) -> RolloutConfig:
     """The home's settings with the suite's limits and environment. Raises RequestError for a limit that is none."""
-    limits = read_options(Limits, {**home.limits.model_dump(), **suite.limits})
+    limits = limits_of(suite, home)
     kinds = dict(home.environments.kinds)
     if suite.environment is not None and suite.kind is not None:
         kinds[suite.environment] = suite.kind
@@ -100,6 +100,10 @@ def _keep_tasks(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks) -> None:
             raise RequestError(
                 f"the tasks of the suite {suite.name} are other ones than {lake.place.home} was evaluated on: its data has changed; "
                 f"give the suite another name with --set name=NAME."
+            )
+        if any(PLACE in task.provenance for task in stored):
+            raise RequestError(
+                f"{lake.place.home} has imported other tasks as {suite.name}: give this suite another name with --set name=NAME."
             )
         lake.remove(Task, [task.key for task in stored])
     lake.add([*drawn.tasks, *drawn.failures])

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
 from flows.plan import evaluation_id
+from flows.screen import Screen
 from flows.suites.config import SuiteConfig, corpus_of
 from warehouse import Failure, Lake, Score, Trajectory
 from warehouse.errors import RequestError
@@ -146,7 +146,7 @@ def forget_invalid(lake: Lake, policy: str, suite: str) -> int:
 
 def print_report(report: SuiteReport) -> None:
     """Headline, coverage, figures by k, hops, turns and horizon, cost, comparison; without a result, only why there is none."""
-    console = Console()
+    console = Screen()
     console.print(f"[bold]{report.suite}[/bold], {escape(report.policy)}: {escape(report.meaning)}")
     console.print(f"documents searched: {escape(report.documents)}")
     covered = report.coverage
@@ -168,7 +168,7 @@ def print_report(report: SuiteReport) -> None:
         console.print(f"against {escape(report.against)}: {compared}")
 
 
-def _print_cost(console: Console, report: SuiteReport) -> None:
+def _print_cost(console: Screen, report: SuiteReport) -> None:
     spent = report.cost
     if spent is None:
         return

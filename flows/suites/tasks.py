@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eval.suites.tasks import enter_suite
 from flows.config import FlywheelConfig
-from flows.stages.synthesis.context import HELD_OUT_SHARE
+from flows.stages.synthesis.context import on_side
 from flows.stages.synthesis.questions import explain_shortfall
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own, place_of
 from rl.envs.base import ENVIRONMENTS
@@ -20,7 +20,7 @@ from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.difficulty import deepest
 from synth.questions.paths import first_hit
-from synth.questions.splits import HELD_OUT, split_of
+from synth.questions.splits import HELD_OUT
 from synth.worlds.world import generate_world
 from warehouse import Document, Failure, Lake, Task
 from warehouse.benchmark_sets.files import read_tasks
@@ -94,7 +94,7 @@ def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
     if isinstance(source, GraphSource):
         folder = place_of(source)
         corpus = read_films(folder, source.longest_document) if source.kind == "films" else read_countries(folder)
-        return _proven(suite, source.questions, corpus, _is_held_out if source.entities == "held_out" else None)
+        return _proven(suite, source.questions, corpus, on_side(HELD_OUT) if source.entities == "held_out" else None)
     if isinstance(source, QuestionSetSource):
         if source.kind == "musique":
             questions, passages = read_musique(place_of(source))
@@ -119,10 +119,6 @@ def _proven(suite: SuiteConfig, wanted: QuestionConfig, corpus: Corpus, allowed:
     tasks, failures = build_questions(KnowledgeGraph.of(corpus), wanted, seed, first_hit(SearchIndex(corpus.documents)), allowed)
     failures = explain_shortfall(tasks, failures, wanted, f"source.questions.{wanted.asked_by} of the suite {suite.name}")
     return SuiteTasks(tuple(tasks), corpus.documents, (*corpus.failures, *failures))
-
-
-def _is_held_out(entity: str) -> bool:
-    return split_of(entity, HELD_OUT_SHARE) == HELD_OUT
 
 
 def _any(tasks: Sequence[Task], suite: SuiteConfig) -> list[Task]:

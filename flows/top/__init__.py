@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from rich.console import Console
 from rich.live import Live
 
 from flows.home import Home
 from flows.lakes import open_lake
+from flows.screen import Screen
 from flows.top.state import Watcher
 from flows.top.view import frame
 
@@ -21,7 +21,7 @@ def watch(root: Path, once: bool, every: float) -> None:
     Raises:
         RequestError: `root` holds no lake or no configuration.
     """
-    console = Console()
+    console = Screen()
     with open_lake(root) as lake:
         watcher = Watcher(Home(root), lake)
         if once:

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
-from flows.terminal import in_line
 from flows.top.state import Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
+from rl.terminal import in_line
 
 SHOWN = (
     "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",

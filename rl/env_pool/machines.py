@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
-from urllib.parse import urlsplit
 
 import ray
 
 from rl.config import RayConfig
+from rl.env_pool.addresses import reach
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import Machine
 from warehouse.errors import RequestError
-
-REACH_SECONDS = 5.0
-"""How long a cluster's machine may take to take a connection; Ray's own client would try for half a minute."""
 
 
 def machines(config: RayConfig) -> list[Machine]:
@@ -53,17 +49,10 @@ def visible_gpus() -> int | None:
     return None if named is None else len(named)
 
 
-def _reach(address: str) -> None:
-    """Raise OSError where nothing listens at an address that names host and port, ValueError where it names them wrongly."""
-    place = urlsplit(address if "://" in address else f"//{address}")
-    if place.hostname is not None and place.port is not None:
-        socket.create_connection((place.hostname, place.port), timeout=REACH_SECONDS).close()
-
-
 def _cluster(config: RayConfig) -> list[Machine]:
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        _reach(str(config.address))
+        reach(str(config.address))
         runtime = RayRuntime(config, 0)
     except (OSError, RuntimeError, ValueError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]

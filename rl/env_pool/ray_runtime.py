@@ -71,6 +71,7 @@ class RayRuntime:
         self._folder = make_folder("ray", Path("/tmp"))
         with _start_fault():
             ray.init(
+                address="local",  # without it RAY_ADDRESS in the environment would name a cluster that the configuration does not
                 num_cpus=max(os.cpu_count() or 1, int(cpus + 1)),
                 num_gpus=config.gpus,
                 object_store_memory=int(config.object_store_gib * GIB),

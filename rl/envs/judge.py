@@ -134,8 +134,10 @@ class RewardModel:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         self._options = options
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(options.path, local_files_only=True)
-        self._model: Any = AutoModelForSequenceClassification.from_pretrained(options.path, local_files_only=True).eval()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(options.path, local_files_only=True, trust_remote_code=False)
+        self._model: Any = AutoModelForSequenceClassification.from_pretrained(
+            options.path, local_files_only=True, trust_remote_code=False
+        ).eval()
         self._lock = asyncio.Lock()
         if self._model.config.num_labels != 1:
             raise RequestError(f"{options.path} is no reward model: it has {self._model.config.num_labels} outputs instead of one.")

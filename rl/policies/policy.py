@@ -62,8 +62,8 @@ def load_policy(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTr
     if not (folder / "config.json").is_file():
         raise RequestError(f"{folder} holds no policy: there is no config.json in it.")
     kind = AutoModelForImageTextToText if has_vision(folder) else AutoModelForCausalLM
-    model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True, trust_remote_code=False)
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def parameters_of(folder: Path) -> int:

@@ -101,11 +101,11 @@ def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
             f"there is no model {path}: name one of {', '.join(PACKAGED)}, a file that ends in .gguf, or a folder with config.json in it."
         )
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True, trust_remote_code=False)
         text = template_text(template, tokenizer)
         tokenizer.chat_template = tokenizer.chat_template if text is None else text
         open_dialect("model", {"model": DialectConfig(kind="chat")}, tokenizer)
-        model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise RequestError(f"{path} cannot be read as a model: {type(error).__name__}: {str(error)[:300]}") from error
     if hasattr(model.config, "quantization_config"):  # the weights are plain now, and must not be taken for quantised ones

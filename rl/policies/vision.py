@@ -80,7 +80,7 @@ def load_vision(folder: Path) -> Vision | None:
     from transformers import AutoProcessor
 
     try:
-        vision = Vision(AutoProcessor.from_pretrained(folder, local_files_only=True))  # type: ignore[no-untyped-call]
+        vision = Vision(AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False))  # type: ignore[no-untyped-call]
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise RequestError(f"{folder} holds a policy that sees, and its processor of images cannot be loaded: {error}.") from error
     expected = _config(folder).get("image_token_id")

@@ -1,4 +1,4 @@
-"""A server of Search-R1's form over documents of our own: `python -m rl.retrieval.server documents.jsonl --port 8000`.
+"""A server of Search-R1's form over documents of our own: `python -P -m rl.retrieval.server documents.jsonl --port 8000`.
 
 `POST /retrieve {"queries": [...], "topk": 3, "return_scores": false}` answers `{"result": [[document, ...], ...]}`, one list for each
 query; with scores each stands as `{"document": ..., "score": ...}`. A document is `{"id", "contents"}` with `contents` the title in
@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from rl.config import SearchConfig
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
+from rl.serving.guard import Guard
 from warehouse.bounds import read_json
 from warehouse.errors import RequestError
 from warehouse.records import Document
@@ -36,6 +37,7 @@ class RetrieveRequest(BaseModel):
 def create_app(index: Index, documents: int = 3) -> FastAPI:
     """The application over `index`; `documents` is how many a query brings where the client does not say."""
     app = FastAPI(title="retrieval", docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, api_key=None)
 
     @app.get("/")
     def health() -> dict[str, int]:

@@ -107,8 +107,8 @@ class TransformersEncoder(LocalEncoder):
     def _model(self) -> tuple[Any, Any]:
         from transformers import AutoModel, AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
-        return tokenizer, AutoModel.from_pretrained(self._folder, local_files_only=True).eval()
+        tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
+        return tokenizer, AutoModel.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).eval()
 
 
 class SentenceTransformersEncoder(LocalEncoder):
@@ -127,7 +127,7 @@ class SentenceTransformersEncoder(LocalEncoder):
                 "rollout.search.library = sentence_transformers needs that package, which is not installed: "
                 "pip install sentence-transformers, or set rollout.search.library = transformers."
             ) from error
-        model = SentenceTransformer(self._folder, local_files_only=True)
+        model = SentenceTransformer(self._folder, local_files_only=True, trust_remote_code=False)
         model.max_seq_length = self._max_tokens
         return model
 

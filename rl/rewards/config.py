@@ -9,6 +9,9 @@ from pydantic import Field, PositiveInt, field_validator
 from eval.graders.choice import is_verifier, unknown
 from warehouse.settings import Section
 
+TURN_JUDGE = "turn_judge"
+"""The reward function that asks the model under `evaluation.judge` about every turn."""
+
 
 class RewardConfig(Section):
     """What a trajectory earns: the sum of its parts, each times its weight."""
@@ -20,7 +23,13 @@ class RewardConfig(Section):
     length_tokens: PositiveInt = 512
     """The number of action tokens at which the part `length` comes to -1."""
     verifier: str | None = None
-    """The verifier that RL trains on, where a task names none of its own: a kind, or code of your own; None is `evaluation.verifier`."""
+    """The verifier that RL trains on, where a task names none of its own: a kind, `judge`, or code of your own; None is
+    `evaluation.verifier`."""
+
+    @property
+    def judges_turns(self) -> bool:
+        """Whether a judge of single turns takes part."""
+        return bool(self.parts.get(TURN_JUDGE))
 
     @field_validator("verifier")
     @classmethod

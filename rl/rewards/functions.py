@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eval.graders.unsupervised import Agreement, Confidence
+from eval.turn_judges import TurnVerdict, cases_of
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue
-from warehouse.records import Outcome, Score, Turn
+from warehouse.records import Failure, Outcome, Score, Turn
 
 OK = "ok"
 """The outcome of a call whose tool gave what was asked for."""
@@ -76,6 +77,26 @@ def agreement(attempts: Sequence[GradedAttempt], context: RewardContext) -> list
 def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
     """The geometric mean of the probabilities of the tokens of the answer's action; 0 without an answer. RLSC, arXiv 2506.06395."""
     return [_of_score(score) for score in Confidence().verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
+
+
+def turn_judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """For each turn that a judge calls useful 1 divided by the number of turns, else 0: in all the share of useful turns.
+
+    A process reward by a model (`eval/turn_judges.py`). A turn that it has no verdict on leaves the trajectory without a reward.
+    """
+    if context.turn_judge is None:
+        return [RewardValue.unknown("no judge of turns is open: name its model under evaluation.judge")] * len(attempts)
+    cases = [cases_of(attempt.task, attempt.trajectory) for attempt in attempts]
+    verdicts = iter(context.turn_judge.judge([case for own in cases for case in own]))
+    return [_of_verdicts([next(verdicts) for _ in own]) for own in cases]
+
+
+def _of_verdicts(verdicts: Sequence[TurnVerdict | Failure]) -> RewardValue:
+    for number, verdict in enumerate(verdicts):
+        if isinstance(verdict, Failure):
+            return RewardValue.unknown(f"turn {number} could not be judged: {verdict.kind}: {verdict.reason}")
+    useful = [isinstance(verdict, TurnVerdict) and verdict.verdict == "useful" for verdict in verdicts]
+    return RewardValue.of_turns([float(each) / len(useful) for each in useful])
 
 
 def _of_score(score: Score, otherwise: str = "it could not be judged") -> RewardValue:

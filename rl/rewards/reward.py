@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
+from eval.graders.base import verify_all
 from eval.graders.choice import Verifiers
+from eval.turn_judges import TurnJudge
 from rl.rewards.config import RewardConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
@@ -48,14 +50,19 @@ class RewardValue:
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """What reward functions may look at beside the attempts; `evidence` holds, by task, the titles of the documents that prove it."""
+    """What reward functions may look at beside the attempts; `evidence` holds, by task, the titles of the documents that prove it.
+
+    `turn_judge` is the judge of single turns, calibrated, where a reward function asks one.
+    """
 
     config: RewardConfig
     evidence: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    turn_judge: TurnJudge | None = None
 
 
 RewardFunction = Callable[[Sequence[GradedAttempt], RewardContext], list[RewardValue]]
-"""A value for each of a step's attempts, in their order; pure. All are given together, for some functions look at whole groups.
+"""A value for each of a step's attempts, in their order; pure, or as good as pure where a judge keeps what it said. All are given together,
+for some functions look at whole groups.
 
 Invalid attempts are not among them. What a function does not know is no zero: it says `RewardValue.unknown`.
 """
@@ -74,6 +81,7 @@ REWARD_FUNCTIONS = Registry(
         "void_turns": "rl.rewards.functions:void_turns",
         "agreement": "rl.rewards.functions:agreement",
         "confidence": "rl.rewards.functions:confidence",
+        "turn_judge": "rl.rewards.functions:turn_judge",
     },
     "agent_flywheel.rewards",
 )
@@ -106,8 +114,7 @@ def reward_trajectories(
         verifiers: that of tasks that name none, and those that they may name.
         context: configuration of the reward functions; without one the reward is the verifier's value, as in evaluation.
     """
-    pairs = zip(tasks, trajectories, strict=True)
-    graded = [GradedAttempt(task, trajectory, verifiers.of(task).verify(task, trajectory)) for task, trajectory in pairs]
+    graded = _grade(tasks, trajectories, verifiers)
     outcomes = [replace(each.trajectory, outcome=each.score.verdict, reward=each.score.value) for each in graded]
     scores = [each.score for each in graded]
     if context is None:
@@ -115,6 +122,17 @@ def reward_trajectories(
     valid = [each for each in graded if each.score.verdict is not Outcome.INVALID]
     composed, parts = _compose(valid, context)
     return Rewarded([composed.get(each.id, each) for each in outcomes], scores, parts)
+
+
+def _grade(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers: Verifiers) -> list[GradedAttempt]:
+    """The attempts with their scores; those of one verifier are judged together, for a judge answers many at once."""
+    pairs = list(zip(tasks, trajectories, strict=True))
+    chosen = [verifiers.of(task) for task in tasks]
+    scores: dict[int, Score] = {}
+    for verifier in {id(each): each for each in chosen}.values():
+        places = [place for place, each in enumerate(chosen) if each is verifier]
+        scores.update(zip(places, verify_all(verifier, [pairs[place] for place in places]), strict=True))
+    return [GradedAttempt(task, trajectory, scores[place]) for place, (task, trajectory) in enumerate(pairs)]
 
 
 def weights_of(config: RewardConfig) -> dict[str, float]:

@@ -14,6 +14,7 @@ trajectory ended by another is recorded as not run; one that does not come back 
     the policy writes the token that stands for an image              -> PLACEHOLDER
     the time is over anywhere                                          -> MAX_SECONDS
     an engine or an environment fails anywhere                         -> FAULT: the trajectory is invalid
+    the prompt leaves no room for an action                            -> FAULT: it says nothing of the policy
 """
 
 from __future__ import annotations
@@ -106,7 +107,11 @@ class AgentLoop:
             return StopReason.FAULT
         progress.prompt_ids = self.dialect.prompt_ids(task.question, first.text, tools, self._cut)
         progress.context = list(progress.prompt_ids)
-        stop = None if self._room(progress) > 0 else StopReason.MAX_CONTEXT_TOKENS
+        if self._room(progress) <= 0:
+            limit = self.limits.max_context_tokens
+            progress.error = f"context: a prompt of {len(progress.prompt_ids)} tokens leaves no room in max_context_tokens = {limit}"
+            return StopReason.FAULT
+        stop = None
         while stop is None:
             stop = await self._take_turn(progress)
         return stop

@@ -106,6 +106,8 @@ class LangGraphLoop:
         except GraphRecursionError:
             return StopReason.MAX_TURNS
         except ContextFull:
+            if not recorder.turns(request.trajectory_id):
+                raise  # the question alone: it says nothing of the policy
             return StopReason.MAX_CONTEXT_TOKENS
         except _Done:
             return StopReason.ANSWERED

@@ -76,7 +76,11 @@ class Rollouts:
         check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
-        loops = AgentLoops(config, AutoTokenizer.from_pretrained(policy_path, local_files_only=True), load_vision(Path(policy_path)))
+        loops = AgentLoops(
+            config,
+            AutoTokenizer.from_pretrained(policy_path, local_files_only=True, trust_remote_code=False),
+            load_vision(Path(policy_path)),
+        )
         loops.dialect(config.dialect)
         rollouts = cls(config, loops, build_indexes(documents, config.search))
         try:
@@ -174,6 +178,7 @@ class Rollouts:
         if self._engines is not None:
             self.wait(self._engines.shutdown())
         self._environments.close()
+        self.wait(_end_tasks())
         self._ray.close()
         self.event_loop.call_soon_threadsafe(self.event_loop.stop)
         self._thread.join()
@@ -237,6 +242,14 @@ class Rollouts:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the event loop's thread."""
         return asyncio.run_coroutine_threadsafe(work, self.event_loop).result()
+
+
+async def _end_tasks() -> None:
+    """End what still waits in this event loop: the collectors of actors that are gone."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def check_context(config: RolloutConfig, policy_path: Path) -> None:

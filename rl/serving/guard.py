@@ -52,22 +52,23 @@ def _declared(scope: Scope) -> int:
     return int(text) if text.isdigit() and len(text) < 20 else 0 if not text else MOST_BODY_BYTES + 1
 
 
-async def _body(receive: Receive) -> list[Message] | None:
-    """The messages of a whole body, or None where it is too large."""
-    messages, size, more = [], 0, True
+async def _body(receive: Receive) -> Message | None:
+    """A whole body as one message, in however many pieces it comes, or that the client went away; None where it is too large."""
+    body, more = bytearray(), True
     while more:
         message = await receive()
-        messages.append(message)
-        size += len(message.get("body", b""))
-        more = message["type"] == "http.request" and message.get("more_body", False)
-        if size > MOST_BODY_BYTES:
+        if message["type"] != "http.request":
+            return message
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MOST_BODY_BYTES:
             return None
-    return messages
+    return {"type": "http.request", "body": bytes(body), "more_body": False}
 
 
-def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """`receive` as it was before `messages` were taken from it."""
-    waiting = iter(messages)
+def _replayed(message: Message, receive: Receive) -> Receive:
+    """`receive` as it was before `message` was taken from it."""
+    waiting = iter([message])
 
     async def replay() -> Message:
         return next(waiting, None) or await receive()

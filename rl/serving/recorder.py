@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from rl.engines.base import Generation
@@ -98,7 +99,9 @@ class Recorder:
             conversation = f"{self._run}-{self._count:06d}"
             self._count += 1
         others = self._segments.setdefault(conversation, [])
-        name = conversation if not others else f"{conversation}.{len(others)}"
+        taken = {segment.id for segments in self._segments.values() for segment in segments}
+        names = (f"{conversation}.{number}" if number else conversation for number in count(len(others)))
+        name = next(name for name in names if name not in taken)  # a client may call a conversation as another's segment is called
         reason = _segment_reason(others)
         segment = Segment(name, conversation, task_key or conversation, reason, tuple(prompt_ids), seed, kind, ids=list(prompt_ids))
         others.append(segment)

@@ -34,7 +34,7 @@ from warehouse.records import Trajectory
 if TYPE_CHECKING:
     from rl.rollouts.langchain_model import PolicyChatModel
 
-_TRAJECTORY = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_TRAJECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _TASK = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
 
 
@@ -66,7 +66,7 @@ def _caller(
 
 def _check_name(param: str, name: str | None) -> None:
     if name is not None and not _TRAJECTORY.fullmatch(name):
-        raise Refused(f"{param} is 1 to 200 letters, digits and . : _ -, for it names the trajectory", param=param)
+        raise Refused(f"{param} is a letter or digit and up to 199 of these and . : _ -, for it names the trajectory", param=param)
 
 
 class _Routes:
@@ -214,10 +214,13 @@ def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) 
     Raises:
         RequestError: the address cannot be listened on.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     renderer, no_chat = _renderer(config.dialect, rollouts.config, tokenizer)
     recorder = Recorder(policy, config.stage, config.run or f"endpoint-{uuid.uuid4().hex[:8]}")
-    context = rollouts.config.engine.max_model_len or AutoConfig.from_pretrained(folder, local_files_only=True).max_position_embeddings
+    context = (
+        rollouts.config.engine.max_model_len
+        or AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).max_position_embeddings
+    )
     endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, int(context))
     return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts)
 

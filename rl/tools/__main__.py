@@ -1,4 +1,4 @@
-"""Look at the tools of a file before anything trains with them: `python -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
+"""Look at the tools of a file before anything trains with them: `python -P -m rl.tools my_tools.toml [TOOL ARGUMENTS]`.
 
 With the file alone it lists the tools, probes them, and exits with 1 where one is dead. With a tool and its arguments it calls that tool
 once, as a trajectory would, and prints what the policy would see. A request that cannot be met is one sentence and exit status 2.
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rl.terminal import say
 from rl.tools.calls import call_tool, dead_tools
 from rl.tools.file import load_tools, read_tools_file
 from rl.tools.results import ToolFault
@@ -22,7 +23,7 @@ from warehouse.errors import RequestError
 
 def main() -> int:
     """The exit status."""
-    parser = argparse.ArgumentParser(prog="python -m rl.tools", description="Probe the tools of a file, or call one of them.")
+    parser = argparse.ArgumentParser(prog="python -P -m rl.tools", description="Probe the tools of a file, or call one of them.")
     parser.add_argument("file", type=Path, help="the TOML file that names the tools")
     parser.add_argument("tool", nargs="?", help="a tool to call")
     parser.add_argument("arguments", nargs="?", default="{}", help="its arguments: an object in JSON, or plain text")
@@ -31,7 +32,7 @@ def main() -> int:
         with _tools(arguments.file) as tools:
             return asyncio.run(_probe(tools) if arguments.tool is None else _call(tools, arguments.tool, arguments.arguments))
     except RequestError as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return 2
 
 
@@ -58,9 +59,9 @@ def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
 
 async def _probe(tools: Mapping[str, Tool]) -> int:
     for tool in tools.values():
-        print(f"{tool.name}({', '.join(tool.parameters.get('properties', {}))})  {tool.description}")
+        say(f"{tool.name}({', '.join(tool.parameters.get('properties', {}))})  {tool.description}")
     dead = await dead_tools(tools)
-    print(*dead or ["all alive"], sep="\n")
+    say("\n".join(dead or ["all alive"]))
     return 1 if dead else 0
 
 
@@ -71,16 +72,18 @@ async def _call(tools: Mapping[str, Tool], name: str, arguments: str) -> int:
     try:
         call = await call_tool(tools[name], opened, arguments)
     except ToolFault as fault:
-        print(fault, file=sys.stderr)
+        say(fault, sys.stderr)
         return 1
     finally:
         await opened.release()
     if call.response is None:
-        print(f"Error: {call.refusal}")
+        say(f"Error: {call.refusal}")
         return 0
-    print(call.response.text)
+    say(call.response.text)
     extra = {"reward": call.response.reward, "figures": dict(call.response.figures) or None}
-    print(*(f"{key}: {value}" for key, value in extra.items() if value is not None), sep="\n", end="")
+    for key, value in extra.items():
+        if value is not None:
+            say(f"{key}: {value}")
     return 0
 
 

@@ -12,6 +12,7 @@ import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,6 +92,16 @@ def trainer_arguments(model: PreTrainedModel, config: OptimizerConfig, output: P
         "dataloader_pin_memory": torch.cuda.is_available(),
         "remove_unused_columns": False,
     }
+
+
+def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[Any]:
+    """Within it, what the backward pass of `model` needs is kept in the host's memory, if `config` wants that."""
+    if not config.activation_offloading or not torch.cuda.is_available():
+        return nullcontext()
+    from trl.models.activation_offloading import get_act_offloading_ctx_manager
+
+    context: AbstractContextManager[Any] = get_act_offloading_ctx_manager(model)
+    return context
 
 
 def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1) -> None:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 from itertools import accumulate, chain, pairwise
 from typing import TypeVar
 
@@ -58,6 +59,11 @@ class Row:
     def action_tokens(self) -> int:
         """How many tokens the policy sampled."""
         return sum(self.action_mask)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens go through the model."""
+        return len(self.prompt_ids) + len(self.completion_ids)
 
     @property
     def teaches(self) -> bool:
@@ -156,9 +162,22 @@ def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
 
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     """`rows` in `parts` lists of about equal number and similar length within each, so that little is padded; some may be empty."""
-    ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.completion_ids))
+    ordered = sorted(rows, key=lambda row: row.tokens)
     bounds = [len(ordered) * part // parts for part in range(parts + 1)]
     return [ordered[start:end] for start, end in pairwise(bounds)]
+
+
+def share_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """`rows` in `parts` lists of about as many tokens each; some may be empty. The lists with fewer tokens come first.
+
+    The longest first, each into the list that has the fewest tokens so far: no list has more than 4/3 of what the fullest of the best
+    sharing has (Graham 1969, «Bounds on multiprocessing timing anomalies»).
+    """
+    shared: list[tuple[int, int, list[Row]]] = [(0, part, []) for part in range(parts)]
+    for row in sorted(rows, key=lambda row: -row.tokens):
+        tokens, part, own = shared[0]
+        heapreplace(shared, (tokens + row.tokens, part, [*own, row]))
+    return [own for _, _, own in sorted(shared, key=lambda each: each[:2])]
 
 
 def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:

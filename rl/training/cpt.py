@@ -57,7 +57,7 @@ def train_cpt(
     """
     if not config.contexts and config.general is None:
         return train_on_examples(policy_path, examples, output, config, seed, on_metric, masked=False, ray=ray)
-    tokenizer = AutoTokenizer.from_pretrained(policy_path, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(policy_path, local_files_only=True, trust_remote_code=False)
     read, held_out = split_texts(general, config.general.held_out, seed) if config.general else ([], [])
     before = _loss_of(policy_path, held_out, output, config, ray) if held_out else None
     if before is not None:

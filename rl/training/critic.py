@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from rl.advantages import bilevel_gae, gae, vtrace, whiten
 from rl.training.batches import Row
 from rl.training.config import CriticConfig
+from rl.training.packing import JoinedRows
 
 NAME = "value_head"
 """The attribute of the model that holds the head."""
@@ -48,9 +49,16 @@ class Critic:
         model.base_model.register_forward_hook(self._keep)
         self._states: Tensor
 
-    def values(self, tokens: int) -> Tensor:
-        """Values (rows, tokens) of the states that the last `tokens` tokens of the last forward pass were written in."""
-        return self.head(self._states[:, -tokens - 1 : -1].to(self.head.value.weight.dtype))
+    def values(self, tokens: int, joined: JoinedRows | None = None) -> Tensor:
+        """Values (rows, tokens) of the states that the last `tokens` tokens of the last forward pass were written in.
+
+        Args:
+            joined: how that pass had its rows in one, if it had.
+        """
+        dtype = self.head.value.weight.dtype
+        if joined is not None:
+            return joined.part(self.head(self._states.to(dtype)))[:, -tokens - 1 : -1]
+        return self.head(self._states[:, -tokens - 1 : -1].to(dtype))
 
     def _keep(self, module: nn.Module, arguments: object, output: object) -> None:
         self._states = output.last_hidden_state.detach()  # type: ignore[attr-defined]

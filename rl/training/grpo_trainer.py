@@ -22,14 +22,26 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.vision import Vision
-from rl.training.base import GRPOConfig, GRPOTrainer, Stateful, adapter_arguments, load_state, save_state, trainer_arguments, write_policy
-from rl.training.batches import Row, collate_rows, split_rows
+from rl.training.attention import joins_rows, set_attention
+from rl.training.base import (
+    GRPOConfig,
+    GRPOTrainer,
+    Stateful,
+    adapter_arguments,
+    load_state,
+    offloading,
+    save_state,
+    trainer_arguments,
+    write_policy,
+)
+from rl.training.batches import Row, collate_rows, share_rows, split_rows
 from rl.training.config import CRITICS, ReinforceConfig
 from rl.training.critic import NAME, Critic, value_loss
 from rl.training.figures import crossed, prompt_information, ratio_figures
 from rl.training.monitor import MetricMonitor
+from rl.training.packing import JoinedRows
 from rl.training.speed import StepTimes, StepTokens, device_name, flops_of, peak_memory_gib, sampler_errors, speed_figures
-from rl.training.token_scores import can_choose, chosen_scores
+from rl.training.token_scores import can_choose, chosen_scores, tiled_scores
 from warehouse.records import Trajectory
 
 ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
@@ -60,6 +72,8 @@ class RowTrainer(GRPOTrainer):
         """Prepare training `model` by `config`; `state` stands in the checkpoints below `output`, beside the trainer's own."""
         self._vision = vision
         self._critic = Critic(model, seed) if config.estimator in CRITICS else None
+        set_attention(model, config)
+        self._joins = joins_rows(model)
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -82,6 +96,8 @@ class RowTrainer(GRPOTrainer):
         self._value_errors: list[float] = []
         self._chooses = can_choose(model, self._workers) and self._critic is None
         self._wanted: Tensor | None = None
+        self._joined: JoinedRows | None = None
+        self._offloading = offloading(config, self.model)
 
     @abstractmethod
     def next_batch(self, step: int) -> list[MicroBatch]:
@@ -149,10 +165,10 @@ class RowTrainer(GRPOTrainer):
         passes = min(self._config.passes, math.ceil(len(rows) / self._workers))
         numbers = {id(row): number for number, row in enumerate(rows)}
         scored: list[tuple[int, list[float], list[float]]] = []
-        for part in (part or rows[:1] for part in self._own(split_rows(rows, passes * self._workers))):
+        for part in (part or rows[:1] for part in self._own(self._split(rows, passes * self._workers))):
             tensors = self._tensors(part)
             logprobs = self._logprobs_of(self.model, tensors, tensors["completion_mask"])
-            values = self._critic.values(logprobs.size(1)) if self._critic else logprobs[:, :0]
+            values = self._critic.values(logprobs.size(1), self._joined) if self._critic else logprobs[:, :0]
             for row, *both in zip(part, logprobs.tolist(), values.tolist(), strict=True):
                 scored.append((numbers[id(row)], *(each[: len(row.completion_ids)] for each in both)))
         found = {number: (logprobs, values) for number, logprobs, values in gather_object(scored)}
@@ -175,8 +191,8 @@ class RowTrainer(GRPOTrainer):
         """
         useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
-        self._tokens = self._tokens.with_rows([len(row.prompt_ids) + len(row.completion_ids) for row in useful], self._config.epochs)
-        parts = split_rows(useful, self._micro_batches_of_a_step)
+        self._tokens = self._tokens.with_rows([row.tokens for row in useful], self._config.epochs)
+        parts = self._split(useful, self._micro_batches_of_a_step)
         padding = [_without_loss(row) for row in useful[:1]]
         for start in range(0, len(parts), self._workers):
             together = parts[start : start + self._workers]
@@ -188,6 +204,10 @@ class RowTrainer(GRPOTrainer):
     def _micro_batches_of_a_step(self) -> int:
         """Those of all workers together."""
         return self._config.passes * self._workers
+
+    def _split(self, rows: Sequence[Row], parts: int) -> list[list[Row]]:
+        """Rows that are joined fill passes by their tokens; rows side by side are to be of similar length."""
+        return share_rows(rows, parts) if self._joins else split_rows(rows, parts)
 
     def _own(self, parts: Sequence[list[Row]]) -> list[list[Row]]:
         """This worker's share of the parts of a step; what the workers have in hand at a time is of similar length."""
@@ -235,20 +255,40 @@ class RowTrainer(GRPOTrainer):
 
     def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
         """What TRL wants of the last `count` tokens: log-probabilities, entropies, and the loss of the experts' balance."""
-        if not self._chooses or self._wanted is None or kwargs.get("pixel_values") is not None:
+        pictured = kwargs.get("pixel_values") is not None
+        self._joined = JoinedRows(attention.bool()) if self._joins and not pictured else None
+        if self._wanted is None or pictured or not (self._joined or self._chooses):
             return super()._get_per_token_logps_and_entropies(model, ids, attention, count, **kwargs)
-        bare = self.accelerator.unwrap_model(model)
-        bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
         chosen = torch.zeros_like(ids, dtype=torch.bool)
         chosen[:, -count:] = self._wanted.bool()
         with self.accelerator.autocast():
-            scores = chosen_scores(bare, ids, chosen, attention, self.temperature, entropy_gradient=self._config.entropy_bonus > 0)
-        return *(torch.zeros(ids.shape).masked_scatter(chosen, each)[:, -count:] for each in scores), None
+            *scores, balance = self._scores_of(model, ids, chosen, attention, bool(kwargs.get("compute_aux_loss")))
+        return *(None if each is None else each.new_zeros(ids.shape).masked_scatter(chosen, each)[:, -count:] for each in scores), balance
+
+    def _scores_of(
+        self, model: Any, ids: Tensor, chosen: Tensor, attention: Tensor, balances: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities and entropies of the chosen tokens, row by row."""
+        rows = self._joined
+        inputs: dict[str, Any] = {"attention": attention} if rows is None else rows.inputs()
+        if rows is not None:
+            ids, chosen = rows.join(ids), rows.join(chosen)
+        if self._chooses:
+            bare = self.accelerator.unwrap_model(model)
+            bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
+            inputs |= {"temperature": self.temperature, "entropy_gradient": self._config.entropy_bonus > 0}
+            return *chosen_scores(bare, ids, chosen, **inputs), None
+        return tiled_scores(model, ids, chosen, **inputs, **({"output_router_logits": True} if balances else {}))
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         result = self._scores(*args, **kwargs)
         self._logprobs, self._entropies = result[0].detach(), result[1]
         return result
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's, with what the backward pass needs kept where the configuration says."""
+        with self._offloading:
+            return super().training_step(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """TRL's loss of one pass; where there is nothing to learn, a zero that leaves the gradients unset.
@@ -273,7 +313,7 @@ class RowTrainer(GRPOTrainer):
     def _with_critic(self, critic: Critic, loss: Tensor, inputs: dict[str, Any]) -> Tensor:
         """The policy's loss and the critic's, or the critic's alone while it warms up: the policy then has no gradient at all."""
         mask = inputs["tool_mask"].bool()
-        values = critic.values(mask.size(1))
+        values = critic.values(mask.size(1), self._joined)
         errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
         self._value_errors.append(errors.item())
         errors = errors * self._workers  # for accelerate takes the mean of theirs
@@ -306,9 +346,18 @@ class RowTrainer(GRPOTrainer):
 
 
 def _without_loss(row: Row) -> Row:
-    """The row without actions and advantages: it adds 0 to any loss."""
-    zeros = (0,) * len(row.completion_ids)
-    return replace(row, action_mask=zeros, advantages=tuple(map(float, zeros)))
+    """The first tokens of the row, without actions and advantages: they add 0 to any loss."""
+    return Row(
+        row.prompt_ids[:1],
+        row.completion_ids[:1],
+        action_mask=(0,),
+        logprobs=(0.0,),
+        advantages=(0.0,),
+        turn_ends=(0,),
+        turn_rewards=(),
+        trajectory_id=row.trajectory_id,
+        task_key=row.task_key,
+    )
 
 
 def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:

@@ -1,18 +1,21 @@
-"""Packed rows: several examples share a row of fixed length, and none of them sees another.
+"""Packed rows: several sequences share a row, and none of them sees another.
 
-Rows are packed by TRL (best fit, decreasing). A row carries position ids that start anew with each example, and no attention
-mask: transformers reads the borders from the positions and masks attention block by block, also without flash attention.
-TRL's own collator would join all rows of a batch into one, whose dense mask costs too much without flash attention.
+Examples of the supervised stages are packed by TRL (best fit, decreasing) into rows of fixed length. Where attention takes borders
+(`rl/training/attention.py`), the rows of a pass are joined into one without padding, and so are the trajectories of a pass of reinforcement
+learning. Elsewhere a row carries position ids that start anew with each example: transformers reads the borders from them and makes a mask
+of tokens times tokens, so rows are kept apart, and short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from datasets import Dataset, concatenate_datasets
+from torch import Tensor
 from trl.data_utils import pack_dataset
 
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample
@@ -51,26 +54,65 @@ def _dataset(examples: Sequence[EncodedExample], masked: bool) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class PackingCollator:
-    """Makes a batch of packed rows: `input_ids`, `labels` and `position_ids`, each of shape (rows, tokens)."""
+    """Makes a batch of packed rows: `input_ids`, `labels` and `position_ids`, each of shape (rows, tokens), or (1, tokens) if `joined`."""
 
     pad_token_id: int
+    joined: bool = False
+    """One row of all, with the borders of its sequences and without padding."""
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Pad `rows` on the right; each padding token is a sequence of its own."""
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The batch. Otherwise than joined, rows are padded on the right, and each padding token is a sequence of its own."""
+        return self._one_row(rows) if self.joined else self._padded(rows)
+
+    def _one_row(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        lengths = list(chain.from_iterable(row["seq_lengths"] for row in rows))
+        ids, labels = (torch.tensor([list(chain.from_iterable(row[name] for row in rows))]) for name in ("input_ids", "labels"))
+        positions = torch.tensor([row_positions(lengths)])
+        return {"input_ids": ids, "labels": _without_firsts(labels, positions), "position_ids": positions, **borders(lengths)}
+
+    def _padded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         width = max(len(row["input_ids"]) for row in rows)
         positions = torch.tensor([_pad(row_positions(row["seq_lengths"]), width, 0) for row in rows])
         labels = torch.tensor([_pad(row["labels"], width, IGNORED_LABEL) for row in rows])
-        return {
-            "input_ids": torch.tensor([_pad(row["input_ids"], width, self.pad_token_id) for row in rows]),
-            # The first token of an example would be predicted from the last of the one before.
-            "labels": labels.masked_fill(positions == 0, IGNORED_LABEL),
-            "position_ids": positions,
-        }
+        ids = torch.tensor([_pad(row["input_ids"], width, self.pad_token_id) for row in rows])
+        return {"input_ids": ids, "labels": _without_firsts(labels, positions), "position_ids": positions}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """Padded rows, `mask` (rows, tokens) of which is True on tokens, as one row of their sequences without padding."""
+
+    mask: Tensor
+
+    def join(self, values: Tensor) -> Tensor:
+        """Values (rows, tokens) as (1, tokens), those on padding left out."""
+        return values[self.mask].unsqueeze(0)
+
+    def part(self, values: Tensor) -> Tensor:
+        """Values (1, tokens) as (rows, tokens), 0 on padding."""
+        return values.new_zeros(self.mask.shape).masked_scatter(self.mask, values)
+
+    def inputs(self) -> dict[str, Any]:
+        """Positions and borders, as models of transformers take them."""
+        positions = self.join(self.mask.cumsum(dim=1) - 1)
+        return {"position_ids": positions, **borders(self.mask.sum(dim=1).tolist(), self.mask.device)}
+
+
+def borders(lengths: Sequence[int], device: torch.device | None = None) -> dict[str, Any]:
+    """Where sequences of these lengths begin and end in one row, as models of transformers take it for queries and keys."""
+    ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    longest = max(lengths)
+    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
 def row_positions(lengths: Sequence[int]) -> list[int]:
     """Position ids of a row of examples of these lengths: 0, 1, …, 0, 1, …"""
     return [position for length in lengths for position in range(length)]
+
+
+def _without_firsts(labels: Tensor, positions: Tensor) -> Tensor:
+    """The labels without the first token of each example, which would be predicted from the last of the one before."""
+    return labels.masked_fill(positions == 0, IGNORED_LABEL)
 
 
 def _pad(values: Sequence[int], width: int, padding: int) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from torch import Tensor
 from transformers import EarlyStoppingCallback, PreTrainedModel, PreTrainedTokenizerBase
@@ -15,6 +16,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, PreTrainedToken
 from rl.config import RayConfig, SftConfig, SupervisedConfig
 from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
+from rl.training.attention import joins_rows, set_attention
 from rl.training.base import (
     OnMetric,
     SFTConfig,
@@ -107,6 +109,7 @@ def _train(
     masked: bool,
 ) -> TrainResult:
     model, tokenizer = load_policy(policy_path)
+    set_attention(model, config)
     kept = [example for example in examples if 0 < len(example.token_ids) <= config.max_example_tokens]
     trained, held_out = split_examples(kept, config.held_out_share)
     rows = _rows(trained, config, masked)
@@ -118,7 +121,7 @@ def _train(
             callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
             train_dataset=rows,
             eval_dataset=_rows(held_out, config, masked) if held_out else None,
-            data_collator=PackingCollator(_pad_token_id(tokenizer)),
+            data_collator=PackingCollator(_pad_token_id(tokenizer), joins_rows(model)),
             processing_class=tokenizer,
             optimizer_cls_and_kwargs=optimizer_factory(config),
             **adapter_arguments(config.lora, seed),
@@ -174,6 +177,7 @@ def _arguments(model: PreTrainedModel, config: SupervisedConfig, output: Path, s
         per_device_train_batch_size=config.rows_per_pass,
         per_device_eval_batch_size=config.rows_per_pass,
         gradient_accumulation_steps=passes_of(config),
+        activation_offloading=config.activation_offloading and torch.cuda.is_available(),
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},  # rows come packed, with labels
     )

@@ -1,8 +1,10 @@
-"""Log-probabilities of chosen tokens on a CPU: the head of the model sees the positions that somebody asks about, and no others.
+"""Log-probabilities of chosen tokens: the head of the model sees the positions that somebody asks about, and not all of them at once.
 
-Of an agent's context the policy has written a sixth. TRL scores every position where there is no Triton, and projects each of them once
-more in the backward pass, which a large vocabulary makes much of the time (`benchmarks/token_scores.py`). On GPUs, among several workers,
-and for models that change their logits on the way, TRL's own head is used.
+Of an agent's context the policy has written a sixth, and its vocabulary is a hundred times as wide as its states: the logits of all tokens
+would be larger than all else. On GPUs TRL's head builds them in tiles, for the scores and again for their gradient. Without Triton it
+scores every position, so on a CPU a large vocabulary has a head here (`benchmarks/token_scores.py`), which builds them in pieces, and again
+for the gradient where they are several. Among several workers, and for models that change their logits on the way, TRL's head is used on
+CPUs too.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+
+from rl.renderers.examples import IGNORED_LABEL
 
 SMALL_VOCABULARY = 8_192
 """Tokens up to which the head costs next to nothing."""
@@ -57,14 +63,24 @@ def chosen_scores(
     picked, tokens = hidden[chosen[:, 1:]], ids[:, 1:][chosen[:, 1:]]
     head = cast(Any, model).get_output_embeddings()
     size = max(1, AT_ONCE // model.config.get_text_config().vocab_size)
-    scores = [
-        _score(head, part, own, temperature, entropy_gradient)
-        for part, own in zip(torch.split(picked, size), torch.split(tokens, size), strict=True)
-    ]
-    if not scores:
-        return picked.sum(dim=1), picked.sum(dim=1)
+    pieces = list(zip(torch.split(picked, size), torch.split(tokens, size), strict=True))
+    if len(pieces) == 1:
+        return _score(head, *pieces[0], temperature, entropy_gradient)
+    scores = [checkpoint(_score, head, *piece, temperature, entropy_gradient, use_reentrant=False) for piece in pieces]
     logprobs, entropies = zip(*scores, strict=True)
     return torch.cat(logprobs), torch.cat(entropies)
+
+
+def tiled_scores(model: Any, ids: Tensor, chosen: Tensor, **inputs: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The same by TRL's head, which `model` must have been given: on GPUs, and for models whose logits are more than what a head gives.
+
+    Returns:
+        Two tensors (N,), of which the second is there where the head gives entropies; and the loss of the experts' balance, where `inputs`
+        ask for the router's logits.
+    """
+    outputs = model(input_ids=ids, labels=ids.masked_fill(~chosen, IGNORED_LABEL), fused_lm_head=True, **inputs)
+    logprobs, entropies = (None if each is None else pad(each, (1, 0))[chosen] for each in (outputs.log_probs, outputs.entropy))
+    return cast(Tensor, logprobs), entropies, outputs.aux_loss
 
 
 def _score(head: Any, hidden: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from eval.graders.choice import Verifiers
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.tasks import suite_of
 from synth.exporters.texts import source_of
@@ -52,10 +51,11 @@ _PROMPT_FIELDS: _Fields = {
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """Split by a rule, with a share held out, instead of as stored."""
+    """Split by a rule, with a share held out, instead of as stored; `verifier` is who judges tasks that name none."""
 
     rule: str | None = None
     held_out: float = 0.1
+    verifier: str = "qa_em"
 
 
 def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
@@ -76,7 +76,7 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
         about="Questions with proven answers for reinforcement learning with verifiable rewards.",
         schema=_schema(_PROMPT_FIELDS),
         columns={name: about for name, (_, about) in _PROMPT_FIELDS.items()},
-        splits=by_split((split, _prompt_row(task, split, measured[task.key])) for split, task in chosen),
+        splits=by_split((split, _prompt_row(task, split, measured[task.key], options.verifier)) for split, task in chosen),
         sources=Counter(source_of(task) or UNTRACED for _, task in chosen),
         filters=filters,
         snapshot=at,
@@ -84,13 +84,19 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
     )
 
 
-def _prompt_row(task: Task, split: str, difficulty: Difficulty) -> Row:
-    verifier = Verifiers(VERIFIERS["qa_em"]).of(task)
+def _verifier_of(task: Task, default: str) -> Row:
+    """Who judges a task, by name; the version of somebody's own code is known where that is, and not here."""
+    name = task.provenance.get("verifier")
+    name = name if isinstance(name, str) and name else default
+    return {"name": name, "version": VERIFIERS[name].version if name in VERIFIERS else ""}
+
+
+def _prompt_row(task: Task, split: str, difficulty: Difficulty, default: str) -> Row:
     return {
         "key": task.key,
         "prompt": [{"role": "user", "content": task.question}],
         "answers": list(task.answers),
-        "verifier": {"name": verifier.name, "version": verifier.version},
+        "verifier": _verifier_of(task, default),
         "environment": task.environment,
         "formula": [list(triple) for triple in task.formula],
         "formula_digest": formula_digest(task.formula) if task.formula else None,

@@ -45,7 +45,7 @@ Reply with one line of JSON and nothing else:
 {"think": "why, in one short sentence", "tool": "the tool's name", "arguments": "its argument"}"""
 
 
-class ProposalDefect(StrEnum):
+class ActionDefect(StrEnum):
     """Why a reply gives a step no option."""
 
     UNREADABLE = "proposal_unreadable"
@@ -154,16 +154,16 @@ class TeacherProposer:
             return [reply]
         written = read_json(reply, _ACTION)
         if isinstance(written, Failure):
-            return [_failure(ProposalDefect.UNREADABLE, f"what the teacher wrote is no action: {written.reason}", draft, reply.text)]
+            return [_failure(ActionDefect.UNREADABLE, f"what the teacher wrote is no action: {written.reason}", draft, reply.text)]
         ((tool, argument),) = calls_of(draft.step.turn)
         if draft.taken is None:
             if not same_call((tool, argument), written.call):
-                return [_failure(ProposalDefect.TAKEN_CHANGED, "the action that was taken became another", draft, reply.text)]
+                return [_failure(ActionDefect.TAKEN_CHANGED, "the action that was taken became another", draft, reply.text)]
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
-            return [_failure(ProposalDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
+            return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
         elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
-            return [_failure(ProposalDefect.REPEATED, "the action is there already", draft, reply.text)]
+            return [_failure(ActionDefect.REPEATED, "the action is there already", draft, reply.text)]
         else:
             draft.others[written.option.action] = written.option
         return []
@@ -210,10 +210,10 @@ def _another(draft: _Draft, seed: int) -> str:
     return _ANOTHER.format(considered="\n".join(f"- {text}" for text in known))
 
 
-def _failure(defect: ProposalDefect, reason: str, draft: _Draft, text: str) -> Failure:
+def _failure(defect: ActionDefect, reason: str, draft: _Draft, text: str) -> Failure:
     return Failure("synth", defect, reason, {"step": draft.step.key, "request": draft.asked, "text": text})
 
 
 def _without_one_call(step: Step) -> Failure:
     reason = f"an action of {len(calls_of(step.turn))} calls cannot be written anew as one"
-    return Failure("synth", ProposalDefect.NOT_ONE_CALL, reason, {"step": step.key})
+    return Failure("synth", ActionDefect.NOT_ONE_CALL, reason, {"step": step.key})

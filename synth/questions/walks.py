@@ -247,8 +247,8 @@ class Walker:
         return self._names[self._values[relation].item(rng.randrange(len(self._values[relation])))]
 
     def _enumerate(self, hops: int, rng: random.Random) -> Iterator[_Legs]:
-        """Every chain of `hops` documents that are found by their names, from the starts in random order."""
-        for entity in rng.sample(list(map(int, self._starts)), len(self._starts)):
+        """Every chain of `hops` documents that are found by their names, from the starts that are allowed in random order."""
+        for entity in filter(self._permits, rng.sample(list(map(int, self._starts)), len(self._starts))):
             yield from self._chains((), frozenset((entity,)), entity, hops)
 
     def _chains(self, path: _Legs, met: frozenset[int], entity: int, hops: int) -> Iterator[_Legs]:

@@ -31,8 +31,8 @@ class EngineSource:
     def __init__(self, config: TeacherConfig, pool: EnginePool, ray: RayRuntime | None = None) -> None:
         folder = _folder(config)
         self._pool, self._ray = pool, ray
-        self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoConfig.from_pretrained(folder, local_files_only=True)
+        self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         self._longest = config.engine.max_model_len or int(model.max_position_embeddings)
         self._serial = itertools.count()
         self.name: str = f"{config.name}:{digest_files(folder, length=8)}"

@@ -13,7 +13,7 @@ from flows.config import load_config
 from flows.stages.training import encode
 from warehouse import Lake, PartKind
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
 PROFILE = str(Path(__file__).parent / "chat.toml")
 
 
@@ -27,7 +27,7 @@ def test_a_chat_model_turns_the_wheel_in_its_own_words(tmp_path: Path) -> None:
     if "cannot be fetched" in fetched.stderr:
         pytest.skip(fetched.stderr.strip().splitlines()[-1][:300])
     assert fetched.returncode == 0, fetched.stderr[-2000:]
-    ended = flywheel("run", "--profile", PROFILE, "--home", str(home), "--set", f"policy.path={model}", seconds=500)
+    ended = flywheel("run", "--profile", PROFILE, "--home", str(home), "--set", f"policy.path={model}", seconds=2000)
     assert ended.returncode == 0, ended.stderr[-3000:]
     with Lake(home, read_only=True) as lake:
         stages = ("init", "sft", "rl")

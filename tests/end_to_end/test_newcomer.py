@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from rl.policies.policy import load_policy
 from tests.chaos.comparison import committed_at, faults_of, kept
 from tests.end_to_end.towns import MAYORS, RIVERS, TOWNS, write_corpus
 from tests.killing import kill_at
-from warehouse import Lake
+from tests.rl.policies.logprob_check import max_logprob_difference
+from warehouse import DocumentSplit, Lake
+from warehouse.connections import how_to_attach
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
 
@@ -63,9 +67,11 @@ def settings(arguments: list[str], places: dict[str, Path]) -> list[str]:
     return [word for key, value in chosen for word in ("--set", f"{key}={places.get(key, value)}")]
 
 
-def flywheel(*arguments: str) -> None:
+def flywheel(*arguments: str) -> str:
+    """What a command says on the way, in a process of its own."""
     done = subprocess.run([str(FLYWHEEL), *arguments], capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
 
 
 def answered(*arguments: str) -> str:
@@ -92,6 +98,7 @@ class Finished:
     """A home whose wheel has made its turn, with what was there when it was killed: tokens of trajectories and weights, in digests."""
 
     home: Path
+    command: tuple[str, ...]
     committed: dict[str, str]
     weights: dict[str, str]
 
@@ -108,7 +115,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     home = folder / "home"
     command = ["run", "--profile", str(PROFILE), "--home", str(home), *chosen]
     kill_at("t1-rl  step 1", [str(FLYWHEEL), *command])
-    there = Finished(home, committed_at(home), weights(home))
+    there = Finished(home, tuple(command), committed_at(home), weights(home))
     flywheel(*command)
     return there
 
@@ -128,6 +135,29 @@ def test_what_was_there_when_it_was_killed_is_there_as_it_was_and_the_rest_came_
         steps = lake.query("SELECT step, count(*) AS n FROM trajectories WHERE stage = 'rl' GROUP BY step ORDER BY step").to_pylist()
         assert [policy.id for policy in lake.policies("promoted")] == ["t1-rl"]
     assert steps == [{"step": 1, "n": 48}, {"step": 2, "n": 48}]
+
+
+def test_what_was_sampled_is_what_was_trained_on(home: Path) -> None:
+    with Lake(home, read_only=True) as lake:
+        sampled = lake.trajectories("stage = 'rl' AND step = 1")
+    model, _ = load_policy(home / "policies" / "t1-sft")
+    assert sum(len(turn.action_ids) for trajectory in sampled for turn in trajectory.turns) > 100
+    assert max_logprob_difference(model, sampled) < 1e-3
+
+
+def test_no_page_that_suites_ask_about_is_in_the_text_of_training(home: Path) -> None:
+    """A tool of one's own is not looked at: it shows what its owner lets it show."""
+    with Lake(home, read_only=True) as lake:
+        documents, text = lake.documents(), "\n".join(part.text for example in lake.examples() for part in example.parts)
+    hidden, seen = ([d.text for d in documents if (d.split is DocumentSplit.HELD_OUT) == held_out] for held_out in (True, False))
+    assert len(hidden) > 2 and sum(page in text for page in seen) > 10, "what may be shown is found in this way"
+    assert not [page for page in hidden if page in text]
+
+
+def test_a_finished_run_does_nothing_and_says_so(finished: Finished) -> None:
+    before = ask(finished.home, "SELECT count(*) AS n FROM trajectories")
+    assert "nothing to do" in flywheel(*finished.command)
+    assert ask(finished.home, "SELECT count(*) AS n FROM trajectories") == before
 
 
 def test_a_graph_and_a_corpus_of_ones_own_are_in_the_lake(home: Path) -> None:
@@ -163,6 +193,16 @@ def test_a_trajectory_of_it_is_read_turn_by_turn(home: Path) -> None:
     assert trajectory.turns[0].action in shown
     assert "[masked, " in shown
     assert f"accepted  {trajectory.answer}" in shown
+
+
+def test_the_lake_is_reached_by_a_plain_client_in_one_file_and_in_a_page(home: Path, tmp_path: Path) -> None:
+    assert answered("sql", "--how", "--home", str(home)).strip() == how_to_attach(home).strip()
+    assert Path(answered("report", "--home", str(home)).strip()).read_text().lstrip().lower().startswith("<!doctype html>")
+    answered("export", "duckdb", "--to", str(tmp_path / "lake.duckdb"), "--home", str(home))
+    with duckdb.connect(str(tmp_path / "lake.duckdb"), read_only=True) as single:
+        assert single.execute("SELECT count(*) FROM trajectories").fetchone() == (
+            ask(home, "SELECT count(*) AS n FROM trajectories")[0]["n"],
+        )
 
 
 def test_the_champions_own_engines_propose_the_alternatives_of_the_next_turns_decisions(home: Path) -> None:

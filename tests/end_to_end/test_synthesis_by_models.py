@@ -134,7 +134,8 @@ def undisturbed(at_work: Worker, root: Path, path: ModelPath) -> tuple[dict[str,
 
 
 @pytest.mark.parametrize("path", [pytest.param(DECISIONS, id="decisions"), pytest.param(FIRST_ORDER, id="first_order")])
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_a_path_that_is_killed_makes_the_same_and_asks_for_nothing_twice(tmp_path: Path, path: ModelPath) -> None:
     with worker() as at_work:
         expected, requests = undisturbed(at_work, tmp_path / "undisturbed", path)
@@ -154,4 +155,5 @@ def test_a_path_that_is_killed_makes_the_same_and_asks_for_nothing_twice(tmp_pat
     assert all(server.asked[key] == before[key] for key in known), "what was told before the last kill is not asked again"
     assert sum(count - 1 for count in asked_again.values()) <= sum(server.met[fault] for fault in ONCE) + kills * CONCURRENCY
     spent = Ledger(home / "lake" / FILE, "openai:m", Spent()).spent
-    assert server.billed <= spent.tokens and spent.requests == server.asked.total()
+    assert server.billed <= spent.tokens
+    assert 0 <= spent.requests - server.asked.total() <= kills * CONCURRENCY, "a request is written down before it is made"

@@ -1,8 +1,10 @@
-"""The real wheel at a small size: command line, Prefect, lake, TRL, vLLM on Ray; undisturbed, killed in its stages, and asked again."""
+"""Two turns of the real wheel at a small size: watched while it turns, looked through afterwards, and killed in each of its stages.
+
+What one turn shows is asked of the newcomer's wheel (test_newcomer.py), which is no longer than that and runs more often.
+"""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -10,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from flows.config import load_config
@@ -22,12 +23,10 @@ from flows.suites.tasks import draw_tasks
 from flows.top.state import State, Watcher
 from rl.policies.policy import load_policy
 from tests.killing import kill_at
-from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse import DocumentSplit, Lake
-from warehouse.connections import how_to_attach
 from warehouse.digests import digest
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(2400)]
 
 PROFILE = Path(__file__).parent / "small.toml"
 FLYWHEEL = Path(sys.executable).parent / "flywheel"
@@ -144,14 +143,6 @@ def test_the_second_turn_learns_from_the_first_ones_trajectories(undisturbed: Pa
     assert sources["found"] == sources["n"]
 
 
-def test_what_was_sampled_is_what_is_trained_on(undisturbed: Path) -> None:
-    with Lake(undisturbed, read_only=True) as lake:
-        sampled = lake.trajectories("stage = 'rl' AND wheel_turn = 1 AND step = 1")
-    model, _ = load_policy(undisturbed / "policies" / "t1-sft")
-    assert sum(len(turn.action_ids) for trajectory in sampled for turn in trajectory.turns) > 100
-    assert max_logprob_difference(model, sampled) < 1e-3
-
-
 def test_every_reward_is_the_sum_of_its_parts_and_what_filters_left_out_is_told(undisturbed: Path) -> None:
     composed = rows(
         undisturbed,
@@ -208,14 +199,6 @@ def test_the_contamination_report_says_the_same_of_the_home_own_suite(undisturbe
     assert report.tasks_asked == 0 and report.counts["shown_document"] == report.counts["same_document"] == 0
 
 
-def test_a_finished_run_does_nothing_and_says_so(undisturbed: Path) -> None:
-    before = rows(undisturbed, "SELECT count(*) AS n FROM trajectories")
-    again = flywheel("run", "--profile", str(PROFILE), "--home", str(undisturbed), "--turns", "2")
-    assert "nothing to do" in again.stderr
-    assert rows(undisturbed, "SELECT count(*) AS n FROM trajectories") == before
-
-
-@pytest.mark.long
 def test_a_run_killed_in_every_stage_ends_as_the_undisturbed_one(undisturbed: Path, tmp_path: Path) -> None:
     home = tmp_path / "killed"
     for line in KILL_AT:
@@ -256,36 +239,3 @@ def tokens_of(home: Path) -> dict[str, list[tuple[int, ...]]]:
 def furthest(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
     """The largest difference between two weights."""
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-
-
-def test_a_plain_duckdb_client_reads_the_lake_by_the_printed_lines(undisturbed: Path) -> None:
-    lines = flywheel("sql", "--how", "--home", str(undisturbed)).stdout
-    assert lines.strip() == how_to_attach(undisturbed).strip()
-
-
-def test_sql_show_report_and_export_answer(undisturbed: Path, tmp_path: Path) -> None:
-    home = ["--home", str(undisturbed)]
-    found = json.loads(flywheel("sql", "SELECT id FROM trajectories ORDER BY id LIMIT 1", "--format", "json", *home).stdout)
-    assert "turn 0" in flywheel("show", found[0]["id"], "--tokens", *home).stdout
-    page = Path(flywheel("report", *home).stdout.strip())
-    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
-    flywheel("export", "duckdb", "--to", str(tmp_path / "lake.duckdb"), *home)
-    with duckdb.connect(str(tmp_path / "lake.duckdb"), read_only=True) as single:
-        counted = single.execute("SELECT count(*) FROM trajectories").fetchone()
-    assert counted == (rows(undisturbed, "SELECT count(*) AS n FROM trajectories")[0]["n"],)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["run", "--profile", "nonesuch"], "nonesuch"),
-        (["run", "--profile", "quickstart", "--set", "rl.stepz=1"], "rl.stepz"),
-        (["sql", "SELECT 1"], "no lake"),
-        (["sql", "DROP TABLE tasks"], "no lake"),
-    ],
-)
-def test_a_wrong_request_is_one_sentence_and_status_2(arguments: list[str], named: str, tmp_path: Path) -> None:
-    wrong = flywheel(*arguments, "--home", str(tmp_path / "none"), check=2)
-    assert named in wrong.stderr
-    assert len(wrong.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "none").exists()

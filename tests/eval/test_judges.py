@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval.graders.answers import sub_match
-from eval.judges import PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_verdict, refuse_unfit
+from eval.judges import PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_reply, refuse_unfit
 from flows.verifiers import open_judge
 from rl.config import PolicyConfig
 from rl.policies.policy import create_policy
@@ -57,7 +57,7 @@ def test_a_judge_that_grades_is_calibrated_and_judges() -> None:
     with MisbehavingServer(answer=grading(strict)) as server, judge_of(server) as judge:
         calibration = calibrate(judge)
         assert all(check.accepted for check in calibration.checks), [check for check in calibration.checks if not check.accepted]
-        refuse_unfit(judge, calibration)
+        refuse_unfit(judge.name, calibration)
         right, wrong, silent, fault = judge.verify_all(
             [
                 (TASK, attempt("answer", "It is Green Lake.")),
@@ -91,7 +91,7 @@ def test_a_judge_that_misgrades_is_refused(grade: Grade, short: str) -> None:
     with MisbehavingServer(answer=grading(grade)) as server, judge_of(server) as judge:
         calibration = calibrate(judge)
         with pytest.raises(RequestError, match=f"falls short on {short}\\."):
-            refuse_unfit(judge, calibration)
+            refuse_unfit(judge.name, calibration)
 
 
 @pytest.mark.long
@@ -157,7 +157,7 @@ def completion(text: str) -> Completion:
     ],
 )
 def test_a_verdict_is_the_whole_reply_or_none(text: str, verdict: str | None) -> None:
-    read = read_verdict(completion(text))
+    read = read_reply(completion(text), Verdict)
     assert (read.verdict if isinstance(read, Verdict) else None) == verdict
     assert isinstance(read, Verdict) or (isinstance(read, Failure) and read.kind == "unreadable")
 

@@ -16,7 +16,8 @@ from flows.doctor import Check, diagnose
 from flows.doctor.machine import shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import prefect_server, ray_cluster, versions
-from rl.config import PolicyConfig, RolloutConfig
+from rl.config import PolicyConfig, RayConfig, RolloutConfig
+from rl.env_pool.ray_runtime import RayRuntime
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,17 @@ def test_services_that_do_not_answer_are_missing(monkeypatch: pytest.MonkeyPatch
             server = prefect_server()
     assert (cluster.state, server.state) == ("missing", "missing")
     assert "ray start" in cluster.advice and "prefect server start" in server.advice
+
+
+def test_a_cluster_is_named_by_the_configuration_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs start a Ray of their own where it names none, whatever the environment says."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert ray_cluster(None).state == "ok"
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("ray.init", lambda **options: given.append(options))
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    RayRuntime(RayConfig(), 1).close()
+    assert given[0]["address"] == "local"
 
 
 @pytest.mark.slow

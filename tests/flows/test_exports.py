@@ -11,7 +11,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from eval.graders.verifiers import GRADERS
+from flows.config import FlywheelConfig
 from flows.data.exports import ExportOptions, export_dataset
+from flows.home import Home
 from warehouse import Document, Example, Failure, Lake, Outcome, Part, PartKind, RequestError, StopReason, Task, Trajectory
 
 FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
@@ -156,3 +158,15 @@ def test_requests_that_cannot_be_met(lake: Lake, tmp_path: Path) -> None:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_prompts_say_who_judges_them_where_that_is_somebodys_own_or_the_homes(tmp_path: Path) -> None:
+    """They were said to be judged by qa_em, whatever the home or the task named."""
+    Home(tmp_path / "home").claim(FlywheelConfig.model_validate({"evaluation": {"verifier": "math"}}))
+    with Lake(tmp_path / "home") as lake:
+        lake.add(
+            [Task("own", "search", "Who?", ("a",), provenance={"verifier": "mine.py:judge"}), Task("none", "search", "Where?", ("b",))]
+        )
+        export_dataset(lake, "rl", tmp_path / "rl.jsonl", ExportOptions())
+    rows = {row["key"]: row["verifier"] for row in map(json.loads, (tmp_path / "rl.jsonl").read_text().splitlines())}
+    assert rows == {"own": {"name": "mine.py:judge", "version": ""}, "none": {"name": "math", "version": GRADERS["math"].version}}

@@ -135,7 +135,7 @@ def test_a_task_that_its_verifier_cannot_judge_is_set_aside(tmp_path: Path) -> N
 WRONG = (
     (["tasks", "{rows}", "--verifier", "qa_em"], "tasks need --environment"),
     (["tasks", "{rows}", "--environment", "search"], "tasks need --verifier"),
-    (["tasks", "{rows}", "--environment", "search", "--verifier", "judge"], "there is no verifier 'judge'; choose one of qa_em"),
+    (["tasks", "{rows}", "--environment", "search", "--verifier", "judge"], "--verifier judge is for a home that has one"),
     (["tasks", "{rows}", "--environment", "os:system", "--verifier", "qa_em"], "--environment: there is no environment 'os:system'"),
     (["tasks", "{rows}", "--environment", "mine", "--verifier", "qa_em"], "there is no environment 'mine'"),
     (["tasks", "{rows}.x", "--environment", "search", "--verifier", "qa_em"], "there is no file"),

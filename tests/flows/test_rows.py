@@ -15,7 +15,7 @@ import pytest
 
 from flows.cli import PlainFormatter
 from flows.cli.rows import print_result
-from flows.terminal import in_line, visible
+from rl.terminal import in_line, visible
 
 HOSTILE = "a\x1b]0;title\x07b\u202ec\x9bd\r\u200be"
 TWICE = "SELECT 'p1' AS policy, 0.5 AS s, 'p2' AS policy, 3 AS policy"

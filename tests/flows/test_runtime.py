@@ -74,7 +74,7 @@ def test_rays_agents_end_with_their_run_though_they_take_titles_and_what_started
         (raylet,) = {agent.ppid() for agent in agents}
         os.kill(raylet, signal.SIGKILL)
         os.kill(parent.pid, signal.SIGKILL)
-    assert psutil.wait_procs(agents, timeout=10)[1] == []
+    assert psutil.wait_procs(agents, timeout=120)[1] == []
 
 
 def titled(title: str, parent: int) -> list[psutil.Process]:

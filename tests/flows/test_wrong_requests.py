@@ -126,15 +126,21 @@ REQUESTS = (
     Wrong(EVAL + "--suite tasks --set samples=4", "temperature 0 gives the same attempt"),
     Wrong(EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set verifier={folder}/number.py:rule", "must be a Grader"),
     Wrong(EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set environment=chess", "there is no environment 'chess'"),
+    Wrong(EVAL + "--suite tasks --set source.path={folder}", "there is no file"),
+    Wrong(EVAL + "--suite tasks --set source.path={folder}/broken.toml", "is not JSON"),
+    Wrong(EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set limits.nothing=1", "limits of the suite"),
     Wrong("sql 'DELETE FROM tasks' --home {home}", "Only one SELECT"),
     Wrong("sql 'SELECT * FROM nothing' --home {home}", "nothing"),
     Wrong("sql 'SELECT 1' --home {new}", "holds no lake"),
     Wrong("sql 'SELECT 1' --home {home} --at 99999", "99999"),
     Wrong("show nobody --home {home}", "nobody"),
     Wrong("reverify --home {home} --verifier nobody", "there is no verifier 'nobody'"),
-    Wrong("reverify --home {home} --verifier judge", "needs a model"),
+    Wrong("reverify --home {home} --verifier judge", "has no model: set evaluation.judge.kind"),
     Wrong("reverify --home {home} --where 'colour = 3'", "colour"),
     Wrong("traces --home {home} --to ftp://nowhere", "ftp://nowhere"),
+    Wrong("traces --home {home} --to {folder}/t.jsonl --where 'x('", "--where 'x(' is no condition"),
+    Wrong("lake pin 'two words' --home {home}", "cannot be called 'two words'"),
+    Wrong("sql 'FROM duckdb_databases' --home {home}", "is about the connection"),
     Wrong("top --once --home {folder}/file", "file"),
     Wrong("report --home {new}", "holds no lake"),
     # data in and out
@@ -218,8 +224,13 @@ def filled(text: str, places: dict[str, str]) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """The digests of all that lies in a folder; without what SQLite leaves beside a catalogue, or removes, when one that reads it goes."""
+    """The digests of all that lies in a folder.
+
+    Without what SQLite leaves beside a catalogue, or removes, when one that reads it goes, and what Python keeps of a file of the user's
+    that it has read.
+    """
     found = (path for path in sorted(folder.rglob("*")) if not path.name.endswith(("-wal", "-shm")) and path.name != "lock")
+    found = (path for path in found if "__pycache__" not in path.parts)
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder" for path in found}
 
 

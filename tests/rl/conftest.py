@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,4 @@ def rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
     )
     with Rollouts.start(config, tiny_policy, DOCUMENTS) as started:
         yield started
+    assert not asyncio.all_tasks(started.event_loop), "nothing waits any longer when it is closed"

@@ -40,6 +40,18 @@ def sample_pairs(policy: Path, samples: int = 4) -> list[Trajectory]:
     return [replace(each, reward=float(number % 2)) for number, each in enumerate(sampler.collect(1).trajectories)]
 
 
+def stale_pairs(policy: Path) -> list[Trajectory]:
+    """The same, of unequal length and from a sampler that was not quite this policy, so that some ratios are clipped on either side."""
+    generator = torch.Generator().manual_seed(3)
+    shortened = [replace(each, turns=each.turns[: 1 + (number // 3) % 2]) for number, each in enumerate(sample_pairs(policy))]
+    return [replace(each, turns=tuple(_disturbed(turn, generator) for turn in each.turns)) for each in shortened]
+
+
+def _disturbed(turn: Turn, generator: torch.Generator) -> Turn:
+    noise = (0.4 * torch.randn(len(turn.action_logprobs), generator=generator)).tolist()
+    return replace(turn, action_logprobs=tuple(value + more for value, more in zip(turn.action_logprobs, noise, strict=True)))
+
+
 def trajectory(task: str, sample: int, turns: Sequence[Turn], reward: float | None) -> Trajectory:
     """A trajectory of the given turns; without a reward it is invalid."""
     outcome = Outcome.INVALID if reward is None else Outcome.SUCCESS if reward > 0.5 else Outcome.FAILURE

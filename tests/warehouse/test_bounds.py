@@ -7,14 +7,18 @@ import gzip
 import io
 import json
 import lzma
+import random
 import resource
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.ipc as ipc
 import pyarrow.parquet as parquet
 import pytest
 
@@ -26,8 +30,8 @@ from flows.home import Home
 from synth.questions.decontamination import read_evaluation_set
 from warehouse import Lake
 from warehouse.benchmark_sets.files import read_tasks
-from warehouse.bounds import FREE_BYTES, MIB, MOST_DEPTH, MOST_MEMBERS, is_too_deep, read_json, room_for
-from warehouse.corpora.files import read_documents, read_facts, read_wordings
+from warehouse.bounds import FREE_BYTES, FREE_VALUES, MIB, MOST_DEPTH, MOST_MEMBERS, is_too_deep, read_json, room_for
+from warehouse.corpora.files import read_documents, read_facts, read_texts, read_wordings
 from warehouse.errors import RequestError
 from warehouse.importers.inspect_logs import read_inspect
 from warehouse.importers.openai import read_openai
@@ -132,8 +136,94 @@ def test_a_parquet_file_that_says_one_long_value_a_million_times_is_refused(tmp_
     parquet.write_table(pa.table(columns), tmp_path / "bomb.parquet", store_schema=shape != "rows")
     assert (tmp_path / "bomb.parquet").stat().st_size < MIB
     for read in (lambda path: list(table_rows(path)), read_documents):
-        with pytest.raises(RequestError, match="unpacks to more than"):
+        with pytest.raises(RequestError, match="unpacks to"):
             read(tmp_path / "bomb.parquet")
+
+
+EMPTY = b'{"":0},'
+
+
+def test_a_small_file_of_many_small_values_is_refused(tmp_path: Path, little_memory: None) -> None:
+    """A hundred bytes of memory stand for each two letters of `{}`: twenty kilobytes took half a gigabyte."""
+    row = json.dumps({**ROW, "x": [0]}).encode().replace(b"[0]", b"[" + EMPTY * 500_000 + b"0]")
+    (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(row + b"\n") * 12)
+    with pytest.raises(RequestError, match=f"unpacks to more than {FREE_VALUES:,} values"):
+        list(table_rows(tmp_path / "bomb.jsonl.gz"))
+    sample = json.dumps({**SAMPLE, "metadata": {"x": [0]}}).encode().replace(b"[0]", b"[" + EMPTY * 900_000 + b"0]")
+    found = read_inspect(log(tmp_path / "bomb.eval", {"0": json.dumps(SAMPLE).encode(), "1": sample, "2": sample, "3": sample}))
+    assert (found.rows, len(found.trajectories), len(found.failures)) == (4, 2, 2)
+    assert f"more than {FREE_VALUES:,} values would be read" in found.failures[0].reason
+
+
+def test_a_small_parquet_file_of_many_rows_or_empty_lists_is_refused(tmp_path: Path, little_memory: None) -> None:
+    ones = pa.DictionaryArray.from_arrays(pa.array(np.zeros(3_000_000, np.int8)), pa.array(["x"]))
+    inner = pa.ListArray.from_arrays(pa.array(np.zeros(3_000_001, np.int32)), pa.array([], pa.int32()))
+    empty = pa.ListArray.from_arrays(pa.array([0, len(inner)], pa.int32()), inner)
+    for name, column in (("rows", ones), ("nulls", pa.nulls(3_000_000, pa.int8())), ("lists", empty)):
+        parquet.write_table(pa.table({"question": column}), tmp_path / f"{name}.parquet")
+        assert (tmp_path / f"{name}.parquet").stat().st_size < 100_000
+        with pytest.raises(RequestError, match="values, and at most 2,000,000 is read"):
+            list(table_rows(tmp_path / f"{name}.parquet"))
+
+
+def test_columns_that_share_what_they_hold_are_counted_or_refused(tmp_path: Path, little_memory: None) -> None:
+    ints = pa.table({"question": pa.array([1, 2, 1]).dictionary_encode(), "m": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int8()))})
+    parquet.write_table(ints, tmp_path / "ints.parquet")
+    assert [row.value["question"] for row in table_rows(tmp_path / "ints.parquet")] == [1, 2, 1]
+    parquet.write_table(pa.table({"question": pa.array([[1]] * 9, pa.list_view(pa.int64()))}), tmp_path / "view.parquet")
+    with pytest.raises(RequestError, match=r"list_view.* is not read"):
+        list(table_rows(tmp_path / "view.parquet"))
+
+
+def saved(folder: Path, table: pa.Table, packing: str | None = None) -> Path:
+    """A folder as `datasets` saves one."""
+    folder.mkdir(exist_ok=True)
+    with ipc.new_stream(folder / "data.arrow", table.schema, options=ipc.IpcWriteOptions(compression=packing)) as writer:
+        writer.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    return folder
+
+
+@pytest.mark.parametrize("read", [lambda path: list(table_rows(path)), lambda path: read_texts(path, "question")])
+def test_a_saved_data_set_that_says_much_is_refused(read: Callable[[Path], Any], tmp_path: Path, little_memory: None) -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int8)), pa.array(["x" * MIB]))
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([10**9], pa.int32()), pa.array(["x"]))
+    texts = pa.array(["x" * (100 * MIB)])
+    for column, packing, told in (
+        (texts, "zstd", "packed columns"), (texts, "lz4", "packed columns"), (long, None, "unpacks to more than"),
+        (pa.nulls(10**9), None, "more than 2,000,000 values"), (runs, None, "which is not read"),
+    ):  # fmt: skip
+        with pytest.raises(RequestError, match=told):
+            read(saved(tmp_path / "set", pa.table({"question": column}), packing))
+
+
+def test_a_saved_data_set_opens_no_file_that_a_row_or_its_state_names(tmp_path: Path) -> None:
+    """`datasets` would open what a column of images names, an address too."""
+    (tmp_path / "secret.arrow").write_bytes((saved(tmp_path / "other", pa.table({"question": ["secret"]})) / "data.arrow").read_bytes())
+    folder = saved(tmp_path / "set", pa.table({"question": [{"bytes": None, "path": str(tmp_path / "secret.png")}]}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {"question": {"_type": "Image"}}}))
+    assert [row.value for row in table_rows(folder)] == [{"question": {"bytes": None, "path": str(tmp_path / "secret.png")}}]
+    for name in ("../secret.arrow", str(tmp_path / "secret.arrow"), "absent.arrow"):
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        with pytest.raises(RequestError, match="which is no file of that folder"):
+            list(table_rows(folder))
+    for state in ("{", "3", "[]", '{"_data_files": 3}', '{"_data_files": [{"filename": 3}]}', DEEPEST):
+        (folder / "state.json").write_text(state)
+        with pytest.raises(RequestError, match="save the data set again"):
+            list(table_rows(folder))
+
+
+def test_a_damaged_saved_data_set_is_a_sentence_and_no_crash(tmp_path: Path) -> None:
+    """Arrow believes the offsets of a file unless it is told not to: one byte of them ended the process."""
+    folder = saved(tmp_path / "set", pa.table({"question": ["Who?", "Where?"], "answers": [["Amber"], ["Here", None]]}))
+    whole, chance = (folder / "data.arrow").read_bytes(), random.Random(1)
+    for _ in range(300):
+        spoilt = bytearray(whole)
+        for _ in range(chance.randint(1, 8)):
+            spoilt[chance.randrange(len(spoilt))] = chance.randrange(256)
+        (folder / "data.arrow").write_bytes(spoilt[: chance.choice((len(spoilt), chance.randrange(len(spoilt))))])
+        with suppress(RequestError):
+            list(table_rows(folder))
 
 
 def test_a_text_of_deep_json_within_a_row_is_a_fault_of_that_row_alone(tmp_path: Path) -> None:

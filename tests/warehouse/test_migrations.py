@@ -87,7 +87,7 @@ def test_a_migration_that_breaks_leaves_the_old_lake(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(Exception, match="checks"):
             Lake(tmp_path)
-    with pytest.raises(RequestError, match="is of version 0"):
+    with pytest.raises(RequestError, match="a view in the place of the table checks"):
         Lake(tmp_path, read_only=True)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from warehouse import Document, Lake, RequestError
+from warehouse import Document, Lake, RequestError, queries
+from warehouse.connections import cursor_in_lake
+from warehouse.exporters.tables import export_table
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +141,105 @@ def test_a_query_that_takes_too_long_is_stopped(filled: Lake) -> None:
     assert filled.query("SELECT 1 AS n", timeout_seconds=60.0).to_pylist() == [{"n": 1}]
 
 
-@pytest.mark.parametrize("table", ["__ducklake_metadata_lake.ducklake_data_file", "__ducklake_metadata_lake.main.ducklake_metadata"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "__ducklake_metadata_lake.ducklake_data_file",
+        "__ducklake_metadata_lake.main.ducklake_metadata",
+        "lake_locks.public.ducklake_data_file",
+        "LAKE_LOCKS.ducklake_data_file",
+    ],
+)
 def test_the_catalogue_itself_is_not_read(filled: Lake, table: str) -> None:
-    with pytest.raises(RequestError, match="__ducklake_metadata_lake is the catalogue's own"):
+    with pytest.raises(RequestError, match=f"{table.split('.')[0]} is the catalogue's own"):
         filled.query(f"SELECT * FROM (SELECT * FROM {table})")
+
+
+@pytest.mark.parametrize(
+    "view", ["pragma_database_list", "main.duckdb_databases", "pg_catalog.pg_settings", "system.pg_catalog.pg_database"]
+)
+def test_what_is_attached_and_set_is_not_read(filled: Lake, view: str) -> None:
+    """A catalogue in PostgreSQL stands there with its password."""
+    with pytest.raises(RequestError, match="is about the connection"):
+        filled.query(f"SELECT * FROM {view}")
+
+
+def test_rows_beyond_the_memory_for_a_query_are_refused(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB's own limit does not count what it has handed out."""
+    monkeypatch.setattr(queries, "most_memory", lambda: 64 * 2**20)
+    with pytest.raises(RequestError, match="needs more memory"):
+        filled.query("SELECT range AS n FROM range(100000000)")
+    assert filled.query("SELECT range AS n FROM range(1000000)").num_rows == 1_000_000
+
+
+def test_texts_beyond_the_memory_for_a_query_are_refused(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it count what a function makes: the texts of one vector of rows are there at once."""
+    held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    monkeypatch.setattr(queries, "most_memory", lambda: held + 300 * 2**20)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(RequestError, match="needs more memory"), queries.bounded_process():
+        filled.query("SELECT repeat('x', 1000000) AS t FROM range(100000)")
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert filled.query("SELECT 1 AS n").to_pylist() == [{"n": 1}]
+
+
+SWORDFISH = "SELECT word AS name FROM sqlite_scan('{other}', 'secrets')"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A database that no query has any business with."""
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE secrets AS SELECT 'swordfish' AS word")
+    return path
+
+
+def lake_with(home: Path, *made: str) -> Path:
+    """A home whose catalogue somebody has changed."""
+    with Lake(home) as lake, cursor_in_lake(lake._connection) as cursor:
+        for statement in made:
+            cursor.execute(statement)
+    return home
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        (f"CREATE OR REPLACE VIEW evaluations AS {SWORDFISH}",),
+        (f"CREATE VIEW inner_one AS {SWORDFISH}", "CREATE OR REPLACE VIEW evaluations AS FROM inner_one"),
+        ("CREATE OR REPLACE VIEW evaluations AS SELECT content AS name FROM read_text('{other}')",),
+        ("CREATE OR REPLACE VIEW evaluations AS SELECT * FROM '{other}.csv'",),
+        (f"CREATE OR REPLACE MACRO trained_on(x) AS TABLE {SWORDFISH}", "CREATE OR REPLACE VIEW evaluations AS FROM trained_on('x')"),
+    ],
+    ids=["view", "view of a view", "file", "path", "macro"],
+)
+def test_a_view_or_macro_of_somebody_elses_lake_reads_no_other_file(made: tuple[str, ...], tmp_path: Path, other: Path) -> None:
+    (tmp_path / "other.sqlite.csv").write_text("name\nswordfish\n")
+    home = lake_with(tmp_path / "home", *(statement.replace("{other}", str(other)) for statement in made))
+    with Lake(home, read_only=True) as lake:
+        for sql in ("FROM evaluations", "SELECT (SELECT max(name) FROM evaluations) AS w", "FROM (SUMMARIZE evaluations)"):
+            with pytest.raises(RequestError, match="The query failed"):
+                lake.query(sql)
+        with pytest.raises(RequestError, match="The query failed"):
+            export_table(lake, "evaluations", tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (("DROP TABLE tasks", f"CREATE VIEW tasks AS {SWORDFISH}"), "a view in the place of the table tasks"),
+        (("DROP TABLE migrations", f"CREATE VIEW Migrations AS {SWORDFISH}"), "a view in the place of the table"),
+        ((f"CREATE MACRO len(x) AS (SELECT max(name) FROM ({SWORDFISH}))",), "a macro len"),
+        ((f"CREATE MACRO mine(x) AS TABLE {SWORDFISH}",), "a macro mine"),
+        (("UPDATE __ducklake_metadata_lake.ducklake_data_file SET path = '/etc/x.parquet', path_is_relative = 0",), "a data file at /etc"),
+        (("UPDATE __ducklake_metadata_lake.ducklake_data_file SET path = '../../x.parquet'",), "a data file at ../.."),
+        (("UPDATE __ducklake_metadata_lake.ducklake_table SET path = 'http://x/', path_is_relative = 0",), "a table at http"),
+    ],
+)  # fmt: skip
+def test_a_lake_that_this_program_does_not_make_is_not_opened(made: tuple[str, ...], told: str, tmp_path: Path, other: Path) -> None:
+    home = lake_with(tmp_path / "home", *(statement.replace("{other}", str(other)) for statement in made))
+    for read_only in (True, False):
+        with pytest.raises(RequestError, match=told):
+            Lake(home, read_only=read_only).close()

@@ -86,7 +86,7 @@ def test_a_dataset_that_changed_is_told(lake: Lake) -> None:
     assert [one.same for one in check_pins(lake)] == [False]
 
 
-@pytest.mark.parametrize("name", ["", " ", "12"])
+@pytest.mark.parametrize("name", ["", " ", "12", "two words", "a\nb", "a\x1b[2J", "-a", "a/b", "x" * 101])
 def test_names_that_could_be_mistaken_are_refused(lake: Lake, name: str) -> None:
     with pytest.raises(RequestError, match="cannot be called"):
         pin(lake, name)

@@ -10,18 +10,16 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from warehouse.bounds import open_parquet, parquet_rows, read_json
+from warehouse.arrow_rows import is_saved, open_parquet, parquet_rows, saved_rows
+from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.errors import RequestError
 from warehouse.records import Document, Fact, Failure
 from warehouse.settings import Section, first_error
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 FACT_COLUMNS = ("subject", "relation", "object")
 """Columns that a file of facts must have; `documents`, the ids of the documents that state the fact, may be added."""
@@ -36,8 +34,6 @@ Row = tuple[int, Mapping[str, Any] | str]
 SUFFIXES = (".md", ".markdown", ".txt")
 _HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-SAVED, SPLITS = "state.json", "dataset_dict.json"
-"""The files by which `datasets` knows a data set, and one of several splits, that it has saved."""
 
 
 def read_facts(path: Path, source: str | None = None) -> Corpus:
@@ -234,34 +230,17 @@ def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failur
     return [document.text for document in corpus.documents], list(corpus.failures)
 
 
-def is_saved(path: Path) -> bool:
-    """Whether `path` is a folder that `datasets` has saved."""
-    return (path / SAVED).is_file() or (path / SPLITS).is_file()
-
-
-def open_saved(path: Path) -> Dataset:
-    """The data set that `datasets` has saved in a folder, of several splits `train`. Raises RequestError where it has no such split."""
-    from datasets import DatasetDict, load_from_disk  # two seconds to load
-
-    found = load_from_disk(str(path))
-    if not isinstance(found, DatasetDict):
-        return found
-    if "train" not in found:
-        raise RequestError(f"{path} has no split train, but {', '.join(found)}: name the folder of one of them.")
-    return found["train"]
-
-
 def _read_saved(path: Path, column: str) -> tuple[list[str], list[Failure]]:
-    found = open_saved(path)
-    if column not in found.column_names:
-        raise RequestError(f"{path} has no column {column!r}, but {', '.join(found.column_names)}: name one of them.")
-    rows = list(found[column])
-    texts = [row for row in rows if isinstance(row, str) and row.strip()]
-    failures = [
-        Failure("import", "broken_row", f"{path.name}, row {number}: no text in {column}", {"file": str(path), "line": number})
-        for number, row in enumerate(rows)
-        if not isinstance(row, str) or not row.strip()
-    ]
+    texts: list[str] = []
+    failures: list[Failure] = []
+    for number, row in enumerate(saved_rows(path)):
+        if column not in row:
+            raise RequestError(f"{path} has no column {column!r}, but {', '.join(row)}: name one of them.")
+        if isinstance(text := row[column], str) and text.strip():
+            texts.append(text)
+        else:
+            item = {"file": str(path), "line": number}
+            failures.append(Failure("import", "broken_row", f"{path.name}, row {number}: no text in {column}", item))
     return texts, failures
 
 

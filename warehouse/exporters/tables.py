@@ -9,6 +9,7 @@ from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.exporters.dataset import check_free
 from warehouse.lake import Lake
+from warehouse.queries import check_view
 from warehouse.schema import TABLES
 from warehouse.storage import quoted
 from warehouse.views import MACROS, VIEWS
@@ -28,6 +29,7 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
         raise RequestError(f"{path} names no known format: end it in one of {', '.join(_FORMATS)}.")
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
+        check_view(cursor, name)
         rows = cursor.execute(f"COPY (FROM {name}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
     return int(rows[0][0])
 

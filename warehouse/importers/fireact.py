@@ -59,11 +59,11 @@ def _read_file(path: Path, collector: RunCollector) -> None:
         raise RequestError(f"{path} is not JSON ({error}); fetch the file again.") from error
     if not isinstance(rows, list) or not all(isinstance(row, tuple) for row in rows):
         raise RequestError(f"{path} is no JSON object of runs by question number; name one of FireAct's files.")
-    place = 0
+    place, line = 0, 1
     for key, pairs in rows:
         collector.rows += 1
-        place = max(place, text.find(json.dumps(key), place))
-        line = text.count("\n", 0, place) + 1
+        found = max(place, text.find(json.dumps(key, ensure_ascii=False), place))
+        place, line = found, line + text.count("\n", place, found)
         try:
             _read_row(key, _plain(pairs), path, line, collector)
         except (MalformedRow, RecursionError) as error:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.bounds import open_parquet, parquet_rows
-from warehouse.corpora.files import is_saved, open_saved
+from warehouse.arrow_rows import is_saved, open_parquet, parquet_rows, saved_rows
 from warehouse.errors import RequestError
 from warehouse.importers.runs import Row, rows_of
 
@@ -39,7 +38,7 @@ def table_rows(path: Path) -> Iterator[Row]:
     if path.is_dir():
         if not is_saved(path):
             raise RequestError(f"the folder {path} is none that `datasets` has saved; name {KINDS}.")
-        return _numbered(path, open_saved(path))
+        return _numbered(path, saved_rows(path))
     if path.suffix in _DELIMITERS:
         return _delimited(path, _DELIMITERS[path.suffix])
     if path.suffix == ".parquet":

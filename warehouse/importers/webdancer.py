@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import lines_of, read_json, read_row
+from warehouse.bounds import is_too_deep, lines_of, read_json, read_row
 from warehouse.digests import digest
 from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, read_files, trajectory_of, turns_of
 from warehouse.records import Task
@@ -23,6 +23,7 @@ from warehouse.records import Task
 FORMAT = "webdancer"
 _BLOCK = re.compile(r"<(tool_call|answer)>(.*?)</\1>", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
+_COMMA = re.compile(r"\s*,?\s*")
 _QUESTION = "\nUser: "
 
 
@@ -63,16 +64,22 @@ def _read_row(row: Any, path: Path, line: int, collector: RunCollector) -> None:
 def _tools(instructions: str) -> list[dict[str, Any]]:
     """The schemas of the tools that the instructions offer, one JSON object behind the other; none where they are not of that form."""
     text, decoder, found = instructions.partition("<tools>")[2].partition("</tools>")[0], json.JSONDecoder(), []
-    while text := text.lstrip().removeprefix(",").lstrip():
+    place = _past_comma(text, 0)
+    while place < len(text):
         try:
-            function, end = decoder.raw_decode(text)
+            function, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
             return []
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or is_too_deep(function):
             return []
         found.append({"type": "function", "function": function})
-        text = text[end:]
+        place = _past_comma(text, place)
     return found
+
+
+def _past_comma(text: str, place: int) -> int:
+    found = _COMMA.match(text, place)
+    return found.end() if found else place
 
 
 def _messages(row: Any) -> list[tuple[str, str]]:

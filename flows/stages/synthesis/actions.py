@@ -60,7 +60,7 @@ def _calibrate(synthesis: SynthesisContext) -> Made:
     judge = Judge(synthesis.asked("fas.answer_judge"))
     found = calibrate(judge)
     synthesis.count(rightly_judged=sum(check.accepted for check in found.checks), pairs=len(found.checks))
-    unfit = unfit_reason(judge, found)
+    unfit = unfit_reason(judge.name, found)
     return list(found.checks), [] if unfit is None else [Failure("synth", "judge_unfit", unfit, {"judge": judge.name})]
 
 
@@ -95,7 +95,7 @@ def _taught_plans(synthesis: SynthesisContext, config: FasConfig, seed: int) -> 
         config.slices,
         seed,
         synthesis.tools,
-        synthesis.retrieve,
+        synthesis.train.retrieve,
         config.max_plan_tokens,
         synthesis.turn,
     )
@@ -105,8 +105,8 @@ def _taught_plans(synthesis: SynthesisContext, config: FasConfig, seed: int) -> 
         chains, wrong = reason_by_teacher(teacher, assigned, config.bounds, answers, synthesis.turn)
         examples, failures = [*examples, *chains], [*failures, *wrong]
     synthesis.count(questions=len(made.questions), plans=len(made.examples), chains=len(examples) - len(made.examples))
-    kept, failures = synthesis.clear(examples, failures)
-    return [*kept, *judge.checks, *answers.checks], failures
+    kept, dropped = synthesis.clear(examples, failures)
+    return [*kept, *judge.checks, *answers.checks], dropped
 
 
 def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> Made:

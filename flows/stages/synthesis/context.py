@@ -79,13 +79,19 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
     return Sources(corpus, corpus, ())
 
 
+def on_side(side: str) -> Callable[[str], bool]:
+    """Whether an entity of a graph that training and suites share is on this side of it: `train` or `heldout`."""
+    return lambda entity: split_of(entity, HELD_OUT_SHARE) == side
+
+
 def _split(corpus: Corpus) -> Corpus:
     """The corpus with its documents marked: those that state a fact about a held-out entity, or bear its name, are for suites alone."""
     about: dict[str, set[str]] = {document.id: {document.title} for document in corpus.documents}
     for fact in corpus.facts:
         for identity in fact.documents:
             about.setdefault(identity, set()).add(fact.subject)
-    hidden = {identity for identity, names in about.items() if any(split_of(name, HELD_OUT_SHARE) == HELD_OUT for name in names)}
+    held_out = on_side(HELD_OUT)
+    hidden = {identity for identity, names in about.items() if any(map(held_out, names))}
     documents = tuple(
         replace(document, split=DocumentSplit.HELD_OUT if document.id in hidden else DocumentSplit.ALL) for document in corpus.documents
     )
@@ -169,11 +175,6 @@ class SynthesisContext:
         """The search over the documents that training may see."""
         return SearchIndex(self.sources.documents(DocumentSplit.HELD_OUT))
 
-    @property
-    def retrieve(self) -> Retrieve:
-        """The first hit of the search over the documents that training may see."""
-        return first_hit(self.train_index)
-
     @cached_property
     def memory(self) -> Memory:
         """What is known of the entities that training may touch, from the sources that `fas.memory` names."""
@@ -183,8 +184,10 @@ class SynthesisContext:
             memory.append(
                 statement for name in self.train.graph.subjects if allowed(name) for statement in remember(self.train.graph, name)
             )
+        if set(kinds) <= {"facts"}:
+            return memory
         documents = self.sources.documents(DocumentSplit.HELD_OUT)
-        finder = NameFinder(dict.fromkeys([*self.sources.train.types, *(document.title for document in documents)]))
+        finder = NameFinder(dict.fromkeys([*self.train.graph.subjects, *(document.title for document in documents)]))
         if "passages" in kinds:
             memory.append(known for known in statements_in(documents, finder) if allowed(known.entity))
         if "results" in kinds:
@@ -198,7 +201,7 @@ class SynthesisContext:
         if not self.settings.fas.answer_judge or self._teacher is None:
             return None
         judge = Judge(self._teacher)  # the calibration is counted where it is made
-        return None if unfit_reason(judge, calibrate(judge)) else Judge(self.asked("fas.answer_judge"))
+        return None if unfit_reason(judge.name, calibrate(judge)) else Judge(self.asked("fas.answer_judge"))
 
     @property
     def reads_text(self) -> bool:
@@ -266,4 +269,4 @@ class SynthesisContext:
         """Which entities the questions of a split may touch; worlds of their own need no such rule."""
         if not self.sources.shared:
             return None
-        return lambda entity: split_of(entity, HELD_OUT_SHARE) == split
+        return on_side(split)

@@ -109,7 +109,7 @@ def _teach(synthesis: SynthesisContext, questions: Batch) -> Made:
     indexes = Indexes(synthesis.train_index)
     concurrency = synthesis.settings.teacher.concurrency if synthesis.settings.teacher is not None else 1
     played = play(wanted, teacher, context.config.rollout.environments, indexes, config, concurrency)
-    rewarded = reward_trajectories([request.task for request in wanted], played, context.config.evaluation.open_verifiers())
+    rewarded = reward_trajectories([request.task for request in wanted], played, context.verifiers(tasks=asked))
     choice, by_key = StoredRunsConfig(per_task=config.per_task), {task.key: task for task in asked}
     examples, failures = choose_runs(
         rewarded.trajectories, by_key, choice, synthesis.tools, frozenset(), synthesis.seed("taught"), synthesis.turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from eval.graders.mathematics import final_expression
 from eval.graders.numbers import close_number, final_number, same_number
 from eval.graders.rows import verify_rows
 from eval.graders.text import fold
+from eval.sandbox.sandbox import isolation
 from warehouse.records import Outcome
 
 Row = dict[str, Any]
@@ -25,7 +27,7 @@ FOLDER = Path(__file__).with_name("vectors")
 VECTORS: dict[str, list[Row]] = {
     path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(FOLDER.glob("*.jsonl"))
 }
-KINDS = [pytest.param(kind, marks=pytest.mark.slow) if kind == "math" else kind for kind in VECTORS]
+OF_TEXTS = [pytest.param(kind, marks=pytest.mark.slow) if kind == "math" else kind for kind in VECTORS if kind != "code"]
 EXPECTED = {True: Outcome.SUCCESS, False: Outcome.FAILURE}
 
 
@@ -42,20 +44,30 @@ def padded(answer: Any) -> Any:
 
 
 def test_there_are_sixty_of_each_sort_and_each_says_why() -> None:
-    assert set(VECTORS) == {"qa_em", "set", "gsm8k", "number", "date", "math"}
+    assert set(VECTORS) == {"qa_em", "set", "gsm8k", "number", "date", "math", "code"}
     for kind, rows in VECTORS.items():
         assert min(sum(row["right"] for row in rows), sum(not row["right"] for row in rows)) >= 60, kind
         assert all(row["why"] for row in rows)
         assert len({json.dumps([row["gold"], row["pred"], row.get("options")]) for row in rows}) == len(rows), kind
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OF_TEXTS)
 def test_right_answers_pass_and_wrong_ones_fail(kind: str) -> None:
     mistaken = [row for row in VECTORS[kind] if verdict(kind, row["gold"], row["pred"], row.get("options")) is not EXPECTED[row["right"]]]
     assert mistaken == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
+@pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+@pytest.mark.parametrize("right", [True, False])
+def test_right_programs_pass_and_wrong_ones_fail(right: bool) -> None:
+    rows = [row for row in VECTORS["code"] if row["right"] is right]
+    with ThreadPoolExecutor(2) as pool:
+        judged = list(pool.map(lambda row: verdict("code", row["gold"], row["pred"], row.get("options")), rows))
+    assert [(row["pred"], found) for row, found in zip(rows, judged, strict=True) if found is not EXPECTED[right]] == []
+
+
+@pytest.mark.parametrize("kind", OF_TEXTS)
 def test_blanks_around_an_answer_change_no_verdict(kind: str) -> None:
     mistaken = [
         row

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from eval.suites.tasks import origin_of, suite_of
+from eval.suites.tasks import SUITE, origin_of, suite_of
 from flows.config import FlywheelConfig, load_config
+from flows.data.task_imports import TaskImport, import_tasks
 from flows.suites.config import FOLDER, SuiteConfig, corpus_of, find_suite, is_own, own_suite
-from flows.suites.evaluation import rollout_config, same_documents
+from flows.suites.evaluation import _keep_tasks, rollout_config, same_documents
 from flows.suites.results import check_same
-from flows.suites.tasks import digest_of, draw_tasks
+from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
 from warehouse import Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
 
@@ -209,3 +210,14 @@ def test_real_countries_are_drawn_and_held_out_ones_are_fewer(lake: Lake) -> Non
     fewer = draw_tasks(find_suite("countries", CONFIG.evaluation, [place, "source.entities=held_out"]), CONFIG, lake)
     assert len(drawn.tasks) > 100 > len(fewer.tasks) > 0 and drawn.documents
     assert {task.provenance["suite"] for task in drawn.tasks} == {"countries"}
+
+
+def test_a_suite_of_a_file_never_takes_the_place_of_tasks_that_were_imported_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Imported?", "answers": ["yes"]}) + "\n")
+    import_tasks(tmp_path / "rows.jsonl", TaskImport("search", "qa_em", split="mine"), tmp_path / "home")
+    config = SuiteConfig.model_validate({"name": "mine", "meaning": "m", "source": {"kind": "tasks", "path": tmp_path / "other.jsonl"}})
+    other = SuiteTasks((Task("k", "search", "Other?", ("no",), split="mine", provenance={SUITE: "mine"}),))
+    with Lake(tmp_path / "home") as lake:
+        with pytest.raises(RequestError, match="has imported other tasks as mine"):
+            _keep_tasks(lake, config, other)
+        assert [task.question for task in lake.tasks(split="mine")] == ["Imported?"]

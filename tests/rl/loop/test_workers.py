@@ -174,6 +174,7 @@ def test_two_workers_make_the_updates_of_ppo_reject_what_one_does_and_end_where_
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * moved  # AdamW makes much of rounding where a gradient is near 0
 
 
+@pytest.mark.long
 def test_two_workers_pre_train_as_one_does(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
     figures: dict[str, list[dict[str, float]]] = {"one": [], "two": []}
     for name, learner in (("one", LearnerConfig()), ("two", TWO)):

@@ -103,6 +103,8 @@ def test_a_horizon_a_full_context_and_an_unreadable_message_end_it_as_what_they_
     full = run(Stated(call((6, 7)), "42"), limits=fits.model_copy(update={"max_context_tokens": fits.max_context_tokens - 1}))
     assert full.stop_reason is StopReason.MAX_CONTEXT_TOKENS
     assert full.error is None
+    nothing = run(Stated("42"), limits=fits.model_copy(update={"max_context_tokens": 5}))
+    assert (nothing.stop_reason, nothing.turns) == (StopReason.FAULT, ()) and nothing.error
     unreadable = run(Stated("<tool_call>{"))
     assert (unreadable.stop_reason, unreadable.turns[0].tool_outcome, unreadable.outcome) == (StopReason.LEFT, "unparsable", None)
 

@@ -92,6 +92,7 @@ def blind(trajectory: Trajectory) -> Trajectory:
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_what_the_tool_showed_reaches_the_engine_the_lake_and_the_learner(rollouts: Rollouts, seeing_policy: Path, tmp_path: Path) -> None:
     trajectories = look(rollouts, "first")
     assert [each.error for each in trajectories] == [None] * COUNT
@@ -125,6 +126,7 @@ def test_what_the_tool_showed_reaches_the_engine_the_lake_and_the_learner(rollou
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_the_engine_refuses_placeholders_that_are_not_its_own(rollouts: Rollouts, seeing_policy: Path) -> None:
     dialect = dialect_of(seeing_policy)
     call = (*dialect.template.plain.ids(CALL), dialect.template.special["<|im_end|>"])
@@ -181,6 +183,7 @@ def test_what_was_seen_is_seen_anew_by_weights_that_come_in_the_middle(rollouts:
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_the_policy_learns_from_what_it_saw_and_the_engine_follows(rollouts: Rollouts, seeing_policy: Path, tmp_path: Path) -> None:
     told: dict[str, float] = {}
 

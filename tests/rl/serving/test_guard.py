@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from rl.serving.endpoint import Endpoint
-from rl.serving.guard import MOST_BODY_BYTES
+from rl.serving.guard import MOST_BODY_BYTES, Guard
 from rl.serving.recorder import Recorder
 from rl.serving.server import create_app
 from tests.rl.serving.test_recorder import TEMPLATE, Stated
@@ -90,6 +90,23 @@ def test_a_body_up_to_the_bound_reaches_the_endpoint(client: TestClient, engine:
     assert client.post("/v1/completions", content=padded, headers={"Content-Type": "application/json"}).status_code == 200
 
 
+async def test_a_body_in_pieces_of_one_byte_is_kept_as_one() -> None:
+    """Each piece is an object of a hundred bytes and more; eight megabytes of them took gigabytes."""
+    pieces = iter(
+        [{"type": "http.request", "body": b"x", "more_body": True}] * 5 + [{"type": "http.request", "body": b"", "more_body": False}]
+    )
+    reached: list[Any] = []
+
+    async def receive() -> Any:
+        return next(pieces)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(await receive())
+
+    await Guard(app, None)({"type": "http", "headers": []}, receive, receive)
+    assert reached == [{"type": "http.request", "body": b"xxxxx", "more_body": False}]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "content", "status", "said"),
     [
@@ -115,7 +132,7 @@ def test_an_endpoint_that_fails_says_so_in_the_form_of_openai_and_no_more(client
     assert (error["type"], error["message"]) == ("server_error", "the endpoint failed: IndexError")
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "a b", "a\tb", "'; DROP", "ä", "x" * 201, "a@b", "%2e%2e"])
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..", ".", "-rf", "a/b", "a b", "a\tb", "'; DROP", "ä", "x" * 201, "a@b", "%2e%2e"])
 def test_a_trajectory_is_named_by_a_name(client: TestClient, engine: Stated, name: str) -> None:
     engine.texts = ["yes"]
     headers = {"X-Trajectory-Id": name.encode()}

@@ -165,7 +165,7 @@ def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, e
         ({"max_tokens": 5000}, "more than the 2000 that the policy can take"),
         ({"seed": 2**64}, "seed cannot be honoured"),
         ({"temperature": -1}, "temperature cannot be honoured"),
-        ({"user": "../../x y"}, "user is 1 to 200 letters"),
+        ({"user": "../../x y"}, "user is a letter or digit and up to 199"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "cannot be honoured"),
     ],
 )
@@ -213,3 +213,11 @@ def test_a_policy_without_a_chat_template_says_why_it_does_not_chat(engine: Stat
     client = TestClient(create_app(endpoint, None))
     assert refusal(client, model="p") == (400, "it has no chat template")
     assert refusal(client, model="other")[0] == 404
+
+
+def test_no_two_conversations_share_the_id_of_a_trajectory() -> None:
+    """A client may call its conversation as the second segment of another one is called; the lake would keep one of the two."""
+    recorder = Recorder("t1-rl", "rl", "run")
+    ids = [recorder.begin(name, None, [1], 0, "chat").id for name in ("a", "a", "a.1", "a.1", "a", "run-000000", None, None)]
+    assert len(set(ids)) == len(ids), ids
+    assert ids[:2] == ["a", "a.1"]

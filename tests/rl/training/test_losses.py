@@ -21,7 +21,7 @@ from rl.training.base import GRPOConfig, GRPOTrainer
 from rl.training.batches import Row, collate_rows, rows_of
 from rl.training.config import CRITICS, ReinforceConfig
 from rl.training.filters import Collected
-from tests.rl.toy import sample_pairs
+from tests.rl.toy import stale_pairs
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
@@ -39,14 +39,7 @@ BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pa
 @pytest.fixture(scope="module")
 def stale(policy: Path) -> list[Trajectory]:
     """Trajectories of unequal length from a sampler that was not quite this policy, so that some ratios are clipped on either side."""
-    generator = torch.Generator().manual_seed(3)
-    shortened = [replace(each, turns=each.turns[: 1 + (number // 3) % 2]) for number, each in enumerate(sample_pairs(policy))]
-    return [replace(each, turns=tuple(disturb(turn, generator) for turn in each.turns)) for each in shortened]
-
-
-def disturb(turn: Any, generator: torch.Generator) -> Any:
-    noise = (0.4 * torch.randn(len(turn.action_logprobs), generator=generator)).tolist()
-    return replace(turn, action_logprobs=tuple(value + more for value, more in zip(turn.action_logprobs, noise, strict=True)))
+    return stale_pairs(policy)
 
 
 def config_of(name: str, **changes: Any) -> ReinforceConfig:

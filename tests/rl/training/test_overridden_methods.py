@@ -28,6 +28,7 @@ OVERRIDDEN = {
     (RowTrainer, GRPOTrainer, "_prepare_inputs"): "self, generation_batch",
     (RowTrainer, GRPOTrainer, "_get_per_token_logps_and_entropies"): LOGPROBS,
     (RowTrainer, GRPOTrainer, "_compute_loss"): "self, model, inputs",
+    (RowTrainer, GRPOTrainer, "training_step"): "self, model, inputs, num_items_in_batch",
     (RowTrainer, Trainer, "_load_from_checkpoint"): "self, resume_from_checkpoint, model",
     (RowTrainer, Trainer, "create_optimizer"): "self, model",
     (PackedTrainer, SFTTrainer, "compute_loss"): "self, model, inputs, return_outputs, num_items_in_batch",

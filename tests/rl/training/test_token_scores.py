@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import trl.trainer.utils
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
+from trl.kernels import chunked_logprob
+from trl.trainer.utils import add_fused_lm_head
 
-from rl.training.token_scores import SMALL_VOCABULARY, can_choose, chosen_scores
+from rl.training import token_scores
+from rl.training.token_scores import SMALL_VOCABULARY, can_choose, chosen_scores, tiled_scores
 
 VOCABULARY = SMALL_VOCABULARY + 8
 
@@ -71,3 +79,63 @@ def test_other_models_and_several_workers_keep_the_head_of_trl(model: LlamaForCa
     assert not can_choose(model, workers=1)
     small = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2))
     assert not can_choose(small, workers=1)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that an operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.size = max([self.size, *(each.numel() for each in tree_leaves(result) if isinstance(each, Tensor))])
+        return result
+
+
+def test_no_tensor_holds_the_logits_of_all_tokens_on_the_path_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL's head as GPUs take it: chosen positions alone, in tiles; with torch in the place of its Triton kernels, which fill the same."""
+    tile = (64, 512)
+    monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", tile[0])
+    monkeypatch.setattr(trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", tile[1])
+    monkeypatch.setattr(trl.trainer.utils, "_use_triton", lambda device: True)
+    head = 16 * VOCABULARY
+    largest, expected = (largest_of_a_step(fused) for fused in (True, False))
+    assert largest <= head, "the head's own gradient is the largest"
+    assert expected >= TOKENS // 2 * VOCABULARY > 10 * head, "what a head of all logits would hold"
+
+
+def test_no_tensor_holds_the_logits_of_all_tokens_where_the_head_sees_the_chosen_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_scores, "AT_ONCE", 16 * VOCABULARY)
+    model, ids, chosen = narrow()
+    with Largest() as largest:
+        logprobs, _ = chosen_scores(model, ids, chosen)
+        (-logprobs.sum()).backward()
+    assert largest.size <= 16 * VOCABULARY
+    whole_logprobs, _ = whole(model, ids, chosen)
+    torch.testing.assert_close(logprobs, whole_logprobs)
+
+
+TOKENS = 400
+
+
+def narrow() -> tuple[LlamaForCausalLM, Tensor, Tensor]:
+    """A model whose logits are far larger than its states, a row, and the half of it that is asked about."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+    ids = torch.randint(0, VOCABULARY, (1, TOKENS), generator=torch.Generator().manual_seed(1))
+    chosen = torch.zeros_like(ids, dtype=torch.bool)
+    chosen[:, TOKENS // 2 :] = True
+    return model, ids, chosen
+
+
+def largest_of_a_step(fused: bool) -> int:
+    """The largest tensor of a forward and backward pass, by TRL's head or by one of all the chosen logits."""
+    model, ids, chosen = narrow()
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    with Largest() as largest:
+        logprobs = tiled_scores(model, ids, chosen)[0] if fused else chosen_scores(model, ids, chosen)[0]
+        (-logprobs.sum()).backward()
+    return largest.size

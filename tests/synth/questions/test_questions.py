@@ -166,6 +166,19 @@ def test_splits_of_one_graph_share_no_answer_and_no_entity_on_the_way(graph: Kno
     assert not named["train"] & named["heldout"]
 
 
+def test_a_graph_that_cannot_give_what_is_asked_does_not_go_over_to_the_other_split() -> None:
+    towns = [f"town {number}" for number in range(30)]
+    documents = [Document(town, town, f"{town}: river {town} water.", "x") for town in towns]
+    small = KnowledgeGraph([Fact(town, "river", f"{town} water", (town,)) for town in towns], documents)
+    starts = {}
+    for split in ("train", "heldout"):
+        tasks, failures = build_questions(small, QuestionConfig(counts={1: 40}, split=split), 1, allowed=_only(split))
+        assert Drop.SHORTFALL in {failure.kind for failure in failures}
+        starts[split] = {name for task in tasks for name in task.provenance["path"]}
+        assert starts[split] and all(map(_only(split), starts[split]))
+    assert not starts["train"] & starts["heldout"]
+
+
 def _only(split: str) -> Callable[[str], bool]:
     return lambda entity: split_of(entity, 0.4) == split
 

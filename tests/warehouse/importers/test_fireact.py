@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eval.graders.answers import exact_match, normalize
+from tests.clock import processor_seconds
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
 from warehouse.importers.runs import ImportedRuns
@@ -42,6 +43,16 @@ def only(tmp_path: Path, one: dict[str, Any]) -> Trajectory:
 
 def calls(run: Trajectory) -> list[tuple[str | None, str | None, str, str | None]]:
     return [(turn.tool, turn.arguments, turn.observation, turn.tool_outcome) for turn in run.turns]
+
+
+def test_the_line_of_a_row_is_found_whatever_its_key_is_written_in(tmp_path: Path) -> None:
+    """A key in raw letters was looked for as an escape, to the end of the file, and stood in line 1."""
+    path = tmp_path / "model_a.json"
+    path.write_text("{\n" + ",\n".join(f'"ключ{number}": 3' for number in range(20_000)) + "\n}")
+    began = processor_seconds()
+    found = read_fireact(path)
+    assert [failure.item["line"] for failure in found.failures[:3]] == [2, 3, 4]
+    assert len(found.failures) == 20_000 and processor_seconds() - began < 10
 
 
 def test_messages_and_text_are_the_same_run(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import processor_seconds
 from warehouse import Lake
 from warehouse.importers.webdancer import read_webdancer
 from warehouse.records import Outcome, StopReason, Task, Trajectory
@@ -158,3 +159,16 @@ def test_the_released_runs_are_kept_whole(tmp_path: Path) -> None:
         assert lake.query("SELECT * FROM trajectories ORDER BY id").to_pylist() == before
         assert lake.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 249}]
         assert {run.id: run for run in lake.trajectories()} == {run.id: run for run in read.trajectories}
+
+
+def test_a_hundred_thousand_tools_are_read_in_one_pass(tmp_path: Path) -> None:
+    """Each was cut off the front of the text, which was then written anew."""
+    tools = '{"name": "a"}\n,' * 100_000
+    began = processor_seconds()
+    run = only(written(tmp_path, row("<answer>Amber</answer>") | {"messages": [
+        {"role": "system", "content": "You search."},
+        {"role": "user", "content": f"<tools>{tools}</tools>\n\nUser: Who?"},
+        {"role": "assistant", "content": "<answer>Amber</answer>"},
+    ]}))  # fmt: skip
+    assert len(run.provenance["tools"]) == 100_000
+    assert processor_seconds() - began < 3

@@ -7,6 +7,7 @@ programs read, JSON and CSV, keeps them as they are.
 from __future__ import annotations
 
 import unicodedata
+from typing import TextIO
 
 _KEPT = "\n\t"
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -24,6 +25,11 @@ def visible(text: str, kept: str = _KEPT) -> str:
 def in_line(text: str) -> str:
     """`text` for one line: line ends and tabs are escapes too."""
     return visible(text, kept="")
+
+
+def say(text: object, to: TextIO | None = None) -> None:
+    """Print a line or more, in which nothing foreign is obeyed by the terminal."""
+    print(visible(str(text)), file=to)
 
 
 def _escaped(one: str) -> str:

@@ -1,0 +1,131 @@
+"""`flywheel graph` and a task in `flywheel show`, over a graph of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.config import load_config
+from flows.graphs import SUITES, TRAINING, graph_figures
+from flows.home import Home
+from synth.graph import topology
+from synth.questions.splits import HELD_OUT, TRAIN, split_of
+from tests.flows.wheel_records import HOSTILE
+from warehouse import Lake, Outcome, StopReason, Task, Trajectory
+from warehouse.errors import RequestError
+
+FILMS = {f"Film {number}": f"Star {number // 2}" for number in range(40)}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = [f"{film},star,{star},{film}" for film, star in FILMS.items()] + [
+        f"{film},year,19{n + 10},{film}" for n, film in enumerate(FILMS)
+    ]
+    (folder / "facts.csv").write_text("\n".join(["subject,relation,object,documents", *rows, "\x1b[2JEvil,star,Star 0,"]))
+    pages = [{"id": film, "title": film, "text": f"{star} stars in {film}."} for film, star in FILMS.items()]
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, pages)))
+    return folder
+
+
+def settings(corpus: Path) -> list[str]:
+    return ["corpus.kind=files", f"corpus.path={corpus}"]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["graph", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_facts_between_the_sides_are_nobodys(corpus: Path) -> None:
+    (figures,) = graph_figures(load_config("quickstart", settings(corpus)))
+    sides = {film: (split_of(film, 0.2), split_of(star, 0.2)) for film, star in FILMS.items()}
+    years = {film: (split_of(film, 0.2), split_of(f"19{n + 10}", 0.2)) for n, film in enumerate(FILMS)}
+    pairs = [*sides.values(), *years.values()]
+    assert figures.reach[TRAINING].facts == pairs.count((TRAIN, TRAIN))
+    assert figures.reach[SUITES].facts == pairs.count((HELD_OUT, HELD_OUT))
+    assert pairs.count((TRAIN, HELD_OUT)) + pairs.count((HELD_OUT, TRAIN)) > 0
+    assert figures.topology.stated == 80 and figures.topology.facts == 81
+
+
+def test_a_graph_is_described_before_there_is_a_home(corpus: Path) -> None:
+    sets = [text for setting in settings(corpus) for text in ("--set", setting)]
+    shown = run("--profile", "quickstart", *sets)
+    assert "a document states 80 (98.8%)" in shown
+    assert "components" in shown and "dead ends" in shown and "\x1b" not in shown
+    told = json.loads(run("--profile", "quickstart", *sets, "--json"))
+    assert told[0]["facts"] == 81 and told[0]["hubs"][0]["degree"] == 3
+
+
+def test_one_entity_is_drawn_with_its_facts(corpus: Path) -> None:
+    sets = [text for setting in settings(corpus) for text in ("--set", setting)]
+    shown = run("--profile", "quickstart", *sets, "--around", "Star 0")
+    assert shown.splitlines() == ["╙── Star 0", "    ├── ←star— Film 0", "    ├── ←star— Film 1", "    └── ←star— \\x1b[2JEvil"]
+    with pytest.raises(RequestError, match="no entity 'Star 99'"):
+        CliRunner().invoke(app, ["graph", "--profile", "quickstart", *sets, "--around", "Star 99"], catch_exceptions=False)
+
+
+def test_a_home_says_what_its_questions_ask(corpus: Path, tmp_path: Path) -> None:
+    Home(tmp_path).claim(load_config("quickstart", settings(corpus)))
+    asked = Task("k", "search", "Who?", ("Star 0",), (("C@Film 0", "star", "?"),), provenance={"path": ["Film 0", "Star 0"]})
+    elsewhere = Task("s", "search", "Who?", ("Nobody",), (("C@Nothing", "star", "?"),), split="held_out")
+    with Lake(tmp_path) as lake:
+        lake.add([asked, elsewhere])
+    (told,) = json.loads(run("--home", str(tmp_path), "--json"))
+    assert told["asked"] == {"training": 2, "suites": 0}
+    with pytest.raises(RequestError, match="--set goes with --profile"):
+        CliRunner().invoke(app, ["graph", "--home", str(tmp_path), "--set", "seed=1"], catch_exceptions=False)
+
+
+def test_a_graph_that_is_too_large_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.graphs.MOST_FACTS", 10)
+    assert topology.MOST_FACTS > 10
+    with pytest.raises(RequestError, match="81 facts, and a graph of at most 10"):
+        graph_figures(load_config("quickstart", settings(corpus)))
+
+
+SEED = Task(
+    "seed", "search", "Who stars in Night Boat?", ("Ann",), (("C@Night Boat", "star", "?"),), provenance={"path": ["Night Boat", "Ann"]}
+)
+GROWN = Task(
+    "grown",
+    "search",
+    "Who stars in the film by Cy?",
+    ("Ann",),
+    (("V@x0", "star", "?"), ("V@x0", "director", "C@Cy")),
+    layers=2,
+    hops=2,
+    provenance={"expanded_from": "seed", "path": ["Night Boat", "Ann", HOSTILE]},
+    proofs={"redundant": [], "unproven": ["answers"]},
+)
+
+
+def test_a_task_is_shown_with_its_formula_and_what_it_grew_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    attempt = Trajectory("t", "grown", "p", "rl", 2, (), (), StopReason.MAX_TURNS, Outcome.FAILURE, 0.0, 1, None, 1.0)
+    with Lake(tmp_path) as lake:
+        lake.add([SEED, GROWN, attempt])
+    shown = CliRunner().invoke(app, ["show", "grown", "--home", str(tmp_path)], catch_exceptions=False).stdout
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert "    └── ←star— V@x0  +" in lines and "        └── —director→ Cy  +" in lines
+    assert "── expanded from seed" in lines and "    └── ←star— Night Boat" in lines
+    assert "proof     redundant: none" in lines and "proof     unproven: answers" in lines
+    assert "attempts  p, rl: failure 1" in lines
+    told = json.loads(CliRunner().invoke(app, ["show", "grown", "--home", str(tmp_path), "--json"], catch_exceptions=False).stdout)
+    assert told["made_from"] == ["seed"] and len(told["graph"]["edges"]) == 2
+    with pytest.raises(RequestError, match="no trajectory and no task 'none'"):
+        CliRunner().invoke(app, ["show", "none", "--home", str(tmp_path)], catch_exceptions=False)
+
+
+def test_tasks_that_name_each_other_are_shown_once(tmp_path: Path) -> None:
+    one, other = (Task(key, "search", "?", ("x",), provenance={"expanded_from": origin}) for key, origin in (("a", "b"), ("b", "a")))
+    with Lake(tmp_path) as lake:
+        lake.add([one, other])
+    told = json.loads(CliRunner().invoke(app, ["show", "a", "--home", str(tmp_path), "--json"], catch_exceptions=False).stdout)
+    assert told["made_from"] == ["b"] and told["graph"] is None

@@ -1,0 +1,147 @@
+"""Trajectories that share a row have the loss and the gradient that they have side by side, whatever makes either of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from rl.config import CptConfig, LoraConfig, SupervisedConfig
+from rl.loop.protocols import TrainingHooks
+from rl.loop.step import ReinforceTrainer
+from rl.policies.policy import load_policy
+from rl.training import token_scores
+from rl.training.attention import joins_rows
+from rl.training.batches import Row, rows_of, share_rows
+from rl.training.config import CRITICS, EstimatorName, ReinforceConfig
+from rl.training.filters import Collected
+from rl.training.packing import PackingCollator, pack_examples
+from rl.training.supervised import PackedTrainer, _arguments, set_attention
+from tests.rl.toy import encode_texts, stale_pairs
+from warehouse.records import Trajectory
+
+BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {"loss_type": "grpo"},
+    "dr_grpo": {"loss_type": "dr_grpo", "estimator": "dr_grpo"},
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
+    "cispo": {"loss_type": "cispo", "clip_high": 5.0},
+    "kl_and_entropy": {"beta": 0.1, "entropy_bonus": 0.1},
+    "adapters": {"lora": LoraConfig(rank=4).model_dump(), "beta": 0.1},
+    "checkpointing": {"gradient_checkpointing": True},
+    "correction": {"correction": {"weights": "truncated", "reject": "sequence", "reject_above": 3.0}},
+    "observations": {"mask_observations": False},
+    "bfloat16": {"precision": "bfloat16"},
+    "epochs": {"epochs": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def stale(policy: Path) -> list[Trajectory]:
+    """Trajectories of unequal length from a sampler that was not quite this policy."""
+    return stale_pairs(policy)
+
+
+def step(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], joins: bool) -> tuple[float, Tensor, list[Any]]:
+    """Loss, gradient and scores of an optimiser step."""
+    config = config.model_copy(update={"attn_implementation": "varlen" if joins else "sdpa"})
+    torch.manual_seed(5)
+    model, tokenizer = load_policy(policy)
+    hooks = TrainingHooks(lambda step: Collected(tuple(given)), lambda path, version: None)
+    trainer = ReinforceTrainer(model, tokenizer, config, folder, 1, hooks)
+    assert trainer._joins == joins
+    if trainer._critic is not None:
+        torch.nn.init.normal_(trainer._critic.head.value.weight, generator=torch.Generator().manual_seed(7))
+    trainer.current_gradient_accumulation_steps = config.passes
+    trainer.model.train()
+    losses = [trainer._compute_loss(trainer.model, inputs) for inputs in trainer.next_batch(1)]
+    torch.stack(losses).sum().backward()
+    gradient = torch.cat([each.grad.flatten() for each in trainer.model.parameters() if each.grad is not None])
+    with trainer.accelerator.autocast():
+        scores = trainer.score(rows_of(given, None))
+    return sum(loss.item() for loss in losses), gradient, [value for part in scores for row in part for value in row]
+
+
+def compare(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], bound: float = 2e-6) -> None:
+    (joined, gradient, scores), (apart, expected, others) = (step(policy, folder, config, given, joins) for joins in (True, False))
+    assert joined == pytest.approx(apart, abs=bound)
+    assert (gradient - expected).norm() < 10 * bound * expected.norm() and expected.norm() > 1e-3
+    assert scores == pytest.approx(others, abs=10 * bound)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("estimator", get_args(EstimatorName))
+def test_loss_and_gradient_are_those_of_rows_side_by_side(policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str) -> None:
+    compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator}), stale)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", VARIANTS)
+def test_so_they_are_under_other_losses_and_on_other_paths(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
+    bound = 2e-3 if name == "bfloat16" else 2e-6
+    compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), **VARIANTS[name]}), stale, bound)
+
+
+@pytest.mark.engine
+def test_so_they_are_where_the_head_sees_chosen_tokens_in_several_pieces(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_scores, "SMALL_VOCABULARY", 10)
+    monkeypatch.setattr(token_scores, "AT_ONCE", 4 * load_policy(policy)[0].config.vocab_size)
+    compare(policy, tmp_path, BASE.model_copy(update={"entropy_bonus": 0.1}), stale)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("joins", [False, True])
+def test_critics_learn_from_rows_that_are_joined(policy: Path, stale: list[Trajectory], tmp_path: Path, joins: bool) -> None:
+    """The head has a gradient of its own, and it is not that of a head that saw nothing."""
+    config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": "gae"})
+    gradient = step(policy, tmp_path, config, stale, joins)[1]
+    head = gradient[-(32 * 32 + 32 + 32 + 1) :]
+    assert CRITICS and head.norm() > 1e-3
+
+
+@pytest.mark.engine
+def test_packed_examples_have_the_loss_and_gradient_that_they_have_in_rows_of_their_own(policy: Path, tmp_path: Path) -> None:
+    examples = encode_texts(policy, [f"<information> Amber {'Stone ' * (number % 7)}{number}.</information>" for number in range(12)])
+    found = []
+    for implementation in ("sdpa", "varlen"):
+        config = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=4, attn_implementation=implementation)
+        found.append(packed_loss(policy, tmp_path, config, examples))
+    (apart, expected), (joined, gradient) = found
+    assert joined == pytest.approx(apart, abs=1e-6)
+    assert (gradient - expected).norm() < 1e-5 * expected.norm()
+
+
+def packed_loss(policy: Path, folder: Path, config: SupervisedConfig, examples: Any) -> tuple[float, Tensor]:
+    model, tokenizer = load_policy(policy)
+    set_attention(model, config)
+    rows = pack_examples(examples, config.row_tokens, masked=True)
+    collator = PackingCollator(0, joins_rows(model))
+    arguments = _arguments(model, config, folder, 1, 1, False)
+    trainer = PackedTrainer(model=model, args=arguments, train_dataset=rows, data_collator=collator, processing_class=tokenizer)
+    batch = collator(list(rows))
+    loss = trainer.compute_loss(model, batch, num_items_in_batch=int((batch["labels"] >= 0).sum()))
+    loss.backward()
+    return loss.item(), torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+
+
+def rows(lengths: Sequence[int]) -> list[Row]:
+    return [Row((1,), (1,) * (length - 1), (), (), (), (), (), task_key=str(number)) for number, length in enumerate(lengths)]
+
+
+def test_passes_get_about_as_many_tokens_each_and_every_row_is_in_one_of_them() -> None:
+    given = rows([900, 100, 100, 100, 300, 300, 200, 700, 50, 50])
+    shared = share_rows(given, 4)
+    assert sorted(row.task_key for part in shared for row in part) == sorted(row.task_key for row in given)
+    tokens = [sum(row.tokens for row in part) for part in shared]
+    assert tokens == sorted(tokens) and max(tokens) == 900 and min(tokens) >= 600
+    assert share_rows(given, 4) == shared
+
+
+def test_there_may_be_more_passes_than_rows() -> None:
+    assert [len(part) for part in share_rows(rows([5, 7]), 4)] == [0, 0, 1, 1]

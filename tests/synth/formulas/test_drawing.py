@@ -1,0 +1,83 @@
+"""Formulas drawn: every triple once, below what it defines, with what is new marked; and places that overlap nowhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from synth.formulas.drawing import LONGEST_LABEL, MOST_TRIPLES, NodeKind, formula_tree, placed, tree_lines
+from synth.formulas.triples import layers
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
+from synth.questions.paths import Retrieve
+from warehouse.records import Triple
+
+SEED: tuple[Triple, ...] = (("C@Night Boat", "star", "?"), ("?", "birthplace", "C@Aveiro"))
+EXPANDED: tuple[Triple, ...] = (
+    ("V@X1", "star", "?"),
+    ("?", "birthplace", "C@Aveiro"),
+    ("V@X1", "director", "C@Ann Lee"),
+    ("V@X1", "year", "C@1990 | 1991"),
+)
+
+
+def test_a_formula_hangs_from_its_target_with_the_directions_of_its_triples() -> None:
+    assert tree_lines(formula_tree(EXPANDED)) == [
+        "╙── ?",
+        "    ├── ←star— V@X1",
+        "    │   ├── —director→ Ann Lee",
+        "    │   └── —year→ 1990 | 1991",
+        "    └── —birthplace→ Aveiro",
+    ]
+
+
+def test_what_the_expansion_brought_is_marked() -> None:
+    lines = tree_lines(formula_tree(EXPANDED, before=SEED))
+    assert [line.split("─ ")[-1] for line in lines if line.endswith("+")] == [
+        "←star— V@X1  +",
+        "—director→ Ann Lee  +",
+        "—year→ 1990 | 1991  +",
+    ]
+    assert not [line for line in tree_lines(formula_tree(SEED)) if line.endswith("+")]
+
+
+def test_a_circle_ends_in_the_name_of_the_unknown() -> None:
+    circle: tuple[Triple, ...] = (
+        ("?", "spouse", "V@X1"),
+        ("?", "school", "V@X2"),
+        ("V@X1", "school", "V@X2"),
+        ("V@X2", "city", "C@Bergen"),
+    )
+    assert tree_lines(formula_tree(circle)) == [
+        "╙── ?",
+        "    ├── —spouse→ V@X1",
+        "    │   └── —school→ V@X2",
+        "    └── —school→ V@X2",
+        "        └── —city→ Bergen",
+    ]
+
+
+def test_a_fact_of_two_constants_stands_apart() -> None:
+    tree = formula_tree((("?", "star", "C@Ann"), ("C@Ann", "spouse", "C@Ben")))
+    assert tree_lines(tree) == ["╟── ?", "╎   └── —star→ Ann", "╙── Ann", "    └── —spouse→ Ben"]
+
+
+def test_long_names_and_long_formulas_are_cut() -> None:
+    tree = formula_tree((("?", "star", f"C@{'a' * 500}\nb"),))
+    assert len(tree_lines(tree)[1].split("→ ")[1]) == LONGEST_LABEL
+    many = tuple(("?", "star", f"C@{number}") for number in range(2 * MOST_TRIPLES))
+    assert len(formula_tree(many).edges) == MOST_TRIPLES
+
+
+def test_every_triple_of_a_grown_question_is_drawn_in_its_layer(graph: KnowledgeGraph, retrieve: Retrieve) -> None:
+    wanted = QuestionConfig(counts={2: 12, 3: 6}, structure="layerwise", intersections=0.5, allowed_shortcuts=0)
+    tasks, _ = build_questions(graph, wanted, 5, retrieve)
+    assert {task.layers for task in tasks} == {2, 3}
+    for task in tasks:
+        tree = formula_tree(task.formula)
+        nodes, edges = placed(tree)
+        depths = Counter(nodes[edge.far].layer for edge in edges)
+        assert depths == {number: len(layer) for number, layer in enumerate(layers(task.formula), start=1)}
+        assert sum(node.kind is NodeKind.CONSTANT for node in nodes) == task.constraints
+        assert len({(node.x, node.y) for node in nodes}) == len(nodes)
+        assert all(nodes[edge.near].x < nodes[edge.far].x for edge in edges), "layers lie from left to right"
