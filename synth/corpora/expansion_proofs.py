@@ -1,9 +1,10 @@
 """What can be shown of a question that was expanded over documents: proofs that can be had are run, the others are named.
 
-Where there is a graph, the formula is put into its words: names and relations that differ in case, accents or punctuation alone are the
-same. If the graph then gives exactly the answers of the question, all proofs of `synth.formulas.proofs` hold as for any question of the
-graph; if it gives others, the question is refused. Where the graph does not know a relation or a fact, or there is none, what only it could
-show stands under `unproven`.
+Where there is a graph, formulas are put into its words: names and relations that differ in case, accents or punctuation alone are the
+same. Each description is asked as the sub-question that it is: if the graph knows another thing that it fits, the layer is refused. Then
+the whole question: if the graph gives exactly its answers, all proofs of `synth.formulas.proofs` hold as for any question of the graph; if
+it gives others, or a constraint is not needed, the question is refused. Where the graph does not know a name, a relation or a fact, or
+there is none, what only it could show stands under `unproven`, and the view `unproven` counts it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.proposals import LeafExpansion, Objection, ProposalDefect, merged_formula, merged_question
+from synth.corpora.proposals import LeafExpansion, Objection, ProposalDefect, definition_of, merged_formula, merged_question
 from synth.formulas.projections import first_answers
-from synth.formulas.proofs import prove
+from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import TARGET, constant, is_constant, members
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.paths import Retrieve, first_hit
+from synth.questions.paths import first_hit
 from synth.questions.text_comparison import mentions, plain
 from synth.questions.wording import spoken
 from warehouse.records import Task, Triple
@@ -38,18 +39,29 @@ class KnownFacts:
         known = [(subject, name, value) for subject, name, value in triples if subject and name and value]
         return tuple(known) if len(known) == len(formula) else None
 
+    def answers(self, formula: Sequence[Triple], enough: int) -> list[str]:
+        """What the graph answers to a formula in its words, in alphabetical order; any `enough` where there are more."""
+        return sorted(first_answers(self.graph, formula, enough))
+
     def _node(self, node: str) -> str | None:
         if not is_constant(node):
             return node
-        known = [self._names.get(plain(member)) for member in members(node)]
-        return None if None in known else constant(*(name for name in known if name is not None))
+        known = [name for member in members(node) if (name := self._name(member)) is not None]
+        return constant(*known) if len(known) == len(members(node)) else None
+
+    def _name(self, text: str) -> str | None:
+        return text if self.graph.entities.number(text) is not None else self._names.get(plain(text))
 
     @cached_property
     def _names(self) -> dict[str, str]:
+        """Names by their plain words; those that share them with another are none."""
         names: dict[str, str] = {}
+        shared = set[str]()
         for number in range(len(self.graph.entities)):
-            names.setdefault(plain(self.graph.entities[number]), self.graph.entities[number])
-        return names
+            name = self.graph.entities[number]
+            if names.setdefault(plain(name), name) != name:
+                shared.add(plain(name))
+        return {words: name for words, name in names.items() if words not in shared}
 
     @cached_property
     def _relations(self) -> dict[str, str]:
@@ -60,33 +72,53 @@ def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, k
     """What is shown of `task` with all its `leaves` expanded, or what speaks against it.
 
     `easy` holds where the first document that the question itself finds names an answer; under a graph, where it is a document of the
-    answer. `unproven` names what was not shown.
+    answer. `defined` holds where each description has its name as only answer. What the teacher judged, and no proof shows, is
+    `type_consistent`, `too_simple` and `stated`. `unproven` names what is None.
     """
     formula, question = merged_formula(task, leaves), merged_question(task, leaves)
-    consistent, simple = ([getattr(leaf.verdict, name) for leaf in leaves] for name in ("type_consistent", "too_simple"))
-    judged = {"type_consistent": None if None in consistent else all(consistent), "too_simple": None if None in simple else any(simple)}
-    by_graph = None if known is None else _by_graph(task, formula, question, known, first_hit(index))
+    defined = None if known is None else _defined(leaves, known)
+    if isinstance(defined, Objection):
+        return defined
+    by_graph = None if known is None else _by_graph(task, formula, question, known, index)
     if isinstance(by_graph, Objection):
         return by_graph
-    shown = {**(by_graph or _by_documents(task, formula, question, index)), **judged}
+    judged = {
+        "type_consistent": _all([leaf.verdict.type_consistent for leaf in leaves]),
+        "too_simple": _any([leaf.verdict.too_simple for leaf in leaves]),
+        "stated": _all([leaf.stated for leaf in leaves]),
+    }
+    shown = {**(by_graph or _by_documents(task, formula, question, index)), "defined": defined, **judged}
     return {**shown, "unproven": [name for name, value in shown.items() if value is None]}
 
 
-def _by_graph(task: Task, formula: Sequence[Triple], question: str, known: KnownFacts, retrieve: Retrieve) -> Proofs | Objection | None:
+def _defined(leaves: Sequence[LeafExpansion], known: KnownFacts) -> bool | Objection | None:
+    """Whether each description has its name as only answer in the graph; None where it does not know enough of one."""
+    unknown = False
+    for leaf in leaves:
+        own = known.in_its_words(definition_of(leaf, TARGET))
+        answers = [] if own is None else known.answers(own, 2)
+        if others := [answer for answer in answers if plain(answer) != plain(leaf.name)]:
+            return Objection(ProposalDefect.NOT_UNIQUE, f"{leaf.proposal.description!r} is {others[0]!r} as well, by the graph")
+        unknown |= not answers
+    return None if unknown else True
+
+
+def _by_graph(task: Task, formula: Sequence[Triple], question: str, known: KnownFacts, index: SearchIndex) -> Proofs | Objection | None:
     """All proofs, by the graph alone; None where it does not know enough to give the answers."""
     own = known.in_its_words(formula)
     if own is None:
         return None
     accepted = {plain(answer) for answer in task.answers}
-    answers = first_answers(known.graph, own, len(accepted) + 1)
-    if others := sorted(answer for answer in answers if plain(answer) not in accepted):
+    answers = known.answers(own, len(accepted) + 1)
+    if others := [answer for answer in answers if plain(answer) not in accepted]:
         return Objection(ProposalDefect.NOT_UNIQUE, f"the graph knows another answer: {others[0]!r}")
     if len(answers) < len(accepted):
         return None
-    proofs = prove(known.graph, own, question, retrieve)
+    proofs = prove(known.graph, own, question, first_hit(index))
     if proofs.redundant:
         return Objection(ProposalDefect.REDUNDANT, f"the answers are the same without {own[proofs.redundant[0]]}")
-    return proofs.record()
+    before = [number for number in proofs.unsupported if number < len(task.formula)]  # each later one is quoted from its document
+    return {**proofs.record(), "unsupported": before}
 
 
 def _by_documents(task: Task, formula: Sequence[Triple], question: str, index: SearchIndex) -> Proofs:
@@ -95,8 +127,16 @@ def _by_documents(task: Task, formula: Sequence[Triple], question: str, index: S
     return {
         "answers": None,
         "redundant": None,
-        "shortcuts": [n for n, (s, _, o) in enumerate(formula) if TARGET in (s, o) and (is_constant(s) or is_constant(o))],
+        "shortcuts": [number for number, triple in enumerate(formula) if is_shortcut(triple)],
         "constant_edges": [],
         "unsupported": task.proofs.get("unsupported"),
         "easy": first is not None and any(mentions(f"{first.title} {first.text}", answer) for answer in task.answers),
     }
+
+
+def _all(verdicts: Sequence[bool | None]) -> bool | None:
+    return None if None in verdicts else all(verdicts)
+
+
+def _any(verdicts: Sequence[bool | None]) -> bool | None:
+    return None if None in verdicts else any(verdicts)

@@ -52,6 +52,11 @@ class QuestionConfig(Section):
         return self
 
     @property
+    def unit(self) -> str:
+        """What `counts` counts questions by."""
+        return "hops" if self.structure == "paths" else "layers"
+
+    @property
     def asked_by(self) -> str:
         """The key that says how many questions are wanted."""
         return "counts" if self.count is None else "count"
@@ -65,3 +70,13 @@ class QuestionConfig(Section):
         left = self.count - sum(map(int, exact.values()))
         raised = sorted(exact, key=lambda hops: int(exact[hops]) - exact[hops])[:left]
         return {hops: int(number) + (hops in raised) for hops, number in exact.items()}
+
+
+class TrainingQuestionConfig(QuestionConfig):
+    """Questions that are trained on.
+
+    They are grown layer by layer unless `structure` says otherwise; a suite's and a demonstration's are paths, which their figures and the
+    oracle go by.
+    """
+
+    structure: Literal["paths", "layerwise", "random", "sequential"] = "layerwise"
