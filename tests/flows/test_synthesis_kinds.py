@@ -65,9 +65,10 @@ def test_training_questions_are_grown_by_layers_where_a_profile_says_nothing_els
 def test_a_graph_that_gives_nothing_so_deep_is_told_in_the_unit_that_was_asked(tmp_path: Path) -> None:
     data, deep = films(tmp_path / "data"), 'synth.webshaper.counts={"6":3}'
     for structure, unit in (("layerwise", "6 layers"), ("paths", "6 hops")):
-        with shop_at(tmp_path / structure, *data, deep, f"synth.webshaper.structure={structure}") as context:
-            with pytest.raises(RequestError, match=rf"synth\.webshaper\.counts asks for up to {unit}; ask for fewer"):
-                make(context, "webshaper")
+        said = rf"synth\.webshaper\.counts asks for up to {unit}; ask for fewer"
+        settings = (*data, deep, f"synth.webshaper.structure={structure}")
+        with shop_at(tmp_path / structure, *settings) as context, pytest.raises(RequestError, match=said):
+            make(context, "webshaper")
 
 
 @pytest.mark.slow

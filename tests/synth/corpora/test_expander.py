@@ -185,6 +185,7 @@ def test_a_second_run_mends_what_the_first_one_got_wrong() -> None:
     ("formula", "question"),
     [
         ((("?", "star", "C@Amber Stone | Carl Reed"),), "film with Amber Stone or Carl Reed?"),
+        ((("?", "star", "C@Amber Stone | Carl Reed"),), "film with Amber Stone | Carl Reed?"),
         ((("?", "star", "C@Amber Stone"), ("?", "place", "C@Green Lake")), "film with Amber Stone, shot there?"),
         ((("?", "star", "V@x"),), "film with somebody?"),
     ],
