@@ -122,6 +122,16 @@ def test_what_the_teacher_answers_without_tools_is_not_trained_on(tmp_path: Path
     assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies})
 
 
+@pytest.mark.slow
+def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=knows_even_films) as server, Lake(tmp_path / "home") as lake:
+        options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":6}', "synth.direct_attempts.attempts=1"]
+        make_questions(tmp_path / "home", lake, [*options, *teacher_at(server)], ("t1-first",))
+        tasks, failures = lake.tasks(split="train"), lake.failures("synth")
+    assert len(tasks) + sum(failure.kind == DIRECT for failure in failures) == 6 == len(server.bodies)
+    assert all("direct_attempts" in task.provenance for task in tasks)
+
+
 def _is_first(task: Task) -> bool:
     return "expanded_from" not in task.provenance
 

@@ -207,6 +207,10 @@ def test_the_run_is_a_trajectory_of_text() -> None:
     assert trajectory.turns[2].observation == "Type: consistent. Difficulty: not too simple."
     assert not any(turn.action_ids or turn.action_logprobs or turn.observation_ids for turn in trajectory.turns)
     assert any("Goal: who" in text and "[d1]" in text for text in agent.seen)
+    read_again = (
+        "Passage:\nAmber Stone\nAmber Stone works for Blue River. Amber Stone studied at Red Hill.\n\nClaim: Amber Stone — employer"
+    )
+    assert any(text.startswith(read_again) for text in agent.seen), "a second reader sees the whole passage, and nothing of the question"
 
 
 def test_layers_follow_one_another() -> None:
