@@ -203,11 +203,13 @@ def train(context: RunContext, variant: Variant, stage: str, parent: str, run: S
 
 def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
     """Pre-training on other text: decision records beside the start's text, or documents alone; as many tokens as in the start."""
+    from flows.stages.synthesis.actions import own_decisions
     from flows.stages.synthesis.batches import work_off
     from flows.stages.synthesis.context import SynthesisContext
-    from flows.stages.synthesis.examples import documents, own_decisions
-    from flows.stages.training import CPT_KINDS, encode, finish
+    from flows.stages.synthesis.examples import documents
+    from flows.stages.training import encode, finish
     from rl.training.cpt import train_cpt
+    from synth.parts import CPT_KINDS
 
     work_off(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(context, 2)))
     examples = context.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
@@ -220,11 +222,11 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
     return finish(context, run, 1, "cpt", parent, result, variant.suffix)
 
 
-def judge(context: RunContext, policy: str, run: StageRun) -> dict[str, Any]:
-    """Greedy success on the held-out suite."""
+def judge(context: RunContext, policy: str, run: StageRun, suite: str = SUITE) -> dict[str, Any]:
+    """Greedy success on a suite of the home."""
     from flows.stages.rollouts import evaluate
 
-    return evaluate(context, context.policy(policy), SUITE, run)
+    return evaluate(context, context.policy(policy), suite, run)
 
 
 def do(context: RunContext, run_id: str, stage: str, work: Work) -> None:

@@ -1,92 +1,196 @@
-"""What reinforcement learning is worth beside two honest controls, in a home whose wheel has made SFT and RL.
+"""What reinforcement learning is worth beside honest controls, in a home whose wheel has made SFT and RL.
 
-    python -m benchmarks.controls --home runs/smollm2 [--json]
+    python -m benchmarks.controls --home runs/smollm2 [--only rft,shuffled] [--json]
 
-Both begin with the policy that RL began with. `rft` is rejection-sampling fine-tuning: that policy samples the same tasks in the same order
-as RL's steps did, until it has sampled as many action tokens, and is fine-tuned on its successes. `further` is more of the cold start: as
-many further optimiser steps on the demonstrations as RL made. Each is evaluated on the wheel's own suite, and RL is compared with each on
-the same tasks (McNemar, exact). What was done is not done again.
+Every control is the work of the wheel's own stages, on the home's tasks, documents and settings of its first iteration:
+
+    without_sft   RL straight from the policy before SFT
+    clean         SFT on demonstrations of the same questions of which none is corrupted; left out where none was
+    further       more of the cold start: as many further optimiser steps on the demonstrations as RL made
+    rft           rejection-sampling fine-tuning: the policy after SFT samples tasks as RL's steps draw them, until it has sampled as many
+                  action tokens, and is fine-tuned on its successes
+    shuffled      RL whose reward is the verifier's value, dealt out anew among the trajectories of a task: it must gain nothing
+
+Each is evaluated on every reported suite of the home, and RL is compared with each on the same tasks (McNemar, exact). What was done is not
+done again, and what was sampled is not sampled again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Sequence
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.ablations import SUITE, do, judge
+from benchmarks.ablations import do, judge
+from benchmarks.tables import points, rate, table
 from flows.context import RunContext, open_context
 from flows.plan import evaluation_id, policy_id
 from flows.results import paired, read_verdicts
 from flows.stage_run import StageRun
-from rl.config import SftConfig
-from warehouse import Example, Trajectory
+from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, reward_trajectories, weights_of
+from rl.training.supervised_config import SftConfig
+from synth.parts import SFT_KINDS
+from warehouse import Example, Run, Task, Trajectory
 from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.rollouts.base import RolloutRequest
+    from rl.rollouts.rollout import Rollouts
+    from rl.training.curriculum import Curriculum
 
 ITERATION = 1
 SFT, RL = policy_id(ITERATION, "sft"), policy_id(ITERATION, "rl")
+SHUFFLED_REWARD = "benchmarks.controls:shuffled_outcome"
+
+Make = Callable[[RunContext, StageRun], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One way of spending as much as RL did."""
+    """Another way than the wheel's, the stage that it does anew, and how it is made."""
 
     name: str
     words: str
+    stage: str
+    make: Make
 
     @property
     def policy(self) -> str:
         """Id of the policy that it makes."""
-        return policy_id(ITERATION, "sft", self.name)
-
-
-RFT = Control("rft", "rejection-sampling fine-tuning on as many sampled tokens")
-FURTHER = Control("further", "SFT for as many further steps")
+        return policy_id(ITERATION, self.stage, self.name)
 
 
 def main() -> None:
     """Make the controls, and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--only", default="", help="names of controls, with commas between them")
     parser.add_argument("--per-task", type=int, default=4, help="successes of one task that rft learns from, at most")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with open_context(options.home) as context:
-        do(context, RFT.policy, "sft", partial(reject_and_tune, context, options.per_task))
-        do(context, FURTHER.policy, "sft", partial(tune_further, context))
-        for control in (RFT, FURTHER):
-            do(context, evaluation_id(control.policy, SUITE), "eval", partial(judge, context, control.policy))
-        found = {"runs": _figures(context), "comparison": comparison(context)}
-    print(json.dumps(found, indent=None if options.json else 2))
+    try:
+        with open_context(options.home) as context:
+            for control in chosen(context, options.only, options.per_task):
+                run_control(context, control)
+            rows = comparison(context)
+            found = {"runs": _figures(context), "comparison": rows}
+    except RequestError as error:
+        parser.error(str(error))
+    print(json.dumps(found) if options.json else markdown(rows))
 
 
-def reject_and_tune(context: RunContext, per_task: int, run: StageRun) -> dict[str, Any]:
-    """Sample with the policy after SFT what RL sampled, and fine-tune it on its successes."""
-    from rl.rewards.reward import reward_trajectories
+def controls(per_task: int = 4) -> tuple[Control, ...]:
+    """All of them, in the order of the table."""
+    return (
+        Control("without_sft", "RL straight from the policy before SFT", "rl", reinforce_at_once),
+        Control("clean", "SFT on clean demonstrations", "sft", tune_clean),
+        Control("further", "SFT for as many further steps as RL made", "sft", tune_further),
+        Control("rft", "rejection-sampling fine-tuning on as many sampled tokens", "sft", partial(reject_and_tune, per_task)),
+        Control("shuffled", "RL with shuffled rewards", "rl", reinforce_shuffled),
+    )
 
-    tokens = 0
-    wanted = _tokens(context, f"stage = 'rl' AND policy = '{RL}'")
-    rollouts, step = context.rollouts(context.folder(context.policy(SFT))), 0
-    sampled: list[Trajectory] = []
-    curriculum = _curriculum(context)
-    while tokens < wanted:
-        step += 1
-        requests = _requests(context, run, curriculum, step)
-        done = rollouts.rollout(requests)
-        rewarded = reward_trajectories([request.task for request in requests], done, context.verifiers())
-        curriculum.observe(step, rewarded.trajectories)
-        context.lake.add([*rewarded.trajectories, *rewarded.scores])
-        sampled += rewarded.trajectories
-        tokens += sum(len(turn.action_ids) for trajectory in done for turn in trajectory.turns)
-        run.advance(tokens, wanted)
-    examples = _successes(sampled, per_task)
-    figures = _tune(context, RFT, examples, context.config.for_turn(ITERATION).sft, run)
-    return {**figures, "sampled_tokens": tokens, "wanted_tokens": wanted, "sampled": len(sampled), "successes": len(examples)}
+
+def chosen(context: RunContext, only: str, per_task: int) -> list[Control]:
+    """The controls that are asked for, by default all; without the one that would be the wheel's own SFT again.
+
+    Raises:
+        RequestError: there is no such control, or the home has no RL to compare with.
+    """
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    known = {control.name: control for control in controls(per_task)}
+    if unknown := [name for name in wanted if name not in known]:
+        raise RequestError(f"there is no control {unknown[0]!r}; choose of {', '.join(known)}.")
+    if RL not in {policy.id for policy in context.lake.policies()}:
+        raise RequestError(f"{context.home.root} has no policy {RL}: make it with `flywheel run --home {context.home.root}`.")
+    settings = context.config.for_turn(ITERATION)
+    own = settings.synth.demonstrations
+    if "oracle" not in settings.sft.sources or own == own.clean:
+        if "clean" in wanted:
+            raise RequestError(f"{context.home.root} has no corrupted demonstrations: its {SFT} is the control clean.")
+        del known["clean"]
+    return [control for control in known.values() if not wanted or control.name in wanted]
+
+
+def run_control(context: RunContext, control: Control) -> None:
+    """Make the policy of a control and try it on every suite; nothing of that which is done."""
+    with rewarded_by(context, SHUFFLED_REWARD if control.name == "shuffled" else None):
+        do(context, control.policy, control.stage, partial(control.make, context))
+    for suite in context.config.evaluation.suites:
+        do(context, evaluation_id(control.policy, suite), "eval", partial(judge, context, control.policy, suite=suite))
+
+
+@contextmanager
+def rewarded_by(context: RunContext, function: str | None) -> Iterator[None]:
+    """The home's configuration with one reward function in the place of its own; as it is without one."""
+    before = context.config
+    if function is not None:
+        rewards = before.rl.rewards
+        parts = {**dict.fromkeys(weights_of(rewards), 0.0), function: 1.0}
+        changed = rewards.model_copy(update={"parts": {**rewards.parts, **parts}})
+        context.config = before.model_copy(update={"rl": before.rl.model_copy(update={"rewards": changed})})
+    try:
+        yield
+    finally:
+        context.config = before
+
+
+def shuffled_outcome(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
+    """The verifier's values, dealt out anew among the attempts at each task: as many of each value, and none where it was earned."""
+    groups = defaultdict[str, list[int]](list)
+    for place, attempt in enumerate(attempts):
+        groups[attempt.task.key].append(place)
+    dealt = [RewardValue.unknown("no verifier has spoken")] * len(attempts)
+    for key, places in groups.items():
+        names = sorted(attempts[place].trajectory.id for place in places)
+        for place, source in zip(places, random.Random(seed_from("shuffled", key, names)).sample(places, len(places)), strict=True):
+            value = attempts[source].score.value
+            dealt[place] = dealt[place] if value is None else RewardValue(value)
+    return dealt
+
+
+def reinforce_at_once(context: RunContext, run: StageRun) -> dict[str, Any]:
+    """RL from the policy that SFT began with."""
+    from flows.stages.reinforcement import reinforce
+
+    return reinforce(context, run, ITERATION, _before_sft(context), "without_sft", _rl(context).snapshot_before)
+
+
+def reinforce_shuffled(context: RunContext, run: StageRun) -> dict[str, Any]:
+    """RL from the policy after SFT; its rewards are those that the configuration has by now."""
+    from flows.stages.reinforcement import reinforce
+
+    return reinforce(context, run, ITERATION, SFT, "shuffled", _rl(context).snapshot_before)
+
+
+def tune_clean(context: RunContext, run: StageRun) -> dict[str, Any]:
+    """The cold start with clean demonstrations of the same questions. They are not stored, for they are none of the wheel's."""
+    others = [each for each in _cold_start(context) if not each.id.startswith("demonstration-")]
+    examples = [*clean_demonstrations(context), *others]
+    return _tune(context, run, "clean", _before_sft(context), examples, context.config.for_turn(ITERATION).sft)
+
+
+def clean_demonstrations(context: RunContext) -> list[Example]:
+    """What synthesis would have shown, had the configuration asked for no corrupted demonstrations."""
+    from flows.stages.synthesis.context import SynthesisContext
+    from flows.stages.synthesis.examples import demonstrations
+
+    synthesis = SynthesisContext(context, ITERATION)
+    own = synthesis.settings.demonstrations
+    synthesis.settings = synthesis.settings.model_copy(update={"demonstrations": own.clean})
+    made: list[Example] = []
+    shown: set[str] = set()
+    for batch in demonstrations(synthesis, lambda: shown):
+        made += [record for record in batch.make()[0] if isinstance(record, Example)]
+        shown.update(example.sources[0] for example in made)
+    return made
 
 
 def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
@@ -95,67 +199,190 @@ def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
     steps = settings.rl.steps * settings.rl.epochs
     rows = next(iter(context.lake.runs("id = ?", [SFT]))).figures["rows"]
     config = settings.sft.model_copy(update={"epochs": steps * settings.sft.rows_per_step / rows, "max_tokens": None})
-    examples = [each for each in context.lake.examples(("trajectory",)) if each.wheel_turn == ITERATION]
-    return _tune(context, FURTHER, examples, config, run)
+    return _tune(context, run, "further", SFT, _cold_start(context), config)
+
+
+def reject_and_tune(per_task: int, context: RunContext, run: StageRun) -> dict[str, Any]:
+    """Sample with the policy after SFT what RL sampled, and fine-tune it on its successes.
+
+    Raises:
+        RequestError: it had none.
+    """
+    wanted = sampled_tokens(context).get(RL, 0)
+    sampled = sample_as_rl(context, run, wanted)
+    examples = _successes(sampled, per_task)
+    if not examples:
+        raise RequestError(f"{SFT} succeeded in none of {len(sampled)} trajectories: leave rft out by --only.")
+    figures = _tune(context, run, "rft", SFT, examples, context.config.for_turn(ITERATION).sft)
+    counts = {"sampled_tokens": sum(map(_tokens, sampled)), "wanted_tokens": wanted}
+    return {**figures, **counts, "sampled": len(sampled), "successes": len(examples)}
+
+
+def sample_as_rl(context: RunContext, run: StageRun, wanted: int) -> list[Trajectory]:
+    """What the policy after SFT does on tasks as RL's steps draw them until `wanted` action tokens are sampled; what is stored is read."""
+    stored = {each.id: each for each in context.lake.trajectories("starts_with(id, ?)", [f"{run.id}-"])}
+    curriculum = _curriculum(context)
+    rollouts: Rollouts | None = None
+    tokens = step = 0
+    sampled: list[Trajectory] = []
+    while tokens < wanted:
+        step += 1
+        requests = _requests(context, run, curriculum, step)
+        if all(request.trajectory_id in stored for request in requests):
+            done = [stored[request.trajectory_id] for request in requests]
+        else:
+            if rollouts is None:
+                rollouts = context.rollouts(context.folder(context.policy(SFT)))
+            done = _sample(context, rollouts, requests)
+        curriculum.observe(step, done)
+        sampled += done
+        tokens += sum(map(_tokens, done))
+        run.advance(tokens, wanted)
+    return sampled
+
+
+def _sample(context: RunContext, rollouts: Rollouts, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+    """What the policy after SFT does, with the outcomes that RL's verifier gives, stored."""
+    tasks = [request.task for request in requests]
+    verifiers = context.verifiers(context.config.for_turn(ITERATION).rl.rewards.verifier, tasks=tasks)
+    done = rollouts.rollout(requests)
+    rewarded = reward_trajectories(tasks, done, verifiers)
+    context.lake.add([*rewarded.trajectories, *rewarded.scores])
+    return rewarded.trajectories
 
 
 def comparison(context: RunContext) -> list[dict[str, Any]]:
-    """Success of every policy, and RL against each on the same tasks."""
-    verdicts = read_verdicts(context.lake)
-    sql = "SELECT policy, hops, tasks, invalid, success, low, high FROM evaluations WHERE suite = ? ORDER BY policy, hops NULLS FIRST"
-    rows = context.lake.query(sql, [SUITE]).to_pylist()
+    """A row for each policy of the first turn on each suite, in all and by hops: success, how persistently it searched, the tokens that it
+    was trained on as it sampled them; and in the row for all how far RL is above it, and it above SFT, on the same tasks."""
+    verdicts, tokens = read_verdicts(context.lake), sampled_tokens(context)
+    words = {control.policy: control.words for control in controls()}
+    habits = {
+        (row["policy"], row["suite"]): row for row in context.lake.query("SELECT * FROM persistence WHERE stage = 'eval'").to_pylist()
+    }
+    sql = (
+        "SELECT policy, suite, hops, tasks, invalid, successes, success, low, high FROM evaluations "
+        f"WHERE turn <= {ITERATION} AND list_contains(?, suite) ORDER BY suite, policy, hops NULLS FIRST"
+    )
+    rows: list[dict[str, Any]] = context.lake.query(sql, [list(context.config.evaluation.suites)]).to_pylist()
     for row in rows:
-        test = paired(verdicts.get((row["policy"], SUITE), {}), verdicts.get((RL, SUITE), {})) if row["hops"] is None else None
-        row |= {"rl_gain": test.difference, "p_value": test.p_value} if test is not None and row["policy"] != RL else {}
+        policy, suite = row["policy"], row["suite"]
+        row["words"] = words.get(policy, "")
+        if row["hops"] is not None:
+            continue
+        seen = habits.get((policy, suite), {})
+        row |= {"sampled_tokens": tokens.get(policy)} | {name: seen.get(name) for name in ("searches", "second_search", "checked")}
+        for name, before, after in (("rl_gain", policy, RL), ("gain", SFT, policy)):
+            test = paired(verdicts.get((before, suite), {}), verdicts.get((after, suite), {})) if before != after else None
+            row |= {name: test.difference, f"{name}_p_value": test.p_value} if test is not None else {}
     return rows
 
 
-def _tune(context: RunContext, control: Control, examples: Sequence[Example], config: SftConfig, run: StageRun) -> dict[str, Any]:
-    from flows.stages.training import encode, finish
-    from rl.training.supervised import train_sft
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows for all depths as one table."""
+    heads = (
+        "suite", "policy", "what it is", "success, % (95 %)", "RL above it, points", "it above SFT, points", "sampled tokens", "searches",
+        "second search, %", "checked, %",
+    )  # fmt: skip
+    cells = (
+        (
+            row["suite"], f"`{row['policy']}`", row["words"], _rate(row), _gain(row, "rl_gain"), _gain(row, "gain"),
+            f"{row['sampled_tokens']:,}" if row["sampled_tokens"] else "", *(_number(row[name], scale) for name, scale in SHOWN),
+        )
+        for row in rows if row["hops"] is None
+    )  # fmt: skip
+    return table(heads, cells)
 
-    context.stop_engines()
-    start, folder = context.folder(context.policy(SFT)), context.home.policies / control.policy
-    encoded, _ = encode(context.config.rollout, start, examples)
-    result = train_sft(start, encoded, folder, config, seed_from(context.config.seed, run.id), run.metric)
-    return finish(context, run, ITERATION, "sft", SFT, result, control.name)
+
+SHOWN = (("searches", 1), ("second_search", 100), ("checked", 100))
+
+
+def _rate(row: dict[str, Any]) -> str:
+    valid = row["tasks"] - row["invalid"]
+    return rate(row["successes"], valid) if valid else ""
+
+
+def _gain(row: dict[str, Any], name: str) -> str:
+    return points(row[name], row[f"{name}_p_value"]) if name in row else ""
+
+
+def _number(value: float | None, scale: int) -> str:
+    return "" if value is None else f"{scale * value:.1f}"
+
+
+def _before_sft(context: RunContext) -> str:
+    """The policy that SFT began with."""
+    parent = context.policy(SFT).parent
+    assert parent is not None, "SFT has a parent: the first policy at least"
+    return parent
+
+
+def _rl(context: RunContext) -> Run:
+    """The wheel's own RL."""
+    return next(iter(context.lake.runs("id = ?", [RL])))
+
+
+def _cold_start(context: RunContext) -> list[Example]:
+    """What SFT learnt from."""
+    return context.lake.examples(SFT_KINDS, turn=ITERATION)
+
+
+def _tune(context: RunContext, run: StageRun, name: str, parent: str, examples: Sequence[Example], config: SftConfig) -> dict[str, Any]:
+    from flows.stages.training import supervise
+
+    return supervise(context, run, ITERATION, parent, examples, config, name)
 
 
 def _successes(sampled: Sequence[Trajectory], per_task: int) -> list[Example]:
     from synth.demonstrations.cold_start import example_of
 
     taken: Counter[str] = Counter()
-    chosen = []
+    successes = []
     for trajectory in sorted(sampled, key=lambda each: (len(each.turns), each.id)):
         if trajectory.outcome == "success" and taken[trajectory.task_key] < per_task:
             taken[trajectory.task_key] += 1
-            chosen.append(example_of(trajectory, ITERATION))
-    return chosen
+            successes.append(example_of(trajectory, ITERATION))
+    return successes
 
 
-def _curriculum(context: RunContext) -> Any:
-    """That of RL: the same tasks in the same order."""
+def _curriculum(context: RunContext) -> Curriculum:
+    """That of RL, from its beginning: the same tasks, drawn by the same seed."""
     from rl.training.curriculum import Curriculum
 
-    began = next(iter(context.lake.runs("id = ?", [RL]))).snapshot_before
-    tasks = context.lake.tasks(split="train", at=began)
-    return Curriculum(context.config.for_turn(ITERATION).rl.horizon, tasks, seed_from(context.config.seed, "rl", ITERATION))
+    return Curriculum(context.config.for_turn(ITERATION).rl.horizon, _tasks(context), seed_from(context.config.seed, "rl", ITERATION))
 
 
-def _requests(context: RunContext, run: StageRun, curriculum: Any, step: int) -> list[Any]:
+def _tasks(context: RunContext) -> list[Task]:
+    """The tasks that RL drew from, as it found them."""
+    from flows.task_choice import choose_tasks
+
+    return choose_tasks(context.lake, context.config, ITERATION, _rl(context).snapshot_before)[0]
+
+
+def _requests(context: RunContext, run: StageRun, curriculum: Curriculum, step: int) -> list[RolloutRequest]:
     from flows.stages.rollouts import request
 
     config, policy = context.config.for_turn(ITERATION).rl, context.policy(SFT)
     horizon = curriculum.horizon(step)
     return [
-        request(context, policy, task, f"{run.id}-{step:05d}-{task.key}-{sample}", "rollout", horizon, 1.0, sample=sample)
+        request(context, policy, task, f"{run.id}-{step:05d}-{task.key}-{sample}", "rollout", horizon, config.temperature, sample=sample)
         for task in curriculum.draw(step, config.tasks_per_step)
         for sample in range(config.samples_per_task)
     ]
 
 
-def _tokens(context: RunContext, where: str) -> int:
-    return int(context.lake.query(f"SELECT sum(action_tokens) AS n FROM trajectories WHERE {where}").column("n")[0].as_py())
+def _tokens(trajectory: Trajectory) -> int:
+    """The action tokens of a trajectory."""
+    return sum(len(turn.action_ids) for turn in trajectory.turns)
+
+
+def sampled_tokens(context: RunContext) -> dict[str, int]:
+    """The action tokens that each policy of RL sampled while it was trained, and those that `rft` was chosen from."""
+    sql = "SELECT policy, sum(action_tokens)::BIGINT AS n FROM trajectories WHERE stage = 'rl' GROUP BY policy"
+    rft = policy_id(ITERATION, "sft", "rft")
+    chosen_from = {
+        run.id: int(run.figures["sampled_tokens"]) for run in context.lake.runs("id = ?", [rft]) if "sampled_tokens" in run.figures
+    }
+    return {row["policy"]: int(row["n"]) for row in context.lake.query(sql).to_pylist()} | chosen_from
 
 
 def _figures(context: RunContext) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from rl.config import EnvironmentPoolConfig, RayConfig
+from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.renderers.base import Action
+from rl.retrieval.indexes import Indexes
 from synth.worlds.tool_tasks import generate_tasks
 from warehouse.records import Task
 
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     runtime = RayRuntime(RayConfig(), cpus=4)
-    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.5}), None)
+    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.5}), Indexes())
     try:
         figures = asyncio.run(measure(pool, arguments.instances, arguments.steps))
     finally:

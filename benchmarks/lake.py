@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -196,7 +196,9 @@ def compared(ours: Clock, copies: Clock) -> dict[str, float]:
 
 def copy(plain: duckdb.DuckDBPyConnection, runs: list[Trajectory], folder: Path, clock: Clock) -> int:
     """Bytes of DuckDB's COPY of the rows of `runs`, which stand in Arrow tables already; `clock` times all of its tables as one piece."""
-    parts = ((TRAJECTORIES, runs), (TURNS, owned_turns(runs)), (TOOL_CALLS, owned_calls(runs)), (SCORES, [*map(score, runs)]))
+    parts: tuple[tuple[Any, Sequence[Any]], ...] = (
+        (TRAJECTORIES, runs), (TURNS, owned_turns(runs)), (TOOL_CALLS, owned_calls(runs)), (SCORES, [*map(score, runs)]),
+    )  # fmt: skip
     paths = [folder / f"{table.name}.parquet" for table, _ in parts]
     for table, own in parts:
         plain.register(table.name, table.encode(own))

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rl.config import CptConfig, LearnerConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import save_policy
@@ -34,6 +33,8 @@ from rl.renderers.examples import EncodedExample
 from rl.training.config import MonitorConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.filters import Collected
+from rl.training.optimizer_config import LearnerConfig
+from rl.training.supervised_config import CptConfig
 from warehouse import Outcome, StopReason, Trajectory, Turn
 
 PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40": 181.0}
@@ -94,7 +95,7 @@ def make_policy(size: Size, folder: Path) -> int:
         **size.policy, tie_word_embeddings=True, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    model = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+    model = Qwen2ForCausalLM(config)
     save_policy(model, tokenizer, folder)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
 

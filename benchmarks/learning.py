@@ -142,7 +142,7 @@ def run_trl(setting: Setting) -> Outcome:
     rl, limits = setting.config.rl, setting.config.rollout.limits
     watch: list[Watch] = []
 
-    class See(TrainerCallback):  # type: ignore[misc]
+    class See(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             watch.append(Watch("TRL", setting, begun))
 

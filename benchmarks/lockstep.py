@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rl.config import Limits
 from rl.engines.base import Generation, Generator, Sampling
 from rl.renderers.base import Dialect
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import EnvironmentHandle, RolloutRequest
+from rl.rollouts.config import Limits
 from warehouse import Trajectory
 
 

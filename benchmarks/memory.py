@@ -47,9 +47,9 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     """What one process takes, in bytes, and how many tokens it scored."""
     import torch
 
-    from rl.config import OptimizerConfig
     from rl.policies.policy import load_policy
     from rl.training.attention import joins_rows, set_attention
+    from rl.training.optimizer_config import OptimizerConfig
     from rl.training.packing import borders, row_positions
     from rl.training.token_scores import chosen_scores
 

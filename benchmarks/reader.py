@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
-from rl.config import CptConfig, PolicyConfig, RolloutConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
+from rl.rollouts.config import RolloutConfig
+from rl.training.supervised_config import CptConfig
 from synth.worlds.reading import reading_texts
 from synth.worlds.world import world_words
 from warehouse.digests import digest_files, seed_from

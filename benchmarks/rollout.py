@@ -31,11 +31,11 @@ from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from flows.home import Home
 from flows.stages.synthesis.context import read_sources
-from rl.config import RolloutConfig
 from rl.engines.base import Sampling
 from rl.policies.policy import load_policy
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.policies.logprob_check import logprob_differences
 from warehouse import Document, Lake, Task, Trajectory

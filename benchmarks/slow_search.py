@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from rl.config import EnvironmentKindConfig, RolloutConfig
+from rl.env_pool.config import EnvironmentKindConfig
 from rl.envs.base import Observation, Resources, Step
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
+from rl.rollouts.config import RolloutConfig
 from warehouse import Task
 from warehouse.digests import seed_from
 

@@ -54,10 +54,10 @@ def main() -> None:
     print(f"| suite | turn | after | {' | '.join(str(home.name) for home in arguments.homes)} | mean ± sd | ratio |")
     print(f"| --- | --- | --- | {' | '.join('---' for _ in arguments.homes)} | --- | --- |")
     for row in table:
-        values = " | ".join(f"{100 * value:.1f}" for value in row["seeds"])
+        cells = " | ".join(f"{100 * value:.1f}" for value in row["seeds"])
         ratio = f"{row['ratio']:.2f}" if row["ratio"] is not None else ""
         spread = f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}"
-        print(f"| {row['suite']} | {row['turn']} | {row['after']} | {values} | {spread} | {ratio} |")
+        print(f"| {row['suite']} | {row['turn']} | {row['after']} | {cells} | {spread} | {ratio} |")
 
 
 if __name__ == "__main__":

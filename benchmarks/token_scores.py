@@ -50,7 +50,7 @@ def main() -> None:
     def ours() -> Tensor:
         return chosen_scores(model, ids, chosen, attention)[0]
 
-    seconds = {name: [] for name in ("trl", "ours")}
+    seconds: dict[str, list[float]] = {name: [] for name in ("trl", "ours")}
     with torch.autocast("cpu", torch.bfloat16):
         difference = (trl() - ours()).abs().max().item()
         for _ in range(options.repeats):

@@ -21,12 +21,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
-from rl.config import CptConfig, LearnerConfig, PolicyConfig, SftConfig, SupervisedConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
 from rl.training.cpt import train_cpt
+from rl.training.optimizer_config import LearnerConfig
 from rl.training.packing import PackingCollator, pack_examples, packed_share
 from rl.training.supervised import train_sft
+from rl.training.supervised_config import CptConfig, SftConfig, SupervisedConfig
 
 LENGTHS = (24, 160)
 """Tokens of the shortest and of the longest example."""
@@ -55,7 +57,7 @@ def ours(policy: Path, given: list[EncodedExample], config: SupervisedConfig, st
 
     train = train_cpt if isinstance(config, CptConfig) else train_sft
     with tempfile.TemporaryDirectory() as output:
-        train(policy, given, Path(output), config, 1, tell)  # type: ignore[arg-type]
+        train(policy, given, Path(output), config, 1, tell)
     first = steps // 10
     return (steps - first) / (times[steps] - times[first])
 
@@ -66,8 +68,8 @@ def bare(policy: Path, given: list[EncodedExample], config: SupervisedConfig, st
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model.to(device).train()
     rows = pack_examples(given, config.row_tokens, masked=isinstance(config, SftConfig))
-    order = RandomSampler(rows, generator=torch.Generator().manual_seed(1))  # type: ignore[arg-type]
-    loader = DataLoader(rows, config.rows_per_pass, sampler=order, collate_fn=PackingCollator(0))  # type: ignore[arg-type]
+    order = RandomSampler(rows, generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(rows, config.rows_per_pass, sampler=order, collate_fn=PackingCollator(0))
     optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, betas=(config.beta1, config.beta2), weight_decay=0.0)
     started = 0.0
     for step, batch in enumerate(loader, start=1):

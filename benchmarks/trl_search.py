@@ -19,7 +19,7 @@ from warehouse import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-    from trl import GRPOTrainer
+    from trl import GRPOTrainer  # type: ignore[attr-defined]
 
 CHAT_TEMPLATE = (  # calls of other tools are written out only because TRL tries the template with one
     "{% for m in messages %}"
@@ -89,7 +89,7 @@ def trainer_of(
     """TRL's trainer on `tasks`; `settings` are those of `GRPOConfig`."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
 
     tokenizer = tag_tokenizer(policy)
     model = AutoModelForCausalLM.from_pretrained(policy, dtype="float32")

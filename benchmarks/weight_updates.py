@@ -1,7 +1,7 @@
 """How long an engine stands still for new weights: `python benchmarks/weight_updates.py [--transfer gloo] [--json]`.
 
 Each policy has random weights, and an engine of its own that takes versions of it in turn by both ways: loaded from the folder that the
-learner has written, and sent by the learner. Medians of five rounds after one that is not counted. The learner writes the folder in both.
+learner has written, and sent by the learner. Medians of five rounds after one that is not counted. Only the first way needs the folder.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from rl.config import PolicyConfig, RolloutConfig
 from rl.engines.weight_sender import WeightSender
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import as_saved, create_policy, load_policy, save_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 
 POLICIES = {

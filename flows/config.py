@@ -17,9 +17,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from eval.graders.base import Verifier
 from eval.graders.choice import JUDGE, Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
-from rl.config import CUDA_TRANSFERS, CptConfig, PolicyConfig, RolloutConfig, SftConfig
+from rl.engines.config import CUDA_TRANSFERS
+from rl.policies.config import PolicyConfig
+from rl.rollouts.config import RolloutConfig
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import CurriculumConfig
+from rl.training.supervised_config import CptConfig, SftConfig
 from synth.corpora.config import ExpanderConfig, ExtractionConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig
@@ -312,6 +315,23 @@ class FlywheelConfig(TurnConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_search(self) -> FlywheelConfig:
+        if self.rollout.search.imperfect is not None:
+            return self
+        if any(self.for_turn(turn).synth.demonstrations.search == "imperfect" for turn in (1, 2)):
+            raise ValueError(
+                "synth.demonstrations.search = imperfect is the search of rollouts, and that is perfect: set rollout.search.imperfect"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_again(self) -> FlywheelConfig:
+        for stage, config in (("cpt", self.cpt), ("sft", self.sft)):
+            if "again" in config.sources:
+                raise ValueError(f"{stage}.from names again, and there is nothing before the first turn: set it under later")
+        return self
+
+    @model_validator(mode="after")
     def _check_support(self) -> FlywheelConfig:
         if self.rollout.limits.top_p < 1:
             raise ValueError(
@@ -338,12 +358,16 @@ def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
     return teacher
 
 
+WHOLE = ("counts", "mixture")
+"""Tables that are one value: numbers by hops, shares by name."""
+
+
 def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: tables are merged, values and the counts by hops replaced."""
+    """`above` over `below`: tables are merged, values and the tables that are `WHOLE` replaced."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key != "counts" else value
+        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key not in WHOLE else value
     return merged
 
 

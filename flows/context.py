@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eval.graders.choice import JUDGE, Verifiers, asks_judge
 from flows.config import FlywheelConfig
 from flows.home import Home, exclusive
 from flows.judges import HomeJudges, check_judge
 from flows.lakes import champion_of, policy_of
+from flows.operations.control import Control
+from flows.operations.requests import RequestListener
 from flows.placement import reserved_cpus
 from flows.progress import Progress, ProgressWriter
 from warehouse import Document, Lake, Policy, Task
@@ -26,9 +28,9 @@ from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
     from flows.stage_run import StageRun
-    from rl.config import RolloutConfig
     from rl.engines.base import PoolFigures
     from rl.env_pool.ray_runtime import RayRuntime
+    from rl.rollouts.config import RolloutConfig
     from rl.rollouts.rollout import Rollouts
 
 
@@ -46,6 +48,8 @@ class RunContext:
     _last_figures: PoolFigures | None = field(default=None)
     _ray: RayRuntime | None = field(default=None)
     judges: HomeJudges = field(init=False)
+    control: Control = field(default_factory=Control)
+    """What people have asked of this process: to stand still, to run fewer trajectories side by side."""
 
     def __post_init__(self) -> None:
         self.judges = HomeJudges(self.config.evaluation.judge, self.lake)
@@ -74,14 +78,27 @@ class RunContext:
                 _ = self.judges.of_turns
 
     def watch(self, run: StageRun) -> StageRun:
-        """Report this stage's progress from now on; returns it."""
+        """Report this stage's progress from now on, and have it heed what is asked, before it begins too; returns it."""
         self._at_work = run
+        run.heed(self.control)
         return run
+
+    def restrict(self) -> None:
+        """Have the rollouts admit as many trajectories as was asked; may be called from any thread."""
+        rollouts = self._rollouts
+        if rollouts is not None:
+            with suppress(RuntimeError):  # they are closed in this moment
+                rollouts.admit(self.control.state.admitted)
+
+    def work_facts(self) -> dict[str, Any]:
+        """The run at work and its step, where there is one."""
+        run = self._at_work
+        return {} if run is None else {"run": run.id, "step": run.step}
 
     def progress(self) -> Progress:
         """What is at work at this moment."""
         stage, rollouts = self._at_work, self._rollouts
-        now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None)
+        now = Progress(os.getpid(), time.time(), self.turns, stage.progress() if stage else None, control=self.control.state)
         if rollouts is None:
             return now
         engines, before = rollouts.figures(), self._last_figures
@@ -113,6 +130,7 @@ class RunContext:
         from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
 
         self._rollouts = rollouts = Rollouts.start(config, policy_path, documents)
+        self.restrict()  # after they can be found: a request that comes now is heard here or there
         self._last_figures = None
         return rollouts
 
@@ -188,10 +206,14 @@ def open_context(root: Path, patience_seconds: float = 0.0) -> Iterator[RunConte
     with exclusive(root / "lock", patience_seconds):
         context = RunContext(home, config, Lake(root, storage=None if config.lake == LOCAL else config.lake))
         _open[root] = context
+        listener = RequestListener(
+            home.requests, context.control, context.restrict, lambda row: context.lake.add([row]), context.work_facts
+        )
         writer = ProgressWriter(home.progress, context.progress)
         try:
             yield context
         finally:
             writer.close()
+            listener.close()
             del _open[root]
             context.close()

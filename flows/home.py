@@ -65,6 +65,11 @@ class Home:
         return self.root / "progress.json"
 
     @property
+    def requests(self) -> Path:
+        """What is asked of the process at work (`flows/operations/requests.py`)."""
+        return self.root / "requests"
+
+    @property
     def logs(self) -> Path:
         """Logs of engines, of Ray and of Prefect."""
         return self.root / "logs"

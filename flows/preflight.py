@@ -16,21 +16,19 @@ from flows.config import FlywheelConfig
 from flows.home import check_place
 from flows.placement import check_placement
 from flows.task_choice import check_choice
-from rl.config import PolicyConfig
-from rl.memory import GIB
+from rl.memory import FLOAT32, GIB, bytes_of
+from rl.policies.config import PolicyConfig
 from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
 
 REACH_SECONDS = 5.0
 """How long a teacher's server may take to answer anything at all."""
-BYTES_A_NUMBER = 4
-"""Policies are written in float32."""
 OPTIMISER_STATES = 2
 """What AdamW keeps of each number."""
 CHECKPOINTS = 2
 """Those of a stage that lie side by side (`save_total_limit`)."""
 WEIGHTS_PUBLISHED = 3
-"""Versions that engines may load, the newest while it is written."""
+"""Versions that engines may load, the newest while it is written: of every step, or where weights are sent of every checkpoint."""
 
 
 def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = False) -> None:
@@ -68,13 +66,16 @@ def _room(config: FlywheelConfig, home: Path) -> None:
 
 
 def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) -> int:
-    """About how much an iteration writes: a policy a stage, and the checkpoints and published weights of the stage that has most.
+    """About how much the first iteration keeps: a policy a stage, and the checkpoints and published weights of the stage that has most.
 
+    The first policy and the checkpoints are in float32, whatever policies are stored in; published weights are in the engines' dtype.
     `parameters` of the policy are counted from its folder where they are not given.
     """
-    weights = BYTES_A_NUMBER * (_parameters(config.policy) if parameters is None else parameters)
-    held = CHECKPOINTS * weights * (1 + OPTIMISER_STATES) + WEIGHTS_PUBLISHED * weights
-    return (len(config.wheel.stages) + 1) * weights + held
+    numbers = _parameters(config.policy) if parameters is None else parameters
+    settings = config.for_turn(1)
+    stored = FLOAT32 + sum(bytes_of(getattr(settings, stage).policy_dtype) for stage in config.wheel.stages)
+    published = WEIGHTS_PUBLISHED * bytes_of(config.rollout.engine.dtype) if "rl" in config.wheel.stages else 0
+    return numbers * (stored + CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) + published)
 
 
 def _parameters(policy: PolicyConfig) -> int:
@@ -178,8 +179,18 @@ def _policy(config: FlywheelConfig) -> None:
     if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):
         raise RequestError(f"policy.path: {folder} holds no weights: no file that ends in .safetensors or .bin.")
     if rollout.speaks_tags:
-        add_tags(tokenizer)
+        _check_new_tags(config, add_tags(tokenizer))
     open_dialect(rollout.dialect, rollout.dialects, tokenizer)
+
+
+def _check_new_tags(config: FlywheelConfig, new: int) -> None:
+    """That somebody trains the embeddings of so many tags that the model has never seen: adapters leave all embeddings as they are."""
+    first = config.wheel.stages[0]
+    if new and getattr(config.for_turn(1), first).lora is not None:
+        raise RequestError(
+            f"{first}.lora leaves embeddings as they are, and the dialect tags brings {new} tokens that the model in policy.path has never "
+            f"seen: take rollout.dialect = chat, or train the weights in {first}."
+        )
 
 
 def _teacher(config: FlywheelConfig) -> None:

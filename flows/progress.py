@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from flows.operations.control import ControlState
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
 
@@ -41,7 +42,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One record: who wrote it and when, in seconds since 1970, what is at work, and how many turns the wheel is to make."""
+    """One record: who wrote it and when, in seconds since 1970, what is at work, how many turns the wheel is to make, what it was asked."""
 
     process: int
     written: float
@@ -50,6 +51,7 @@ class Progress:
     engines: PoolFigures | None = None
     tokens_per_second: float = 0.0
     environment_figures: EnvironmentPoolFigures | None = None
+    control: ControlState = field(default_factory=ControlState)
 
     def is_stale(self, now: float) -> bool:
         """Whether its writer must have been killed, or hangs."""

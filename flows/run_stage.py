@@ -116,11 +116,11 @@ def run_attempt(
         figures = work(at_work)
         at_work.flush()
     except BaseException:
-        lake.replace([replace(run, state="failed", finished=datetime.now(UTC))])
+        lake.replace([replace(run, state="failed", finished=datetime.now(UTC), figures=_paused(at_work))])
         at_work.flush()
         raise
     finished = datetime.now(UTC)
-    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _stop(at_work)
+    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _paused(at_work) | _stop(at_work)
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
     merge_files(lake)
@@ -133,6 +133,10 @@ def _may_begin(lake: Lake, run: Run, meter: Meter | None) -> None:
         reason = f"{run.id} is left out: {found[1]}"
         lake.add([over_budget(run, found[0], reason)])
         raise BudgetSpent(f"{reason}; raise budget.{found[0]}, or go on with the next turn.")
+
+
+def _paused(run: StageRun) -> dict[str, float]:
+    return {"paused_seconds": round(run.paused_seconds, 2)} if run.paused_seconds else {}
 
 
 def _stop(run: StageRun) -> dict[str, str]:

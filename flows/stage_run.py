@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from flows.operations.budgets import Meter
+from flows.operations.control import Control
 from flows.progress import StageProgress
 from warehouse import Failure, Lake, Metric, Record, Run
 
@@ -33,6 +34,12 @@ class StageRun:
     figures: dict[str, float] = field(default_factory=dict)
     first_step: int = 0
     began: float = field(default_factory=time.time)
+    control: Control = field(default_factory=Control)
+    """Whether it is to stand still."""
+    _paused_before: float = 0.0
+    """Seconds that `control` was paused before this run began, those that a step's figures have told, and those that the meter knows of."""
+    _paused_told: float = 0.0
+    _paused_metered: float = 0.0
     _waiting: list[Record] = field(default_factory=list)
     _writer: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "lake"))
     _writing: Future[None] | None = None
@@ -50,14 +57,28 @@ class StageRun:
         """The run's id in the lake."""
         return self.run.id
 
+    @property
+    def paused_seconds(self) -> float:
+        """How long people have had it stand still."""
+        return self.control.paused_seconds - self._paused_before
+
+    def heed(self, control: Control) -> None:
+        """Stand still from now on whenever `control` says so, and wait here as long as it does."""
+        self.control, self._paused_before = control, control.paused_seconds
+        self._stand_still()
+
     def metric(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Store the figures of one step, and show them now and then; returns whether the stage is to stop here."""
-        run = self.run
+        """Store the figures of one step; returns whether the stage is to stop here, and waits here while the wheel is paused."""
+        self.record(step, figures)
+        return self.spent()
+
+    def record(self, step: int, figures: Mapping[str, float]) -> None:
+        """Store the figures of one step, and show them now and then."""
+        run, figures = self.run, {**figures, **self._newly_paused()}
         self.keep(Metric(run.id, run.stage, run.wheel_turn, step, name, float(value)) for name, value in figures.items())
         self._show(step, figures)
         self._move(step)
         self.figures = dict(figures)
-        return self.spent()
 
     def keep(self, records: Iterable[Record]) -> None:
         """Store records, with others in one commit, some seconds later. What passes over the step that they are of is to `flush` before."""
@@ -81,7 +102,8 @@ class StageRun:
         return StageProgress(run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, self.figures)
 
     def spent(self) -> bool:
-        """Whether the budget is spent and the stage is to stop with what it has; said and recorded once."""
+        """Whether the budget is spent and the stage is to stop with what it has; said and recorded once. Waits while it is paused."""
+        self._stand_still()
         found = self.meter.overspent() if self.meter is not None and self.stopped is None else None
         if self.meter is not None and found is not None:
             self.stopped = f"{self.id} stops: {found[1]}"
@@ -102,6 +124,23 @@ class StageRun:
             began = time.perf_counter()
             writing.result()
             self._settling += time.perf_counter() - began
+
+    def _stand_still(self) -> None:
+        """Wait as long as the wheel is paused; the budget's hours go on without it."""
+        if self.control.state.paused_since is not None:
+            log.info("%s stands still%s", self.id, "" if self.step is None else f" behind step {self.step}")
+            self.flush()
+            self.control.wait()
+        paused = self.paused_seconds
+        if self.meter is not None:
+            self.meter.leave_out(paused - self._paused_metered)
+        self._paused_metered = paused
+
+    def _newly_paused(self) -> dict[str, float]:
+        """How long people have had it stand still since a step told so, where they have."""
+        paused = self.paused_seconds
+        new, self._paused_told = paused - self._paused_told, paused
+        return {"paused_seconds": new} if new else {}
 
     def _begin_commit(self) -> None:
         self.settle()

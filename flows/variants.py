@@ -23,14 +23,15 @@ class Variant(StrEnum):
         """The stages that have this variant."""
         return ("sft", "rl") if self is Variant.WITHOUT_CPT else ("rl",)
 
-    def horizons(self, rounds: Sequence[int]) -> tuple[int, ...]:
-        """The values of the horizon under this variant, of the `rounds` that the curriculum has."""
-        fixed = {Variant.FIXED_FIRST: rounds[:1], Variant.FIXED_LAST: rounds[-1:]}
-        return tuple(fixed.get(self, rounds))
-
 
 HORIZONS = (Variant.FIXED_FIRST, Variant.FIXED_LAST)
 """Those that differ from the wheel's own RL by the horizon alone."""
+
+
+def horizons(variant: str, rounds: Sequence[int]) -> tuple[int, ...]:
+    """The values of the horizon in RL under a variant, of the `rounds` that the curriculum has: all of them under any other name."""
+    fixed = {Variant.FIXED_FIRST.value: rounds[:1], Variant.FIXED_LAST.value: rounds[-1:]}
+    return tuple(fixed.get(variant, rounds))
 
 
 def check_variant(stage: str, variant: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 
 FLOAT32, BFLOAT16 = 4, 2
 GIB = 2**30
@@ -19,6 +19,11 @@ LOGITS_AT_ONCE = 2**27
 """Logits that the learner on CPUs builds at a time (`rl/training/token_scores.py`)."""
 TILE_TOKENS, TILE_WIDTH = 4096, 32_768
 """The tile in which TRL's head on GPUs builds logits (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
+
+
+def bytes_of(dtype: str) -> int:
+    """Of a number in the dtype of that name."""
+    return FLOAT32 if dtype == "float32" else BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)

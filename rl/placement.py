@@ -11,7 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rl.config import EngineConfig, EnvironmentPoolConfig, LearnerConfig, RolloutConfig
+from rl.engines.config import EngineConfig
+from rl.env_pool.config import EnvironmentPoolConfig
+from rl.rollouts.config import RolloutConfig
+from rl.training.optimizer_config import LearnerConfig
 
 ROUNDING = 1e-4
 """Ray counts resources in ten thousandths."""

@@ -20,6 +20,10 @@ from warehouse.records import ANSWER, NOT_RUN, Example, Part, PartKind, Turn
 Parts = tuple[Part, ...]
 Called = tuple[str, str]
 """A tool and its argument."""
+CPT_KINDS = ("document", "fas_plan", "fas_reason", "has", "has_contrast")
+"""The kinds of examples that continual pre-training reads."""
+SFT_KINDS = ("trajectory",)
+"""Those that supervised fine-tuning learns from."""
 _TAG = re.compile(r"</?(?:question|think|search|information|answer|code)>|<\|(?:pad|end)\|>")
 _REACT = re.compile(r"\s*Thought:(.*?)(?:^Action:.*|\Z)", re.DOTALL | re.MULTILINE)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 

@@ -24,11 +24,12 @@ from flows.data.imports import FORMATS, import_file
 from flows.data.task_imports import TaskImport, import_tasks
 from flows.suites.config import SuiteConfig
 from flows.suites.tasks import check_environments
-from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig, RolloutConfig
+from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import ENVIRONMENTS
 from rl.envs.tool_world.environment import WORLDS
 from rl.retrieval.indexes import Indexes
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import LOOPS, AgentLoops
 from synth.worlds.tool_tasks import generate_tasks
 from tests.foreign_rows import SAMPLES, paths

@@ -1,4 +1,4 @@
-"""Rows of others' Parquet and Arrow files, within the bounds of `warehouse.bounds`.
+"""Rows of Arrow's columns within the bounds of `warehouse.bounds`, and of others' folders that `datasets` has saved.
 
 A value that stands in a column a million times stands in such a file once, and so do a million empty lists: what counts are the rows
 written out, their bytes and their values. Columns are read as what they are: `datasets` would open the image or the sound, and with it any
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,39 +17,12 @@ from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     import pyarrow
-    import pyarrow.parquet
 
 SAVED, SPLITS = "state.json", "dataset_dict.json"
 """The files by which `datasets` knows a data set, and one of several splits, that it has saved."""
-_BATCH_ROWS = 1024
+BATCH_ROWS = 1024
 _HEADER, _COMPRESSION, _DICTIONARY_DATA = 2, 3, 1
 """Places of fields in Arrow's messages (`format/Message.fbs`): a message's header, a batch's compression, a dictionary's batch."""
-
-
-@contextmanager
-def open_parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
-    """A Parquet file. Raises RequestError where it is none, and Oversized where its pages are too large or hold too many values."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    try:
-        with parquet.ParquetFile(path) as whole:
-            texts = [leaf.path for leaf in _leaves(whole) if leaf.physical_type == "BYTE_ARRAY"]
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:  # each text once, however often it stands in the file
-            size = sum(chunk.total_uncompressed_size for chunk in _chunks(file))
-            if size > room_for(path):
-                raise oversized(path, f"{size / MIB:,.0f} MiB", f"{room_for(path) // MIB:,} MiB")
-            values = file.metadata.num_rows + sum(chunk.num_values for chunk in _chunks(file))
-            if values > values_for(path):
-                raise oversized(path, f"{values:,} values", f"{values_for(path):,}")
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        raise RequestError(f"{path} is not a Parquet file that can be read ({error}): write it again.") from error
-
-
-def parquet_rows(file: pyarrow.parquet.ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of an open Parquet file; raises Oversized where they hold more than the file has room for."""
-    yield from _rows_within(file.iter_batches(_BATCH_ROWS), path, room_for(path), values_for(path))
 
 
 def is_saved(path: Path) -> bool:
@@ -67,7 +39,7 @@ def saved_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     folder = path / _train_of(path) if (path / SPLITS).is_file() else path
     for file in _files_of(folder):
-        yield from _rows_within(_batches(file), file, max(room_for(file), file.stat().st_size), values_for(file))
+        yield from rows_within(_batches(file), file, max(room_for(file), file.stat().st_size), values_for(file))
 
 
 def _train_of(path: Path) -> str:
@@ -110,8 +82,8 @@ def _batches(file: Path) -> Iterator[pyarrow.RecordBatch]:
         with pa.memory_map(str(file)) as source, ipc.open_stream(source) as reader:
             for batch in reader:
                 batch.validate(full=True)  # nothing else looks whether its offsets stay within it
-                for start in range(0, len(batch), _BATCH_ROWS):
-                    yield batch.slice(start, _BATCH_ROWS)
+                for start in range(0, len(batch), BATCH_ROWS):
+                    yield batch.slice(start, BATCH_ROWS)
     except (pa.ArrowException, OSError, struct.error) as error:
         raise RequestError(f"{file} is no stream of Arrow's that can be read ({error}): save the data set again.") from error
 
@@ -135,7 +107,7 @@ def _table(data: bytes, table: int, field: int) -> int | None:
     return table + offset + struct.unpack_from("<I", data, table + offset)[0] if offset else None
 
 
-def _rows_within(batches: Iterable[pyarrow.RecordBatch], path: Path, room: int, values: int) -> Iterator[dict[str, Any]]:
+def rows_within(batches: Iterable[pyarrow.RecordBatch], path: Path, room: int, values: int) -> Iterator[dict[str, Any]]:
     """The rows of batches; raises Oversized where they hold more bytes or values in all than there is room for."""
     left, count = room, values
     for batch in batches:
@@ -192,13 +164,3 @@ def _of_dictionary(array: pyarrow.DictionaryArray, path: Path) -> int:
         return int(len(array) * max(1, array.dictionary.nbytes // max(1, len(array.dictionary))))
     sizes = compute.binary_length(array.dictionary)
     return int(compute.sum(sizes.cast(pa.int64()).take(array.indices)).as_py() or 0)
-
-
-def _leaves(file: pyarrow.parquet.ParquetFile) -> Iterator[Any]:
-    return (file.schema.column(number) for number in range(len(file.schema)))
-
-
-def _chunks(file: pyarrow.parquet.ParquetFile) -> Iterator[Any]:
-    metadata = file.metadata
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return (group.column(number) for group in groups for number in range(metadata.num_columns))

@@ -158,11 +158,11 @@ class Lake:
         """Trajectories with all their turns; `where` speaks of the columns of `trajectories`."""
         return self.read(Trajectory, where, parameters, at)
 
-    def examples(self, kinds: Sequence[str] | None = None, at: int | None = None) -> list[Example]:
-        """Training examples, of some kinds or all."""
-        if kinds is None:
-            return self.read(Example, at=at)
-        return self.read(Example, "list_contains(?, kind)", [list(kinds)], at=at)
+    def examples(self, kinds: Sequence[str] | None = None, at: int | None = None, turn: int | None = None) -> list[Example]:
+        """Training examples, of some kinds or all, of one turn of the wheel or all."""
+        chosen = {"list_contains(?, kind)": None if kinds is None else list(kinds), "wheel_turn = ?": turn}
+        conditions = {condition: value for condition, value in chosen.items() if value is not None}
+        return self.read(Example, " AND ".join(conditions) or "TRUE", list(conditions.values()), at=at)
 
     def documents(self, source: str | None = None, at: int | None = None) -> list[Document]:
         """Documents, of one source or all."""

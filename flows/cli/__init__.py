@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from flows.cli import data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
+from flows.cli import control, data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_defect
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
@@ -28,6 +28,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": stages.train,
     "rollout": stages.rollout,
     "eval": evaluation.evaluate,
+    "pause": control.pause,
+    "resume": control.resume,
+    "limit": control.limit,
     "serve": schedules.serve,
     "deploy": schedules.deploy,
     "sql": inspection.sql,

@@ -10,7 +10,7 @@ from flows.doctor.machine import GIB, Check
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rl.config import RolloutConfig
+    from rl.rollouts.config import RolloutConfig
 
 _FLOAT32 = 2
 """How much larger weights stored in 16 bits are when they are loaded."""

@@ -21,7 +21,10 @@ from warehouse.errors import RequestError
 LOOK_SECONDS = 3.0
 """How long a reckoning is good for: tokens are a query, the home's size a walk over its files."""
 
-_SECONDS = "SELECT coalesce(sum(epoch(finished) - epoch(started)), 0)::DOUBLE AS n FROM runs WHERE wheel_turn = ? AND state <> 'running'"
+_SECONDS = """
+SELECT coalesce(sum(epoch(finished) - epoch(started) - coalesce((figures->>'paused_seconds')::DOUBLE, 0)), 0)::DOUBLE AS n
+FROM runs WHERE wheel_turn = ? AND state <> 'running'
+"""
 _SAMPLED = "SELECT coalesce(sum(action_tokens), 0)::BIGINT AS n FROM trajectories WHERE wheel_turn = ?"
 _TAUGHT = "SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::BIGINT AS n FROM completions"
 
@@ -77,6 +80,10 @@ class Meter:
             self._found = overspent(self.budget, Spending(spent.seconds + now - self.began, spent.tokens, spent.size))
             self._looked = now
         return self._found
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count so many seconds that have gone by."""
+        self.began += seconds
 
 
 def turn_meter(lake: Lake, root: Path, turn: int, budget: BudgetConfig) -> Meter:

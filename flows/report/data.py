@@ -13,7 +13,7 @@ from flows.report.iterations import FrontierDepth, Iteration, Lineage, ToolUse, 
 from flows.report.questions import DrawnQuestion, GraphShape, read_graphs, read_questions
 from flows.report.yields import PartYield, read_yields
 from flows.results import Solved, read_verdicts
-from flows.variants import Variant
+from flows.variants import horizons
 from rl.training.config import MetricLimit
 from warehouse import Lake, Run
 
@@ -225,7 +225,7 @@ def _run(run: Run) -> RunFacts:
         wheel_turn=run.wheel_turn,
         state=run.state,
         variant=None if variant is None else str(variant),
-        rounds=Variant(variant).horizons(_rounds(run.config)) if variant in list(Variant) else _rounds(run.config),
+        rounds=horizons(str(variant or ""), _rounds(run.config)),
         policy=policy if isinstance(policy, str) else None,
         limits=tuple(MetricLimit.model_validate(limit) for limit in run.config.get("rl", {}).get("health", {}).get("limits", ())),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flows.config import TurnConfig
-from rl.config import RolloutConfig
 from rl.devices import Device
+from rl.rollouts.config import RolloutConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,9 @@ class Assumptions:
     decode_share: float = 0.6
     """Of the memory's bandwidth, while an engine samples."""
     write_gigabytes: float = 1.0
-    """A second, of the folder that each version of the weights is written to and read from."""
+    """A second, of the folder that a version of the weights is written to and read from, where they are not sent."""
+    send_gigabytes: float = 5.0
+    """A second, of what a version of the weights is sent over, where it is."""
     overhead_gib: float = 2.0
     """Of each process on a card: CUDA's context, communication, graphs, what its allocator keeps."""
     prompt_tokens: int = 400

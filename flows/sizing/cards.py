@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
-from rl.config import OptimizerConfig, SupervisedConfig
-from rl.memory import BFLOAT16, FLOAT32, GIB, Architecture, EngineMemory, LearnerMemory, Pass, engine_memory, learner_memory
+from rl.memory import GIB, Architecture, EngineMemory, LearnerMemory, Pass, bytes_of, engine_memory, learner_memory
 from rl.training.config import ReinforceConfig
+from rl.training.optimizer_config import OptimizerConfig
+from rl.training.supervised_config import SupervisedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def computes_in_bfloat16(own: OptimizerConfig) -> bool:
 
 def engine_bytes(config: FlywheelConfig) -> int:
     """Of a number in an engine's weights and cache."""
-    return FLOAT32 if config.rollout.engine.dtype == "float32" else BFLOAT16
+    return bytes_of(config.rollout.engine.dtype)
 
 
 def _tokens_of_pass(own: OptimizerConfig, config: FlywheelConfig) -> int:

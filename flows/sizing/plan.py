@@ -12,6 +12,7 @@ from flows.placement import phases, place_phase
 from flows.preflight import bytes_of_iteration
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import Card, cards, shares
+from flows.sizing.disk import bytes_written
 from flows.sizing.times import StageTime, sequences_at_once, times
 from rl.memory import GIB, Architecture
 from rl.placement import Machine
@@ -31,6 +32,8 @@ class SizingPlan:
     stages: list[StageTime]
     disk: int
     """Bytes of the home at the fullest moment of an iteration, the lake left out."""
+    written: dict[str, int]
+    """Bytes that an iteration writes, the lake left out, by what they are."""
     at_once: tuple[int, int]
     """Trajectories that an engine is given at a time, and that its cache holds."""
     reservations: dict[str, list[str]]
@@ -47,6 +50,7 @@ class SizingPlan:
             "cards": [{**asdict(card), "total": card.total, "fits": card.fits} for card in self.cards],
             "stages": [{**asdict(stage), "step_seconds": stage.step_seconds} for stage in self.stages],
             "disk": self.disk,
+            "written": self.written,
             "sequences": {"given": self.at_once[0], "held": self.at_once[1]},
             "reservations": self.reservations,
             "no_room": self.no_room,
@@ -73,6 +77,7 @@ def plan_of(config: FlywheelConfig, assumptions: Assumptions, machines: Sequence
         found,
         stages,
         bytes_of_iteration(config, policy.parameters),
+        bytes_written(policy, config, stages),
         at_once,
         {phase.name: [str(each) for each in phase.reservations if each.bundles] for phase in phases(config)},
         no_room,
@@ -140,7 +145,8 @@ def _to_make_faster(stage: StageTime, config: FlywheelConfig) -> Iterator[str]:
         return
     sampled = stage.seconds["sampling"] + stage.seconds["reading"]
     if stage.seconds["weights"] > MOST_SHARE * whole:
-        yield "writing and loading weights takes most of a step: put the home on a faster disk, or make larger steps (rl.tasks_per_step)"
+        faster = "put the home on a faster disk, send them (rollout.engine.transfer)" if config.rollout.engine.transfer == "files" else ""
+        yield "weights on their way take most of a step: " + ", or ".join(filter(None, (faster, "make larger steps (rl.tasks_per_step)")))
     elif sampled > MOST_SHARE * whole:
         more = (
             ""

@@ -24,6 +24,8 @@ def print_plan(plan: SizingPlan) -> None:
     given, held = plan.at_once
     console.print(f"\nan engine is given {given:,} trajectories at a time, and its cache holds {held:,} of them")
     console.print(f"disk of an iteration at its fullest, the lake left out: {plan.disk / GIB:,.1f} GiB")
+    written = ", ".join(f"{name} {size / GIB:,.1f}" for name, size in plan.written.items() if size)
+    console.print(f"written in an iteration: {sum(plan.written.values()) / GIB:,.1f} GiB: {written}", soft_wrap=True)
     for name, reserved in plan.reservations.items():
         console.print(f"reserved in {name}: {'; '.join(reserved)}", soft_wrap=True)
     console.print("\nto change:" if plan.changes else "\nto change: nothing")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import engine_bytes, shares
-from rl.config import OptimizerConfig, SupervisedConfig
 from rl.devices import TERA, training_flops
-from rl.memory import FLOAT32, GIB, Architecture, cache_bytes
+from rl.memory import GIB, Architecture, cache_bytes
+from rl.training.optimizer_config import OptimizerConfig
+from rl.training.supervised_config import SupervisedConfig
 
 GIGA = 1e9
 
@@ -89,9 +90,16 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
         "sampling": steps * moved / (device.bandwidth * GIGA * assumptions.decode_share),
         "reading": 2 * policy.matrices * read / (cards * device.teraflops * TERA * assumptions.prefill_share),
         "learning": learning,
-        "weights": 2 * FLOAT32 * policy.parameters / (assumptions.write_gigabytes * GIGA),
+        "weights": _publishing(size * policy.parameters, engine.transfer, assumptions),
     }
     return StageTime("rl", own.steps, tokens, seconds, overlapping=own.mode != "synchronous" and not shares(config, "rl", settings))
+
+
+def _publishing(size: int, transfer: str, assumptions: Assumptions) -> float:
+    """Seconds for a version of so many bytes: written and read, or sent; what checkpoints write is written beside the training."""
+    if transfer == "files":
+        return 2 * size / (assumptions.write_gigabytes * GIGA)
+    return size / (assumptions.send_gigabytes * GIGA)
 
 
 def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context: float, assumptions: Assumptions) -> float | None:

@@ -15,7 +15,7 @@ from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.stage_run import StageRun
 from flows.stages.training import finish
 from flows.task_choice import choose_tasks
-from flows.variants import Variant
+from flows.variants import horizons
 from rl.loop.asynchronous import AsyncRolloutSource
 from rl.loop.protocols import TrainingHooks
 from rl.loop.replay import ReplayBuffer
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("flywheel")
 
 
-def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
+def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "", at: int | None = None) -> dict[str, Any]:
     """Policy optimisation under the growing horizon, or under the fixed one that `variant` names; other variants have another parent.
 
-    Tasks and pass rates are those of the snapshot that the run began with, also where it is resumed.
+    Tasks and pass rates are those of the snapshot `at`, by default of the one that the run began with, also where it is resumed.
     """
-    start, began = context.folder(context.policy(parent)), run.run.snapshot_before
+    start, began = context.folder(context.policy(parent)), run.run.snapshot_before if at is None else at
     config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.dtype, parameters_of(start))
     seed = seed_from(context.config.seed, "rl", turn)
     tasks, met = choose_tasks(context.lake, context.config, turn, began)
     context.lake.add(met)
-    rounds = Variant(variant).horizons(config.horizon.rounds) if variant else config.horizon.rounds
+    rounds = horizons(variant, config.horizon.rounds)
     curriculum = Curriculum(config.horizon.model_copy(update={"rounds": rounds}), tasks, seed, pass_rates(context, turn, began))
     policy, store = policy_id(turn, "rl", variant), LakeStore(run)
     verifiers = context.verifiers(config.rewards.verifier, tasks=tasks)
@@ -88,15 +88,19 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         if in_turns:
             context.running.resume()
 
+    def record_metrics(step: int, figures: Mapping[str, float]) -> bool:
+        return store.metrics(step, {**figures, **context.running.take_concurrency_figures()})
+
     hooks = TrainingHooks(
         collect=collect,
         publish=publish,
         probe=lambda: context.running.probe(tasks[0].question, config.temperature),
-        record_metrics=store.metrics,
+        record_metrics=record_metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,
+        engine_dtype=context.config.rollout.engine.dtype,
         in_turns=in_turns,
-        weight_sync=weight_sync(context, before_update),
+        weight_sync=weight_sync(context, before_update, in_turns),
         state={"curriculum": curriculum, "source": source, "lake": store},
     )
     with closing(source):
@@ -112,8 +116,13 @@ def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], 
     return SyncRolloutSource(run, curriculum, buffer, ahead=run.config.mode == "one_step_off")
 
 
-def weight_sync(context: RunContext, before_update: Callable[[], None]) -> WeightSyncHandle | None:
-    """What the learner sends its weights by; None where the engines load them from their folder alone."""
+def weight_sync(context: RunContext, before_update: Callable[[], None], in_turns: bool) -> WeightSyncHandle | None:
+    """What the learner sends its weights by; None where the engines load them from their folder alone.
+
+    Args:
+        before_update: called before any engine is held.
+        in_turns: whether engines rest until they have been sent a version.
+    """
     if context.config.rollout.engine.transfer == "files":
         return None
     engines = context.running.weight_sync
@@ -122,7 +131,11 @@ def weight_sync(context: RunContext, before_update: Callable[[], None]) -> Weigh
         before_update()
         return engines.begin(shapes, path, version)
 
-    return replace(engines, begin=begin)
+    def sent(version: int) -> None:
+        if in_turns:
+            context.running.resume()
+
+    return replace(engines, begin=begin, sent=sent)
 
 
 @dataclass(slots=True)

@@ -80,7 +80,8 @@ def roll_out(
             if done == len(requests) or time.monotonic() - committed > COMMIT_SECONDS:
                 rewarded = reward_trajectories([tasks[one.id] for one in waiting], waiting, verifiers)
                 context.lake.add([*rewarded.trajectories, *rewarded.scores, *rollouts.drain_retries()])
-                run.metric(done, {**rollouts.figures().metrics(before), **_speed(rollouts.figures(), before)})
+                now = rollouts.figures()
+                run.record(done, {**now.metrics(before), **_speed(now, before), **rollouts.take_concurrency_figures()})
                 waiting, committed = [], time.monotonic()
     finally:
         stream.cancel()

@@ -16,24 +16,24 @@ from transformers import AutoTokenizer
 from flows.context import RunContext
 from flows.plan import policy_id
 from flows.stage_run import StageRun
-from rl.config import CptConfig, RolloutConfig
 from rl.policies.policy import create_policy
 from rl.renderers.base import Cut
 from rl.renderers.examples import EncodedExample, encode_examples
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import tagged_text
+from rl.rollouts.config import RolloutConfig
 from rl.training.cpt import train_cpt
 from rl.training.supervised import train_sft
+from rl.training.supervised_config import CptConfig, SftConfig
+from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy
 from warehouse.corpora.files import read_texts
 from warehouse.digests import digest_files, seed_from
+from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     from rl.training.base import TrainResult
-
-
-CPT_KINDS = ("document", "fas_plan", "fas_reason", "has", "has_contrast")
 
 
 def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
@@ -56,35 +56,44 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
 
 def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
     """Agentic continual pre-training on documents, plans, reasoning and decision records of this turn."""
-    examples = _examples(context, CPT_KINDS, turn)
-    return _supervise(context, run, turn, "cpt", parent, examples)
+    config = context.config.for_turn(turn).cpt
+    return supervise(context, run, turn, parent, _examples(context, run, CPT_KINDS, turn, config), config)
 
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
     """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
-    return _supervise(context, run, turn, "sft", parent, _examples(context, ("trajectory",), turn), variant)
+    config = context.config.for_turn(turn).sft
+    return supervise(context, run, turn, parent, _examples(context, run, SFT_KINDS, turn, config), config, variant)
 
 
-def _supervise(
-    context: RunContext, run: StageRun, turn: int, stage: str, parent: str, examples: Sequence[Example], variant: str = ""
+def supervise(
+    context: RunContext,
+    run: StageRun,
+    turn: int,
+    parent: str,
+    examples: Sequence[Example],
+    config: CptConfig | SftConfig,
+    variant: str = "",
 ) -> dict[str, Any]:
-    settings = context.config.for_turn(turn)
+    """Train the policy `parent` on `examples`, by CPT or by SFT as `config` is of the one or the other."""
+    stage = "cpt" if isinstance(config, CptConfig) else "sft"
     folder = context.home.policies / policy_id(turn, stage, variant)
     start, seed = context.folder(context.policy(parent)), seed_from(context.config.seed, run.id)
     encoded, not_written = encode(context.config.rollout, start, examples)
     refused = {failure.item["example"] for failure in not_written}
     written = [example for example in examples if example.id not in refused]
-    most = (settings.cpt.contexts[-1:] or (settings.cpt.max_example_tokens,))[0] if stage == "cpt" else settings.sft.max_example_tokens
+    most = config.contexts[-1] if isinstance(config, CptConfig) and config.contexts else config.max_example_tokens
     context.lake.add([replace(failure, stage=stage) for failure in (*not_written, *_too_long(written, encoded, most))])
     context.rest_engines()
-    if getattr(settings, stage).learner.on_ray:
+    if config.learner.on_ray:
         context.start_ray()
-    if stage == "cpt":
-        texts, unread = _general_texts(settings.cpt)
-        result = train_cpt(start, encoded, folder, settings.cpt, seed, run.metric, general=texts, ray=context.config.rollout.ray)
+    ray = context.config.rollout.ray
+    if isinstance(config, CptConfig):
+        texts, unread = _general_texts(config)
+        result = train_cpt(start, encoded, folder, config, seed, run.metric, general=texts, ray=ray)
         context.lake.add(unread)
     else:
-        result = train_sft(start, encoded, folder, settings.sft, seed, run.metric, ray=context.config.rollout.ray)
+        result = train_sft(start, encoded, folder, config, seed, run.metric, ray=ray)
     finished = finish(context, run, turn, stage, parent, result, variant)
     return {**finished, "examples_not_expressible": len(not_written)} if not_written else finished
 
@@ -116,8 +125,16 @@ def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
     return texts, [replace(failure, stage="cpt") for failure in failures]
 
 
-def _examples(context: RunContext, kinds: Sequence[str], turn: int) -> list[Example]:
-    return [example for example in context.lake.examples(kinds) if example.wheel_turn == turn]
+def _examples(context: RunContext, run: StageRun, kinds: Sequence[str], turn: int, config: CptConfig | SftConfig) -> list[Example]:
+    """The turn's examples of these kinds. Raises RequestError where what the configuration names brought none."""
+    found = context.lake.examples(kinds, turn=turn)
+    if not found:
+        key = f"{run.run.stage}.from"
+        raise RequestError(
+            f"{run.id} has nothing to train on: {key} names {', '.join(config.sources)}, and that brought no example "
+            "(a policy without a success has none of its own): name another source beside it."
+        )
+    return found
 
 
 def finish(

@@ -15,8 +15,9 @@ from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, FlywheelConfig, describe, read_table
-from rl.config import EnvironmentKindConfig, Limits, RolloutConfig
+from rl.env_pool.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice
+from rl.rollouts.config import Limits, RolloutConfig
 from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
 from warehouse import TRAINED_SPLITS

@@ -20,7 +20,7 @@ from flows.stage_run import StageRun
 from flows.suites.config import SuiteConfig, limits_of
 from flows.suites.results import check_same, policies_on
 from flows.suites.tasks import SuiteTasks, digest_of, draw_tasks
-from rl.config import RolloutConfig
+from rl.rollouts.config import RolloutConfig
 from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError

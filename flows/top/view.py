@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
+from flows.operations.control import ControlState
 from flows.top.state import Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
@@ -20,7 +21,7 @@ SHOWN = (
     "loss", "reward", "success", "horizon", "turns", "hops", "tool_calls", "tool_success", "truncated", "zero_variance", "valid",
     "sampled_entropy", "logprob_difference", "token_mult_prob_error", "grad_norm", "learning_rate", "tokens_per_second",
     "learner_tokens_per_second", "mfu", "share/rollouts", "share/waiting", "share/learning", "share/sync", "learner_memory_gib",
-    "step_seconds",
+    "concurrency/window", "engine_kv_usage", "step_seconds",
 )  # fmt: skip
 """Figures in the order in which they stand; the lake has all of them."""
 _MARKS = {
@@ -61,13 +62,22 @@ def words(seconds: float) -> str:
 def _headline(state: State) -> Text:
     if state.at_work is not None:
         turn = max(1, state.at_work.wheel_turn)
-        return Text.assemble((f"turn {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}")
+        return Text.assemble((f"turn {turn} of {state.turns}", "bold"), f"   left: {_left(state.wheel)}", *_asked(state))
     if state.progress is not None:
         silence = words(state.now - state.progress.written)
         who = f"no word from process {state.progress.process} for {silence}"
         return Text(f"{who}: it was killed, or it hangs; the same command goes on", "yellow")
     done = all(stage.state in ("done", "left out") for stage in state.stages)
     return Text("finished: nothing is running" if done else "nothing is running; `flywheel run` goes on", "green" if done else "yellow")
+
+
+def _asked(state: State) -> Iterable[tuple[str, str]]:
+    """What people have asked of the wheel, as pieces of a line."""
+    control = state.progress.control if state.progress is not None else ControlState()
+    if control.paused_since is not None:
+        yield f"   paused for {words(max(0.0, state.now - control.paused_since))}: `flywheel resume` goes on", "bold yellow"
+    if control.limit is not None:
+        yield f"   {control.limit:,} trajectories at most side by side", "yellow"
 
 
 def _left(remaining: Remaining) -> str:

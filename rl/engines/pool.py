@@ -1,8 +1,8 @@
 """A pool of engines on Ray that is one engine to its callers.
 
 A trajectory stays on its engine, where its prefix is cached; a new one goes to the engine with the fewest requests in flight. Engines
-join and leave while requests run. One that dies is replaced by one with the newest weights, and the requests that waited for it are
-issued again: their token ids are all that another engine needs, and what the dead one had sampled was not returned.
+join and leave while requests run. One that dies is replaced by one with the newest weights that lie in a folder, and the requests that
+waited for it are issued again: their token ids are all that another engine needs, and what the dead one had sampled was not returned.
 
 Some engines may hold an older policy, for requests that ask for one; they take new weights when they have fallen so far behind.
 """
@@ -17,9 +17,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.config import EngineConfig
 from rl.content import PlacedImage
 from rl.engines.base import EngineDead, EngineFault, Generation, PoolFigures, Sampling, WeightProbe
+from rl.engines.config import EngineConfig
+from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
 from warehouse.errors import RequestError
@@ -33,6 +34,9 @@ class EnginePool:
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
         self._weights = (policy_path, version)
+        """What engines that start begin with."""
+        self._version = version
+        """The newest, which may have been sent and lie in no folder."""
         self._replicas: list[Replica] = []
         self._removed: list[Replica] = []
         self._pinned: dict[tuple[str, bool], Replica] = {}
@@ -87,7 +91,7 @@ class EnginePool:
                 replica.trajectories.discard(request_id)
 
     async def add_engine(self) -> str:
-        """Start one more engine with the newest weights; returns its name when it serves.
+        """Start one more engine with the newest weights that lie in a folder; returns its name when it serves.
 
         Raises:
             EngineFault: where it does not start in time, as when Ray has no room for it; the others are untouched.
@@ -142,7 +146,7 @@ class EnginePool:
         """Load weights into all engines; one that is starting takes them before it serves, a dead one is replaced by one that has them.
 
         Those of an older policy take them where they are `older_every` versions behind, or where the versions begin anew. Those that the
-        learner has just sent this version to have it. One that is still at a transfer which broke off has `transfer_timeout_seconds` to
+        learner has just sent this version have it. One that is still at a transfer which broke off has `transfer_timeout_seconds` to
         come back from it.
 
         Raises:
@@ -150,18 +154,28 @@ class EnginePool:
         """
         shapes_in(Path(path))
         async with self._update:
-            self._weights = (path, version)
-            self._updates += 1
+            self._weights, self._version = (path, version), version
             receivers, self._receivers = self._receivers, None
             sent = receivers.replicas if receivers is not None and receivers.done and receivers.weights == self._weights else ()
+            self._updates += not sent  # what was sent has been counted
             broken = receivers.replicas if receivers is not None and not receivers.done else ()
             behind = [replica for replica in self._serving if replica not in sent and (not replica.older or self._is_due(replica, version))]
             await asyncio.gather(*(self._command(replica, self._load(replica, replica in broken)) for replica in behind))
 
+    async def record(self, path: str, version: int) -> None:
+        """Have engines that start from now on begin with the weights in a folder, which may be older than those that were sent.
+
+        Raises:
+            RequestError: the folder holds no policy, or a file of weights in it is not whole.
+        """
+        shapes_in(Path(path))
+        async with self._update:
+            self._weights = (path, version)
+
     async def probe(self, prompt_ids: Sequence[int], tokens: int, temperature: float = 1.0) -> list[WeightProbe]:
-        """What each engine that serves the newest policy continues a prompt with; one that dies of it is replaced, and says nothing."""
+        """What each engine that has the newest weights continues a prompt with; one that dies of it is replaced, and says nothing."""
         sampling = Sampling(temperature=temperature, max_tokens=tokens, seed=0)
-        serving = [replica for replica in self._serving if not replica.older]
+        serving = [replica for replica in self._serving if not replica.older and replica.weights[1] == self._version]
         found: list[WeightProbe] = []
 
         async def ask(replica: Replica) -> None:
@@ -171,28 +185,42 @@ class EnginePool:
         await asyncio.gather(*(self._command(replica, ask(replica)) for replica in serving))
         return sorted(found, key=lambda probe: probe.engine)
 
+    async def pressures(self) -> list[EnginePressure]:
+        """How hard each engine was pressed since this was last asked; one that dies of it is replaced, and says nothing."""
+        found: list[EnginePressure] = []
+
+        async def ask(replica: Replica) -> None:
+            found.append(await replica.call("pressure"))
+
+        await asyncio.gather(*(self._command(replica, ask(replica)) for replica in self._serving))
+        return found
+
     async def begin_transfer(self, shapes: Shapes, path: str, version: int) -> PendingTransfer:
-        """Hold the engines that serve the newest policy for weights that the learner sends; `load_weights` of their folder is to follow.
+        """Hold the engines that want these weights, which the learner sends; `load_weights` is to follow where one is left out.
 
         Raises:
             RequestError: the weights are not those of the policy that the engines have; they have not been held then.
         """
         check_fit(shapes, Path(self._weights[0]))
         async with self._update:
-            newest = [replica for replica in self._serving if not replica.older]
-            await asyncio.gather(*(self._command(replica, replica.call("hold")) for replica in newest))
-            held = [replica for replica in newest if replica in self._replicas]
+            wanting = [replica for replica in self._serving if not replica.older or self._is_due(replica, version)]
+            await asyncio.gather(*(self._command(replica, replica.call("hold")) for replica in wanting))
+            held = [replica for replica in wanting if replica in self._replicas]
+            left_out = [replica for replica in self._replicas if replica not in held and not replica.older and not replica.leaving]
             config = self._config
             self._receivers = Receivers((path, version), held, config.tensor_parallel, config.transfer_timeout_seconds)
-        names = tuple(replica.name for replica in held)
-        return PendingTransfer(config.transfer, config.transfer_timeout_seconds, names, len(held) * config.tensor_parallel)
+        names, workers = tuple(replica.name for replica in held), len(held) * config.tensor_parallel
+        return PendingTransfer(config.transfer, config.transfer_timeout_seconds, names, workers, len(left_out))
 
     async def step_transfer(self, step: str, info: Mapping[str, Any]) -> None:
         """Have the held engines make a step of vLLM's weight transfer; after the last they go on. Raises as `Receivers.step` does."""
         if self._receivers is None:
             raise EngineFault("the engines are at no transfer")
         await self._receivers.step(step, info)
-        self._transfers += self._receivers.done
+        if self._receivers.done:
+            self._version = self._receivers.weights[1]
+            self._transfers += 1
+            self._updates += 1
 
     async def sleep(self) -> None:
         """Stop sampling until `wake`, and free the engines' memory where `sleep_mode` is on; requests under way wait with their tokens."""

@@ -18,9 +18,9 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rl.config import EngineConfig
 from rl.content import PlacedImage
 from rl.engines.base import EngineDead, EngineFault, EngineFigures, EngineState, Generation, Sampling
+from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import VllmEngine, environment_variables
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.placement import engine_bundles

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rl.config import EngineConfig
 from rl.content import PlacedImage, collapse_images, decode_image
 from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.config import EngineConfig
+from rl.engines.pressure import EnginePressure, PressureGauge
 from rl.env_pool.batched_actor import BatchedActor
 from rl.memory import GIB
 from rl.policies.vision import has_vision
@@ -61,6 +62,7 @@ class VllmEngine(BatchedActor):
         self._receiving = False
         self._asleep: list[str] = []
         self._llm: Any = None
+        self._gauge = PressureGauge()
 
     async def start(self) -> None:
         """Load vLLM and the policy; returns when requests can be served."""
@@ -70,7 +72,8 @@ class VllmEngine(BatchedActor):
 
         gc.freeze()
         gc.enable()
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path)))
+        arguments = AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path))
+        self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=self._stat_loggers())
         await self._llm.update_weight_version(str(self._version))
 
     async def generate(
@@ -161,10 +164,22 @@ class VllmEngine(BatchedActor):
         if not self._held:
             await self._llm.resume_generation()
 
+    async def pressure(self) -> EnginePressure:
+        """How hard it was pressed since this was last asked; nothing is seen where the configuration asks for no pressure."""
+        return self._gauge.take()
+
     async def close(self) -> None:
         """End vLLM's processes."""
         if self._llm is not None:
             self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
+
+    def _stat_loggers(self) -> list[Any] | None:
+        """What vLLM tells of each step, which costs it some time."""
+        if self._config.pressure is None:
+            return None
+        from rl.engines.vllm_stats import pressure_logger
+
+        return [pressure_logger(self._gauge)]
 
     @property
     def _pause_mode(self) -> Literal["keep", "wait"]:

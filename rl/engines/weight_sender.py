@@ -1,7 +1,7 @@
 """Weight sync, the learner's side: vLLM's own trainer engine, by whichever of its backends the configuration names.
 
 Engines that were added or replaced since the last transfer are joined anew. What goes wrong ends the transfer, in bounded time, and is
-logged: the learner then publishes the folder that it writes in any case, and the engines load that.
+logged: the learner then writes and publishes the version's folder, and the engines load that.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class WeightSender:
         self._transfer: TrainerWeightTransferEngine | None = None
 
     def send(self, weights: Mapping[str, Tensor], folder: Path, version: int) -> bool:
-        """Send weights to the engines, which go on with them as `version`; whether they have.
+        """Send weights to the engines, which go on with them as `version`; whether all engines have them, so that none needs `folder`.
 
         Args:
-            weights: by the names that they will have in `folder`, whole, on any device.
+            weights: by the names that they would have in `folder`, whole, on any device.
 
         Raises:
             RequestError: they are not those of the policy that the engines have, or this machine cannot send in the configured way.
@@ -63,7 +63,14 @@ class WeightSender:
             return False
         finally:
             self._source.forget()
-        return bool(pending.engines)
+        if not pending.engines or pending.left_out:
+            return False
+        self._weight_sync.sent(version)
+        return True
+
+    def record(self, folder: Path, version: int) -> None:
+        """Have engines that start from now on begin with `folder`, until they are sent a newer version."""
+        self._weight_sync.record(folder, version)
 
     def close(self) -> None:
         """Leave the engines; the next `send` joins them anew."""

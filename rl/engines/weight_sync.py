@@ -1,8 +1,8 @@
 """Weight sync, the engines' side: which engines take part, whether the weights fit, and how a transfer fails.
 
 The learner drives (`rl/engines/weight_sender.py`): it has the engines held, and then makes the steps of vLLM's weight transfer, each in
-all of them at once. Files stay the record. When a version has been sent its folder is written all the same, and engines that did not
-take part, or in which something broke, load that.
+all of them at once. What has come to all of them needs no folder. Where one did not take part, or something broke, the folder of the
+version is written and loaded; and the last folder that a checkpoint wrote is what engines that start between two versions begin with.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rl.config import CUDA_TRANSFERS
 from rl.engines.base import EngineFault
+from rl.engines.config import CUDA_TRANSFERS
 from rl.engines.replica import Replica, Weights
 from warehouse.errors import RequestError
 
@@ -41,6 +41,8 @@ class PendingTransfer:
     engines: tuple[str, ...]
     workers: int
     """The number of vLLM workers of all these engines together."""
+    left_out: int = 0
+    """Engines that want the version too and can take no part, for they are starting: they load its folder."""
 
 
 BeginTransfer = Callable[[Shapes, Path, int], PendingTransfer]
@@ -50,12 +52,20 @@ StepTransfer = Callable[[str, dict[str, Any]], str | None]
 """Has the engines make one of `STEPS`. Returns the error, if any, and raises none, since it may have to cross to another process."""
 
 
+def _nothing(version: int) -> None:
+    """Where nobody waits for a version to be everywhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightSyncHandle:
     """How a learner that sends its weights drives the engines."""
 
     begin: BeginTransfer
     step: StepTransfer
+    record: Callable[[Path, int], None]
+    """Names the folder that engines which start from now on begin with, and its version, which may be an older one than was sent."""
+    sent: Callable[[int], None] = _nothing
+    """Called when all engines have a version, and none has to load its folder."""
 
 
 @dataclass(slots=True)

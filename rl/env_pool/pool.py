@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool import circuit_breaker
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.env_pool.circuit_breaker import EnvironmentFigures
+from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker, first_line
 from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
 from rl.renderers.base import Action

@@ -15,7 +15,7 @@ from pathlib import Path
 import ray
 from ray.job_config import JobConfig
 
-from rl.config import RayConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.process_folders import make_folder
 from rl.memory import GIB
 

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from rl.config import EnvironmentKindConfig
 from rl.env_pool.batched_actor import BatchedActor
+from rl.env_pool.config import EnvironmentKindConfig
 from rl.envs.base import (
     Environment,
     EnvironmentFactory,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from rl.config import EnvironmentPoolConfig
 from rl.content import ContentPart, ImageFault
+from rl.env_pool.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
 from rl.retrieval.search import Index
 from warehouse.plugins import Registry

@@ -4,65 +4,42 @@ A server is one of Search-R1's form: `POST /retrieve {"queries": [...], "topk": 
 of `{"document": {"contents": "\"Title\"\ntext"}, "score": s}`; without scores of the documents themselves. Search-R1's own servers, and
 `rl/retrieval/server.py`, speak it. Its documents are shown as Search-R1 shows them: `Doc 1(Title: ...) text`.
 
-The search over the corpus can be as imperfect as the world's are (`SearchOptions`): its best document is not the first, or it finds
-something only when it is made again. Which searches are so follows from task and query, and is the same for all samples of a task.
+The search over the corpus is as imperfect as its index is (`rollout.search.imperfect`).
 """
 
 from __future__ import annotations
 
-import random
-from collections import Counter
+from itertools import islice
 from typing import Any
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt
 
-from rl.envs.base import EnvironmentFault, Observation, Resources
+from rl.envs.base import EnvironmentFault, Resources
 from rl.envs.http_service import Service, ServiceOptions
 from rl.envs.tool_use import ToolEnvironment
-from rl.retrieval.search import Index, passages
+from rl.retrieval.search import Index, passages, shown
 from rl.tools import ToolMiss, tool
-from warehouse.digests import seed_from
 from warehouse.errors import RequestError
-from warehouse.records import Document, Task
+from warehouse.records import Document
 from warehouse.settings import Section
 
-DISPLACED_AMONG = 3
-"""Places that a best document which is displaced may have, the first excepted."""
+PROBED = 20
+"""Documents that a search is tried with before the first trajectory."""
 
 
 class SearchOptions(Section):
     """Options of the environment `search`."""
 
     documents: PositiveInt = 1
-    """How many documents a search brings."""
-    pages: bool = False
-    """The same search, made again in a trajectory, brings the documents that come next."""
-    displaced: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the searches whose best document comes second or third."""
-    silent: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the searches that find nothing when they are first made in a trajectory."""
-
-    @model_validator(mode="after")
-    def _check(self) -> SearchOptions:
-        if self.displaced and not self.pages and self.documents < DISPLACED_AMONG:
-            raise ValueError(f"displaced hides the best document from every search: set pages, or documents of at least {DISPLACED_AMONG}")
-        return self
+    """How many documents a search brings, or a page of it."""
 
 
 class SearchEnvironment(ToolEnvironment):
     """One tool, `search`, over an index."""
 
-    def __init__(self, index: Index, options: SearchOptions | None = None) -> None:
-        self._index, self._options = index, options or SearchOptions()
-        super().__init__({"search": tool(name="search")(self.search_on if self._options.pages else self.search)})
-        self._made: Counter[str] = Counter()
-        self._task = ""
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin a trajectory, in which no search was made yet."""
-        self._made.clear()
-        self._task = task.key
-        return await super().reset(task, seed)
+    def __init__(self, index: Index, documents: int = 1) -> None:
+        self._index, self._documents = index, documents
+        super().__init__({"search": tool(name="search")(self.search_in_pages if index.paged else self.search)})
 
     async def search(self, query: str) -> str:
         """Search the corpus for documents.
@@ -70,38 +47,21 @@ class SearchEnvironment(ToolEnvironment):
         Args:
             query: the title of a document, or words to look for.
         """
-        return passages(self._found(query))
+        return passages(find(self._index, query, self._documents))
 
-    async def search_on(self, query: str) -> str:
-        """Search the corpus for documents. The same search again brings the next ones.
+    async def search_in_pages(self, query: str) -> str:
+        """Search the corpus for documents. The first may not be the right ones: `page 2` behind a query brings the next.
 
         Args:
             query: the title of a document, or words to look for.
         """
-        return passages(self._found(query))
-
-    def _found(self, query: str) -> tuple[Document, ...]:
-        """What this search brings, by how often it was made. Raises ToolMiss where that is nothing."""
-        options, words = self._options, " ".join(query.casefold().split())
-        rng = random.Random(seed_from("search", self._task, words))
-        before, silent = self._made[words], rng.random() < options.silent
-        self._made[words] += 1
-        if silent and not before:
-            raise ToolMiss("Nothing was found: no answer.")
-        start = (before - silent) * options.documents if options.pages else 0
-        among = DISPLACED_AMONG if options.displaced else 0
-        ranked = list(find(self._index, query, max(start + options.documents, among)))
-        if rng.random() < options.displaced and len(ranked) > 1:
-            ranked.insert(rng.randrange(1, min(len(ranked), DISPLACED_AMONG)), ranked.pop(0))
-        if not (page := ranked[start : start + options.documents]):
-            raise ToolMiss("Nothing was found: no further document.")
-        return tuple(page)
+        return passages(find(self._index, query, self._documents))
 
     async def probe(self) -> None:
-        """Check that a document is found by its own title."""
-        document = next((document for document in self._index.documents if document.title.strip()), None)
-        if document is not None and not self._index.find(document.title, self._options.documents).documents:
-            raise EnvironmentFault(f"the index does not find its own document {document.id}")
+        """Check that some document is found by its own title: an imperfect search need not find each."""
+        titled = list(islice((document for document in self._index.documents if document.title.strip()), PROBED))
+        if titled and not any(self._index.find(document.title, self._documents).documents for document in titled):
+            raise EnvironmentFault(f"the index does not find its own document {titled[0].id}")
 
 
 def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
@@ -112,7 +72,7 @@ def find(index: Index, query: str, count: int) -> tuple[Document, ...]:
     """
     hits = index.find(query, count)
     if hits.miss is not None:
-        raise ToolMiss(f"Nothing was found: {hits.miss.value}.")
+        raise ToolMiss(shown(hits))
     return hits.documents
 
 
@@ -120,7 +80,7 @@ def create(resources: Resources) -> SearchEnvironment:
     """The environment of one trajectory."""
     if resources.index is None:
         raise RequestError("the environment 'search' needs documents, and there are none.")
-    return SearchEnvironment(resources.index, resources.read(SearchOptions))
+    return SearchEnvironment(resources.index, resources.read(SearchOptions).documents)
 
 
 class RetrieveOptions(ServiceOptions):

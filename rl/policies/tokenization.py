@@ -52,11 +52,11 @@ def build_tokenizer(texts: Iterable[str], vocabulary_size: int, words: Sequence[
     return trained
 
 
-def add_tags(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a tokenizer from elsewhere the tags it lacks, as special tokens."""
+def add_tags(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Give a tokenizer from elsewhere the tags it lacks, as special tokens; how many these are."""
     vocabulary = tokenizer.get_vocab()
     missing = [AddedToken(token, special=True, normalized=False) for token in TAG_TOKENS if token not in vocabulary]
-    tokenizer.add_tokens(missing, special_tokens=True)
+    return int(tokenizer.add_tokens(missing, special_tokens=True))
 
 
 def set_padding(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rl.config import SearchConfig
+from rl.retrieval.config import SearchConfig
+from rl.retrieval.imperfect import ImperfectIndex
 from rl.retrieval.search import Index, SearchIndex
 from rl.retrieval.vectors import build_vectors
 from warehouse.records import Document, DocumentSplit, Task
@@ -33,12 +34,17 @@ class Indexes:
 
 
 def build_index(documents: Iterable[Document], config: SearchConfig) -> Index:
-    """An index over `documents`, by words or by vectors.
+    """An index over `documents`, by words or by vectors, as imperfect as the configuration says.
 
     Raises:
         RequestError: where there is no such encoder, or the library that runs it is not installed.
     """
-    return SearchIndex(documents) if config.by == "words" else build_vectors(documents, config)
+    return as_imperfect(SearchIndex(documents) if config.by == "words" else build_vectors(documents, config), config)
+
+
+def as_imperfect(index: Index, config: SearchConfig) -> Index:
+    """The index as rollouts search it: itself, unless the configuration says otherwise."""
+    return index if config.imperfect is None else ImperfectIndex(index, config.imperfect)
 
 
 def build_indexes(documents: Iterable[Document], config: SearchConfig | None = None) -> Indexes:
@@ -47,7 +53,7 @@ def build_indexes(documents: Iterable[Document], config: SearchConfig | None = N
     parts = [[d for d in everything if d.split is not other] for other in (DocumentSplit.HELD_OUT, DocumentSplit.TRAIN)]
     if config.by == "vectors":
         vectors = build_vectors(everything, config)
-        return Indexes(*(vectors.among(part) if part else None for part in parts))
+        return Indexes(*(as_imperfect(vectors.among(part), config) if part else None for part in parts))
     train, held_out = parts
-    first = SearchIndex(train) if train else None
-    return Indexes(first, first if train == held_out else SearchIndex(held_out) if held_out else None)
+    first = build_index(train, config) if train else None
+    return Indexes(first, first if train == held_out else build_index(held_out, config) if held_out else None)

@@ -29,6 +29,7 @@ class Miss(StrEnum):
 
     EMPTY_QUERY = "empty query"
     NO_HIT = "no hit"
+    NO_FURTHER = "no further hit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class Index(Protocol):
         """All of them, in the order of their ids."""
         ...
 
+    @property
+    def paged(self) -> bool:
+        """Whether `QUERY page 2` asks for what comes after the first page."""
+        ...
+
     def find(self, query: str, k: int = 1) -> Hits:
         """The best `k` documents for `query`, or why there is none. Never raises for what a policy may write."""
         ...
@@ -62,6 +68,8 @@ class SearchIndex:
     BM25 is the Lucene variant with k1 = 1.5 and b = 0.75 (bm25s; Lù 2024, arXiv 2407.03618), words are runs of letters and
     digits in lower case, without stop words or stemming.
     """
+
+    paged = False
 
     def __init__(self, documents: Iterable[Document]) -> None:
         self.documents: tuple[Document, ...] = by_id(documents)
@@ -80,21 +88,21 @@ class SearchIndex:
 
     def find(self, query: str, k: int = 1) -> Hits:
         """The best `k` documents for `query`, or why there is none. Never raises for what a policy may write."""
-        if not _words(query) and _normalize(query) not in self._by_title:
+        if not words_of(query) and _normalize(query) not in self._by_title:
             return Hits((), Miss.EMPTY_QUERY)
         found = self._found(query, k)
         return Hits(tuple(self.documents[position] for position in found), None if found else Miss.NO_HIT)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
         """The documents of `find` with their BM25 scores: one that was found by its title may score less than what follows it."""
-        known = self._known(_words(query))
+        known = self._known(words_of(query))
         scores = np.zeros(len(self), np.float32) if self._scores is None else self._scores.of(known)
         return [(self.documents[position], float(scores[position])) for position in self._found(query, k)]
 
     def _found(self, query: str, k: int) -> list[int]:
         """Positions of the best `k` documents: those of that title, then by score."""
         titled = self._by_title.get(_normalize(query), [])[:k]
-        return titled if len(titled) == k else titled + self._ranked(_words(query), k, without=frozenset(titled))
+        return titled if len(titled) == k else titled + self._ranked(words_of(query), k, without=frozenset(titled))
 
     def _ranked(self, words: list[str], k: int, without: frozenset[int]) -> list[int]:
         """Positions of the `k - len(without)` documents with the highest positive scores, ties by position (and so by id)."""
@@ -220,9 +228,19 @@ def passages(documents: Sequence[Document]) -> str:
     return "\n".join(passage(document) for document in documents)
 
 
+def shown(hits: Hits) -> str:
+    """What whoever searches is shown: the passages, or in a sentence why there are none."""
+    return passages(hits.documents) if hits.miss is None else f"Nothing was found: {hits.miss.value}."
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as the index has them."""
+    return _WORD.findall(text.casefold())
+
+
 def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:
     """The BM25 index, or None where no document holds a word."""
-    texts = [_words(f"{document.title} {document.text}") for document in documents]
+    texts = [words_of(f"{document.title} {document.text}") for document in documents]
     if not any(texts):
         return None
     index = bm25s.BM25(method="lucene")
@@ -232,7 +250,3 @@ def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:
 
 def _normalize(title: str) -> str:
     return " ".join(title.casefold().split())
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
-from rl.config import SearchConfig
+from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Index
 from rl.serving.guard import Guard

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rl.config import SearchConfig
+from rl.retrieval.config import SearchConfig
 from rl.retrieval.search import Hits, Miss, by_id, passage
 from warehouse.errors import RequestError
 from warehouse.records import Document
@@ -35,6 +35,8 @@ class Encoder(Protocol):
 
 class VectorIndex:
     """An index over documents by the cosine between embeddings."""
+
+    paged = False
 
     def __init__(self, documents: Iterable[Document], encoder: Encoder, query_prefix: str = "", document_prefix: str = "") -> None:
         """Encode `documents`, title and text together."""

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from rl.config import Limits
 from rl.content import ImageFault, PlacedImage, collapse_images
 from rl.engines.base import EngineFault, Generation, GenerationStop, Generator, Sampling
 from rl.envs.base import EnvironmentFault, FaultKind, Step, ToolOutcome
@@ -45,6 +44,7 @@ from rl.renderers.base import (
     holds_image,
 )
 from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
+from rl.rollouts.config import Limits
 from warehouse.digests import seed_from
 from warehouse.records import ANSWER, NOT_RUN, Call, StopReason, Trajectory, Turn
 

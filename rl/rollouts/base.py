@@ -13,10 +13,10 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from rl.config import Limits
 from rl.engines.base import Generator
 from rl.envs.base import Observation, Step
 from rl.renderers.base import Action, Dialect
+from rl.rollouts.config import Limits
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.settings import Section, first_error

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rl.config import Limits
 from rl.engines.base import Generator
 from rl.envs.base import EnvironmentFault, ToolOutcome
 from rl.renderers.base import Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
 from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import call_record
 from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
+from rl.rollouts.config import Limits
 from rl.rollouts.langchain_model import SCHEMA, PolicyChatModel
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.endpoint import Endpoint

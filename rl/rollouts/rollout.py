@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -23,7 +24,6 @@ from weakref import WeakSet
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.config import RolloutConfig
 from rl.engines.base import EngineFault, Generator, PoolFigures, WeightProbe
 from rl.engines.pool import EnginePool
 from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, check_device
@@ -35,10 +35,14 @@ from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
 from rl.retrieval.indexes import Indexes, build_indexes
+from rl.rollouts.admission import Admission
 from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
+from rl.rollouts.config import RolloutConfig
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.records import Document, Failure, StopReason, Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OnProgress = Callable[[int, int], None]
@@ -55,7 +59,7 @@ class Rollouts:
         self.config = config
         self._loops = loops
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
-        self._places = asyncio.Semaphore(config.concurrency)
+        self._admission = Admission(config.concurrency, config.engine.pressure)
         self._retries: deque[Failure] = deque()
         self._engines: EnginePool | None = None
         self.event_loop = asyncio.new_event_loop()
@@ -85,6 +89,7 @@ class Rollouts:
         rollouts = cls(config, loops, build_indexes(documents, config.search))
         try:
             rollouts._engines = rollouts.wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
+            rollouts._follow_engines()
         except BaseException:
             rollouts.close()
             raise
@@ -137,8 +142,8 @@ class Rollouts:
 
     @property
     def weight_sync(self) -> WeightSyncHandle:
-        """How a learner sends weights to the engines before it writes them for `load_weights`, where `engine.transfer` is not `files`."""
-        return WeightSyncHandle(self._begin_transfer, self._step_transfer)
+        """How a learner sends weights to the engines, where `engine.transfer` is not `files`."""
+        return WeightSyncHandle(self._begin_transfer, self._step_transfer, self._record_weights)
 
     def pause(self) -> None:
         """Stop sampling while the learner updates; also free the engines' memory where the configuration's `sleep_mode` is on."""
@@ -147,6 +152,13 @@ class Rollouts:
     def resume(self) -> None:
         """Take the engines' memory back, and go on sampling."""
         self.wait(self.pool.wake())
+
+    def admit(self, most: int | None) -> None:
+        """From now on, run at most so many trajectories side by side, and never more than `concurrency`; None is that alone.
+
+        0 holds all new ones back. Those under way end. May be called from any thread.
+        """
+        self.event_loop.call_soon_threadsafe(self._admission.admit, most)
 
     def add_engine(self) -> str:
         """Start one more engine, while trajectories go on; returns its name when it serves. Raises as `EnginePool.add_engine` does."""
@@ -159,6 +171,10 @@ class Rollouts:
     def figures(self) -> PoolFigures:
         """Requests, tokens and states of the engines."""
         return self.pool.figures()
+
+    def take_concurrency_figures(self) -> dict[str, float]:
+        """Concurrency and the engines' pressure since this was last asked, by their names; nothing where it does not follow them."""
+        return self.wait(self._taken_figures())
 
     def environment_figures(self) -> EnvironmentPoolFigures:
         """Trajectories, workers and faults of environments and tools."""
@@ -212,13 +228,32 @@ class Rollouts:
             return str(error)
         return None
 
+    def _record_weights(self, path: Path, version: int) -> None:
+        self.wait(self.pool.record(str(Path(path).resolve()), version))
+
+    def _follow_engines(self) -> None:
+        """Let concurrency follow the engines from now on, where it is to."""
+        if self.config.engine.pressure is not None:
+            asyncio.run_coroutine_threadsafe(self._follow(self.config.engine.pressure.every_seconds), self.event_loop)
+
+    async def _follow(self, every_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                self._admission.follow(await self.pool.pressures())
+            except EngineFault as error:  # the next look may do better
+                logger.warning("the engines' pressure is not known: %s", error)
+
+    async def _taken_figures(self) -> dict[str, float]:
+        return self._admission.take_figures()
+
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests}):
             await self._environments.open(name)
         self._loops.check(request.task for request in requests)
 
     async def _one(self, request: RolloutRequest) -> Trajectory:
-        async with self._places:
+        async with self._admission.places:
             suspected = False
             while True:
                 trajectory, environment = await self._attempt(request)

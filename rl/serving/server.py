@@ -17,10 +17,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.config import RolloutConfig
 from rl.renderers.chat import ChatDialect
 from rl.renderers.plain_text import PlainText
 from rl.renderers.registry import open_dialect
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.config import ServingConfig

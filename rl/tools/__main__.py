@@ -42,7 +42,7 @@ def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
     runtime = None
     workers = [tool.worker.cpus for tool in read_tools_file(file).tools.values() if tool.worker is not None]
     if workers:
-        from rl.config import RayConfig
+        from rl.env_pool.config import RayConfig
         from rl.env_pool.ray_runtime import RayRuntime
 
         runtime = RayRuntime(RayConfig(), cpus=sum(workers))

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
-from rl.config import OptimizerConfig
+from rl.training.optimizer_config import OptimizerConfig
 from rl.training.precision import SMALL_POLICY, computes_in_bfloat16
 from warehouse.errors import RequestError
 

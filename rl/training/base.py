@@ -34,9 +34,10 @@ from transformers import (
     TrainingArguments,
 )
 
-from rl.config import LoraConfig, OptimizerConfig
 from rl.policies.policy import save_policy
+from rl.training.optimizer_config import LoraConfig, OptimizerConfig
 from rl.training.precision import computes_in_bfloat16
+from rl.training.timed_saves import TimedSaves
 
 # TRL imports vLLM for a generation of its own that is not used here: half of the time that a learner takes to start.
 with patch("trl.import_utils.is_vllm_available", return_value=False):
@@ -104,10 +105,12 @@ def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[An
     return context
 
 
-def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
     """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
+    if config.save_minutes is not None:
+        trainer.add_callback(TimedSaves(config.save_minutes, steps_per_figure))
     with trainer.accelerator.main_process_first():  # which deletes what is not whole
         checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
     if checkpoint is not None and checkpoint_step(checkpoint) >= trainer.args.max_steps:
@@ -117,15 +120,15 @@ def run_trainer(trainer: Trainer, on_metric: OnMetric, steps_per_figure: int = 1
 
 
 def write_policy(
-    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, lora: LoraConfig | None, without: tuple[str, ...] = ()
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path, config: OptimizerConfig, without: tuple[str, ...] = ()
 ) -> None:
-    """Write the policy that `trainer` has made so far.
+    """Write the policy that `trainer` has made so far, in `config.policy_dtype`.
 
     All workers call it, and go on when it is there. `without` are the first parts of the names of weights that are not the policy's.
     """
-    policy, weights = gather_policy(trainer, lora, without)
+    policy, weights = gather_policy(trainer, config.lora, without)
     if trainer.accelerator.is_main_process:
-        save_policy(policy, tokenizer, folder, weights)
+        save_policy(policy, tokenizer, folder, weights, config.policy_dtype)
     trainer.accelerator.wait_for_everyone()
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rl.config import OptimizerConfig
 from rl.rewards.config import RewardConfig
+from rl.training.optimizer_config import OptimizerConfig
 from warehouse.settings import Section
 
 EstimatorName = Literal[

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.config import CptConfig, RayConfig
+from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
 from rl.renderers.plain_text import PlainText
 from rl.training.base import CHECKPOINTS, OnMetric, TrainResult
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import passes_of, train_on_examples
+from rl.training.supervised_config import CptConfig
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 

@@ -28,6 +28,7 @@ from rl.training.base import (
     GRPOTrainer,
     Stateful,
     adapter_arguments,
+    checkpoint_step,
     load_state,
     offloading,
     save_state,
@@ -87,6 +88,8 @@ class RowTrainer(GRPOTrainer):
         self._output = output
         self.monitor = MetricMonitor(config.health.limits)
         self._state: dict[str, Stateful] = {"monitor": self.monitor, **state}
+        self.checkpointed: int | None = None
+        """The step of the last checkpoint, written or gone on from."""
         self._step_inputs: list[MicroBatch] = []
         self._differences: list[Tensor] = []
         self._times: StepTimes | None = None
@@ -105,7 +108,7 @@ class RowTrainer(GRPOTrainer):
 
     def write(self, folder: Path) -> None:
         """Write the policy as it is now into `folder`."""
-        write_policy(self, self._tokenizer, folder, self._config.lora, without=(NAME,))
+        write_policy(self, self._tokenizer, folder, self._config, without=(NAME,))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what is no mean over passes to TRL's figures: differences of log-probabilities, importance ratios, times and memory.
@@ -139,10 +142,12 @@ class RowTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             save_state(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}", self._state)
         super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+        self.checkpointed = self.state.global_step // self._config.epochs
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         load_state(Path(resume_from_checkpoint), self._state)
+        self.checkpointed = checkpoint_step(Path(resume_from_checkpoint)) // self._config.epochs
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """The next micro-batch of the step; a new step begins where all of the one before are done.

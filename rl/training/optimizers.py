@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl.config import SupervisedConfig
+from rl.training.supervised_config import SupervisedConfig
 
 
 class MuonWithAdamW(torch.optim.Optimizer):

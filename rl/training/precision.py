@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from rl.config import OptimizerConfig
 from rl.training.config import ReinforceConfig
+from rl.training.optimizer_config import OptimizerConfig
 
 Settings = TypeVar("Settings", bound=ReinforceConfig)
 BOUNDS = {"float32": 1e-3, "bfloat16": 0.2}

@@ -13,7 +13,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import EarlyStoppingCallback, PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.config import RayConfig, SftConfig, SupervisedConfig
+from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
 from rl.training.attention import joins_rows, set_attention
@@ -30,6 +30,7 @@ from rl.training.base import (
 )
 from rl.training.optimizers import optimizer_factory
 from rl.training.packing import PackingCollator, pack_examples, packed_share
+from rl.training.supervised_config import SftConfig, SupervisedConfig
 from rl.training.token_scores import can_choose, chosen_scores
 from rl.training.trackers import tracked
 from warehouse.digests import seed_from
@@ -127,9 +128,9 @@ def _train(
             **adapter_arguments(config.lora, seed),
         )
         started = time.monotonic()
-        run_trainer(trainer, on_metric)
+        run_trainer(trainer, config, on_metric)
         seconds = time.monotonic() - started
-    write_policy(trainer, tokenizer, output, config.lora)
+    write_policy(trainer, tokenizer, output, config)
     figures = _data_figures(trained, len(examples) - len(held_out), rows, config.row_tokens, masked)
     if held_out:
         figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}

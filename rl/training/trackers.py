@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rl.config import Tracker
+from rl.training.optimizer_config import Tracker
 from warehouse.errors import RequestError
 
 FOLDER = "trackers"

@@ -24,10 +24,11 @@ from ray.train.v2.api.config import FailureConfig
 from ray.train.v2.api.exceptions import WorkerGroupError
 from ray.util.queue import Empty, Queue
 
-from rl.config import LearnerConfig, RayConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import learner_bundle
 from rl.training.base import Stateful
+from rl.training.optimizer_config import LearnerConfig
 
 T = TypeVar("T")
 

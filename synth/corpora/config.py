@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from rl.config import Limits
+from rl.rollouts.config import Limits
 from warehouse.settings import Section
 
 

@@ -1,24 +1,28 @@
 """Demonstrations for the cold start: the oracle's trajectories, some of them corrupted on purpose, and the policy's own successes.
 
 Half-good demonstrations leave a policy's decisions open, when to go on and which relation to follow, so that reinforcement
-learning has something to choose from. A clean set gives a policy that is sure of everything and gains nothing. Later iterations start from
-rejection sampling: the policy's successes, one for a task, in the token ids that were sampled.
+learning has something to choose from. A clean set gives a policy that is sure of everything and gains nothing. Played against the search of
+rollouts, a share of them shows that one can search again. Later iterations start from rejection sampling: the policy's successes, one for a
+task, in the token ids that were sampled.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from rl.retrieval.search import passage
-from synth.demonstrations.oracle import OracleStep, Show, Solution, paths_of, thought, transcript, walk
+from synth.demonstrations.oracle import OracleStep, Show, Solution, paths_of, solution_of, thought, transcript, walk
+from synth.demonstrations.tries import Search, all_tries, is_shown_at_once, transcript_with
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.parts import identity
+from synth.parts import Parts, identity
 from synth.questions.paths import Hop, Retrieve, Route
 from warehouse.digests import digest, seed_from
 from warehouse.records import Document, Example, Failure, Part, PartKind, Task, Trajectory
@@ -26,22 +30,26 @@ from warehouse.settings import Section
 
 
 class Style(StrEnum):
-    """How a demonstration goes: to the answer, to an answer too early, or astray."""
+    """How a demonstration goes: to the answer, there with more than one search for a document, to an answer too early, or astray."""
 
     CLEAN = "clean"
+    SECOND_TRY = "second_try"
     EARLY_STOP = "early_stop"
     WRONG_TURN = "wrong_turn"
 
 
 class DemonstrationConfig(Section):
-    """How many of the demonstrations are corrupted, and how; the rest are clean."""
+    """How many of the demonstrations are corrupted, and how; the rest are clean. And what they search."""
 
+    search: Literal["perfect", "imperfect"] = "perfect"
+    """What they search: an index that brings the right document at once, or the one of rollouts (`rollout.search.imperfect`)."""
+    second_try: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the demonstrations, of each depth, in which a document is searched for more than once, for so the imperfect search demands;
+    they are clean. In all others every search brings its document at once."""
     early_stop: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that a demonstration answers with what it found half-way; one of a single hop is clean instead."""
     wrong_turn: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that it once follows another relation than the one asked for, and goes on from there to a wrong answer."""
-    second_try: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Probability that a clean one shows one search first bring another document, and makes it again: for a search with `pages`."""
     in_order: float = Field(default=0.0, ge=0.0, le=1.0)
     """Probability that a clean one, where a document gives several values and the question does not say which of them leads on, searches
     with each in the document's order until one does; else it knows at once."""
@@ -50,7 +58,16 @@ class DemonstrationConfig(Section):
     def _check(self) -> DemonstrationConfig:
         if self.early_stop + self.wrong_turn > 1:
             raise ValueError("early_stop and wrong_turn are probabilities of one draw: together at most 1")
+        if self.search == "perfect" and self.second_try:
+            raise ValueError("second_try needs an imperfect search, for no other asks for one: set search = imperfect")
+        if self.search == "imperfect" and self.in_order:
+            raise ValueError("in_order is shown by a perfect search: set it to 0, or search = perfect")
         return self
+
+    @property
+    def clean(self) -> DemonstrationConfig:
+        """The same without any that is corrupted."""
+        return self.model_copy(update={"early_stop": 0.0, "wrong_turn": 0.0})
 
 
 def build_demonstrations(
@@ -61,21 +78,23 @@ def build_demonstrations(
     retrieve: Retrieve | None = None,
     show: Show = passage,
     wheel_turn: int = 1,
-    other: Retrieve | None = None,
+    search: Search | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """One demonstration a task, in the order of the tasks; the style of each stands in its id.
 
     Args:
-        retrieve: first hit of the search that the agent will use; anchored hops need it.
+        retrieve: first hit of the perfect search; anchored hops need it.
         show: how an observation shows a document; give what the environment does.
-        other: second hit of that search; `second_try` needs it.
+        search: the search of rollouts, where the demonstrations are to be played against that.
     """
     examples: list[Example] = []
     failures: list[Failure] = []
     for task in tasks:
-        example = _demonstrate(graph, task, config, seed, retrieve, show, wheel_turn, other)
-        if example is not None:
-            examples.append(example)
+        demonstration = _demonstrate(graph, task, config, seed, retrieve, show, search)
+        if demonstration is not None:
+            style, parts = demonstration
+            identifier = f"demonstration-{style}-{identity(task.key, parts=parts, by_mask=True)}"
+            examples.append(Example(identifier, "trajectory", parts, (task.key,), wheel_turn))
         else:
             failures.append(Failure("synth", "no_demonstration", "the graph does not carry the task's formula", task.key))
     return examples, failures
@@ -88,46 +107,63 @@ def _demonstrate(
     seed: int,
     retrieve: Retrieve | None,
     show: Show,
-    wheel_turn: int,
-    other: Retrieve | None,
-) -> Example | None:
+    search: Search | None,
+) -> tuple[Style, Parts] | None:
     paths = paths_of(graph, task)
     if not paths:
         return None
     rng = random.Random(seed_from("demonstration", seed, task.key))
-    style, taken = corrupt(graph, paths[0], config, rng)
+    style, taken = corrupt(graph, paths[0], config, rng, partial(_is_shown, graph, retrieve, search))
     solution = walk(graph, paths if style is Style.CLEAN else [taken], retrieve)
     if solution is None:
         return None
-    if style is Style.CLEAN and other is not None and config.second_try and rng.random() < config.second_try:
-        solution = _tried_twice(solution, other, rng)
+    if search is not None:
+        tried = all_tries(solution, search, rng)
+        if tried is None:
+            return None
+        style = Style.SECOND_TRY if any(len(tries) > 1 for tries in tried) else style
+        return style, transcript_with(task.question, solution, tried)
     if style is Style.CLEAN and retrieve is not None and len(paths) == 1 and config.in_order and rng.random() < config.in_order:
         solution = _tried_in_order(graph, paths[0], solution, retrieve)
-    parts = transcript(task.question, solution, show)
-    return Example(f"demonstration-{style}-{identity(task.key, parts=parts, by_mask=True)}", "trajectory", parts, (task.key,), wheel_turn)
+    return style, transcript(task.question, solution, show)
 
 
-def corrupt(graph: KnowledgeGraph, path: Route, config: DemonstrationConfig, rng: random.Random) -> tuple[Style, Route]:
+def needs_second_try(graph: KnowledgeGraph, task: Task, seed: int, retrieve: Retrieve, search: Search) -> bool | None:
+    """Whether a clean demonstration of `task` has to search for a document more than once; None where it does not find one at all."""
+    solution = solution_of(graph, task, retrieve)
+    if solution is None:
+        return None
+    if is_shown_at_once(solution, search):
+        return False
+    found = _demonstrate(graph, task, DemonstrationConfig(), seed, retrieve, passage, search)
+    return None if found is None else True
+
+
+def _is_shown(graph: KnowledgeGraph, retrieve: Retrieve | None, search: Search | None, route: Route) -> bool:
+    """Whether a demonstration may go along `route`: corrupted ones search once for each document."""
+    if search is None:
+        return True
+    solution = walk(graph, [route], retrieve)
+    return solution is not None and is_shown_at_once(solution, search)
+
+
+def corrupt(
+    graph: KnowledgeGraph,
+    path: Route,
+    config: DemonstrationConfig,
+    rng: random.Random,
+    may_go: Callable[[Route], bool] = lambda route: True,
+) -> tuple[Style, Route]:
     """The path that a demonstration takes instead of `path`, by one draw; `path` itself where it cannot be corrupted so."""
     draw = rng.random()
     if draw < config.early_stop and len(path) > 1:
-        return Style.EARLY_STOP, path[: rng.randrange(1, len(path))]
+        early = path[: rng.randrange(1, len(path))]
+        return (Style.EARLY_STOP, early) if may_go(early) else (Style.CLEAN, path)
     if config.early_stop <= draw < config.early_stop + config.wrong_turn:
-        wrong = _wrong_turn(graph, path, rng)
+        wrong = _wrong_turn(graph, path, rng, may_go)
         if wrong is not None:
             return Style.WRONG_TURN, wrong
     return Style.CLEAN, path
-
-
-def _tried_twice(solution: Solution, other: Retrieve, rng: random.Random) -> Solution:
-    """The solution with one of its searches made twice, the first time in vain; itself where the search knows no other document."""
-    place = rng.randrange(len(solution.steps))
-    step = solution.steps[place]
-    document = other(step.query)
-    if document is None or document == step.document:
-        return solution
-    vain, again = replace(step, document=document), replace(step, think="")
-    return replace(solution, steps=(*solution.steps[:place], vain, again, *solution.steps[place + 1 :]))
 
 
 def _tried_in_order(graph: KnowledgeGraph, path: Route, solution: Solution, retrieve: Retrieve) -> Solution:
@@ -153,7 +189,7 @@ def _before(graph: KnowledgeGraph, hop: Hop, document: Document) -> list[str]:
     return sorted((value for value in stated if 0 <= places[value] < places[hop.value]), key=lambda value: places[value])
 
 
-def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random) -> Route | None:
+def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random, may_go: Callable[[Route], bool]) -> Route | None:
     """`path` with a wrong turn at one of its hops, as many hops long where the graph goes on; None where it cannot go wrong."""
     for position in rng.sample(range(len(path)), len(path)):
         hop = path[position]
@@ -162,7 +198,7 @@ def _wrong_turn(graph: KnowledgeGraph, path: Route, rng: random.Random) -> Route
         for turn in turns:
             wrong = (*path[:position], Hop(hop.entity, turn.relation, turn.object, hop.anchors))
             wrong = _go_on(graph, wrong, path[position + 1 :], rng)
-            if wrong[-1].value != path[-1].value:
+            if wrong[-1].value != path[-1].value and may_go(wrong):
                 return wrong
     return None
 

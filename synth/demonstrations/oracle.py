@@ -24,11 +24,15 @@ Show = Callable[[Document], str]
 
 @dataclass(frozen=True, slots=True)
 class OracleStep:
-    """One search: the thought before it (empty before the first), the query, and the document that comes back."""
+    """One search: the thought before it (empty before the first), the query, and the document that comes back.
+
+    `wanted` is what the document is read for: a relation in words, or the kind of thing that it is about.
+    """
 
     think: str
     query: str
     document: Document
+    wanted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def walk(graph: KnowledgeGraph, paths: Sequence[Route], retrieve: Retrieve | Non
         documents = [read(graph, hop, retrieve) for hop in hops]
         if documents[0] is None or any(document != documents[0] for document in documents):
             return None
-        steps.append(OracleStep(think, hops[0].query, documents[0]))
+        steps.append(OracleStep(think, hops[0].query, documents[0], wanted(graph, hops[0])))
         think = thought(graph, *hops)
     return Solution(tuple(steps), think, join_items(list(dict.fromkeys(path[-1].value for path in paths))))
 
@@ -93,8 +97,12 @@ def thought(graph: KnowledgeGraph, hop: Hop, *more: Hop) -> str:
 
     `more` are hops that follow the same relation in the same document, to other values.
     """
-    values = join_items([each.value for each in (hop, *more)])
-    return f"{spoken(hop.relation or graph.types.get(hop.entity, 'found'))} {values}"
+    return f"{wanted(graph, hop)} {join_items([each.value for each in (hop, *more)])}"
+
+
+def wanted(graph: KnowledgeGraph, hop: Hop) -> str:
+    """What a hop reads its document for: the relation that it follows, or the kind of thing that it looks for."""
+    return spoken(hop.relation or graph.types.get(hop.entity, "found"))
 
 
 def transcript(question: str, solution: Solution, show: Show = passage) -> Parts:

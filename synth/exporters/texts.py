@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rl.renderers.tags import tagged_text
+from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.questions.text_comparison import near_duplicates
 from warehouse.exporters.dataset import UNTRACED, Dataset, Row
 from warehouse.lake import Lake
@@ -44,9 +45,6 @@ def source_of(task: Task) -> str:
     """The world or file that a task is about; empty where it does not say."""
     return str(task.provenance.get("source", ""))
 
-
-CPT_KINDS = ("document", "fas_plan", "fas_reason", "has", "has_contrast")
-SFT_KINDS = ("trajectory",)
 
 _CALL = pa.struct([("name", pa.string()), ("arguments", pa.string())])
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(_CALL)), ("train", pa.bool_())])
@@ -177,10 +175,9 @@ def _questions(lake: Lake, at: int) -> dict[str, str]:
 
 
 def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> tuple[list[Example], list[str], list[Failure]]:
-    examples = lake.examples(kinds, at=at)
+    examples = lake.examples(kinds, at=at, turn=options.turn)
     filters = [f"kinds: {', '.join(kinds)}"]
     if options.turn is not None:
-        examples = [example for example in examples if example.wheel_turn == options.turn]
         filters.append(f"turn {options.turn} of the wheel alone")
     if options.near_duplicates is None:
         return examples, filters, []

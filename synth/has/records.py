@@ -40,8 +40,8 @@ class HasConfig(Section):
     spare_requests: int = Field(default=2, ge=0)
     """Requests of a step to the teacher or the policy beyond one an option, in the place of those that brought no other action."""
     teacher_temperature: float = Field(default=0.7, ge=0)
-    policy_temperature: float = Field(default=1.0, gt=0)
-    """That of the alternatives which the policy proposes."""
+    policy_temperature: float = Field(default=1.0, gt=0, le=2)
+    """That of the alternatives which the policy proposes; vLLM takes 2 at most."""
     rendering: Rendering = "thought"
     """`thought`: the options in one thought, then the call; `listing`: a line an option, as in the paper."""
     max_response_characters: int | None = Field(default=None, ge=1)

@@ -7,7 +7,7 @@ formula and its answer the path is traced again, so the formula alone is the rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from rl.retrieval.search import Index
@@ -58,9 +58,14 @@ def first_hit(index: Index) -> Retrieve:
     return lambda query: next(iter(index.find(query).documents), None)
 
 
-def second_hit(index: Index) -> Retrieve:
-    """The search over an index, as a function that gives the document after its best one."""
-    return lambda query: next(iter(index.find(query, 2).documents[1:]), None)
+def first_real_hit(index: Index, documents: Container[str]) -> Retrieve:
+    """The search over an index whose hits need not be documents of the corpus, as a function that gives the first where it is one."""
+
+    def retrieve(query: str) -> Document | None:
+        document = next(iter(index.find(query).documents), None)
+        return document if document is not None and document.id in documents else None
+
+    return retrieve
 
 
 def stating_documents(graph: KnowledgeGraph, hop: Hop) -> set[str]:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from rl.config import EngineConfig, RayConfig
+from rl.engines.config import EngineConfig
+from rl.env_pool.config import RayConfig
 from warehouse.settings import Section
 
 

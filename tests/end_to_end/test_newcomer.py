@@ -19,6 +19,7 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import evidence
 from flows.cli import app
 from rl.policies.policy import load_policy
 from tests.chaos.comparison import committed_at, faults_of, kept
@@ -193,6 +194,19 @@ def test_a_trajectory_of_it_is_read_turn_by_turn(home: Path) -> None:
     assert trajectory.turns[0].action in shown
     assert "[masked, " in shown
     assert f"accepted  {trajectory.answer}" in shown
+
+
+def test_its_figures_are_kept_as_those_that_are_published(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    record = json.loads(evidence.keep("mine", {"commands": ["flywheel run"], "homes": [evidence.read_home(home)]}).read_text())
+    (kept,) = record["homes"]
+    assert set(record["versions"]) == {"python", *evidence.PACKAGES}
+    tried = {(row["policy"], row["suite"]): row for row in kept["evaluations"] if row["hops"] is None}
+    for key, row in tried.items():
+        habits = [each for each in kept["habits"] if (each["policy"], each["suite"]) == key]
+        assert sum(each["valid"] for each in habits) == row["valid"]
+        assert sum(each["failures"] for each in habits) == row["valid"] - row["successes"]
+    assert tried and sum(row["valid"] for row in kept["steps"]) > 0 and "t1-rl" in kept["seconds"]
 
 
 def test_the_lake_is_reached_by_a_plain_client_in_one_file_and_in_a_page(home: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from flows.stages.reinforcement import reinforce
 from rl.engines.base import PoolFigures, WeightProbe
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
 from rl.policies.policy import load_policy
+from rl.rollouts.admission import Admission
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts, TrajectoryStream
 from tests.rl.toy import FIRST_GOOD, OBSERVATION, turn
@@ -39,6 +40,7 @@ class ToyRollouts:
         self.kill = kill
         self.paused = False
         self.numbers = itertools.count()
+        self.admission = Admission(256)
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
@@ -58,10 +60,17 @@ class ToyRollouts:
         self.paused = False
 
     def submit(self, requests: Sequence[RolloutRequest]) -> TrajectoryStream:
-        return TrajectoryStream(self.loop, requests, self.one)
+        return TrajectoryStream(self.loop, requests, self.admitted)
 
     def extend(self, stream: TrajectoryStream, requests: Sequence[RolloutRequest]) -> None:
         stream.extend(requests)
+
+    def admit(self, most: int | None) -> None:
+        self.loop.call_soon_threadsafe(self.admission.admit, most)
+
+    def take_concurrency_figures(self) -> dict[str, float]:
+        """No engine is looked at."""
+        return self.admission.take_figures()
 
     def figures(self) -> PoolFigures:
         """There are no engines."""
@@ -77,6 +86,10 @@ class ToyRollouts:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    async def admitted(self, request: RolloutRequest) -> Trajectory:
+        async with self.admission.places:
+            return await self.one(request)
 
     async def one(self, request: RolloutRequest) -> Trajectory:
         assert not self.paused, "sampled in the learner's turn"

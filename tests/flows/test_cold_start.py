@@ -300,8 +300,21 @@ def test_tasks_of_stored_runs_are_those_of_the_lake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "first", "later"), [("learning", ("imported", "own"), None), ("teachers", None, ("rollouts", "own"))])
 def test_the_documented_settings_are_a_configuration(tmp_path: Path, page: str, first: Any, later: Any) -> None:
     text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
-    (block,) = (block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "sft]" in block)
+    block, *_ = (
+        block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "sft]" in block and f'"{(first or later)[0]}"' in block
+    )
     (tmp_path / "mine.toml").write_text(block)
     config = load_config(str(tmp_path / "mine.toml"))
     assert config.sft.sources == (first or ("oracle", "own"))
     assert config.for_turn(2).sft.sources == (later or first)
+
+
+def test_the_documented_settings_of_a_wheel_on_its_own_data_are_those_of_its_profile(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "learning.md").read_text()
+    (block,) = (block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "later.cpt" in block)
+    (tmp_path / "mine.toml").write_text(block)
+    own, documented = load_config("own_data").for_turn(2), load_config(str(tmp_path / "mine.toml")).for_turn(2)
+    assert documented.synth.has == own.synth.has
+    for stage in ("cpt", "sft"):
+        one, two = getattr(own, stage), getattr(documented, stage)
+        assert (one.sources, one.max_tokens, one.epochs) == (two.sources, two.max_tokens, two.epochs)

@@ -77,6 +77,11 @@ def test_lay_over_does_not_change_what_lies_below() -> None:
     assert below == {"a": {"b": 1}}
 
 
+@pytest.mark.parametrize("key", ["counts", "mixture"])
+def test_numbers_by_hops_and_shares_by_name_are_replaced_as_a_whole(key: str) -> None:
+    assert lay_over({"a": {key: {"one": 1}}}, {"a": {key: {"two": 2}}}) == {"a": {key: {"two": 2}}}
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -11,7 +11,7 @@ import pytest
 from ray.job_config import JobConfig
 
 from flows.runtime import SAFE_PATH
-from rl.config import EngineConfig
+from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import environment_variables
 from rl.env_pool.pool import PROCESS_ENVIRONMENT
 from rl.env_pool.ray_runtime import job_config

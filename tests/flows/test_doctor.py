@@ -16,8 +16,10 @@ from flows.doctor import Check, diagnose
 from flows.doctor.machine import shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import prefect_server, ray_cluster, versions
-from rl.config import PolicyConfig, RayConfig, RolloutConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
+from rl.policies.config import PolicyConfig
+from rl.rollouts.config import RolloutConfig
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from flows.stages.training import encode
-from rl.config import RolloutConfig
 from rl.renderers.base import Cut
 from rl.renderers.tags import TagDialect
+from rl.rollouts.config import RolloutConfig
 from tests.rl.conftest import create_tiny_policy
 from warehouse import Example, Part, PartKind
 

@@ -13,7 +13,6 @@ import pytest
 
 from eval.graders.choice import verifiers_of
 from flows.reverification import reverify
-from rl.config import Limits
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs import game
 from rl.envs.base import Resources
@@ -23,6 +22,7 @@ from rl.renderers.chat_template import ChatTemplate
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits
 from synth.worlds.tool_tasks import ToolWorldConfig, generate_tasks
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse import Lake, Task, Trajectory

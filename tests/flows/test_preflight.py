@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import Qwen2Tokenizer
 from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
 from flows.preflight import GIB, bytes_of_iteration, preflight
+from rl.policies.policy import load_policy, save_policy
+from rl.policies.tokenization import SPECIAL_TOKENS, TAG_TOKENS
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
 
@@ -117,6 +120,27 @@ def test_a_tracker_whose_package_is_not_there_is_refused(monkeypatch: pytest.Mon
         preflight(config)
 
 
+def test_adapters_are_refused_where_nobody_would_train_the_embeddings_of_new_tags(tmp_path: Path) -> None:
+    known = create_tiny_policy(tmp_path / "known", seed=0)
+    model, ours = load_policy(known)
+    vocabulary = [token for token in ours.get_vocab() if token not in SPECIAL_TOKENS]
+    foreign = Qwen2Tokenizer(vocab={token: number for number, token in enumerate(vocabulary)}, merges=[])
+    save_policy(model, foreign, tmp_path / "foreign")
+
+    def check(model: str, *overrides: str) -> None:
+        path = [f"policy.path={tmp_path / model}", "rollout.limits.max_context_tokens=200", 'wheel.stages=["sft", "rl"]']
+        preflight(load_config(SMALL, [*path, *overrides]))
+
+    with pytest.raises(RequestError) as refused:
+        check("foreign", "sft.lora.rank=4")
+    assert str(refused.value) == (
+        f"sft.lora leaves embeddings as they are, and the dialect tags brings {len(TAG_TOKENS)} tokens that the model in policy.path has "
+        "never seen: take rollout.dialect = chat, or train the weights in sft."
+    )
+    check("foreign", "rl.lora.rank=4")  # SFT has trained them by then
+    check("known", "sft.lora.rank=4")
+
+
 # Room on the disk
 
 
@@ -186,6 +210,12 @@ def test_what_an_iteration_needs_follows_from_the_weights_and_the_stages(tmp_pat
     for stages in ('["cpt", "sft", "rl"]', '["rl"]'):
         config = load_config(SMALL, [f"policy.path={tmp_path}", f"wheel.stages={stages}"])
         assert bytes_of_iteration(config) == (len(config.wheel.stages) + 1) * weights + checkpoints + published
+    config = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft"]'])
+    assert bytes_of_iteration(config) == 2 * weights + checkpoints, "nothing is published where no engine learns of it"
+    half = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft", "rl"]', "sft.policy_dtype=bfloat16"])
+    assert bytes_of_iteration(half) == 2.5 * weights + checkpoints + published, "checkpoints stay in float32"
+    config = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["rl"]', "rollout.engine.dtype=bfloat16"])
+    assert bytes_of_iteration(config) == 2 * weights + checkpoints + published / 2, "engines are given theirs"
 
 
 def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> None:
@@ -194,4 +224,4 @@ def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> N
     sizes = {"layers": 2, "width": 64, "heads": 2, "head_size": 32, "intermediate_size": 128, "vocabulary_size": 400}
     same = config.model_copy(update={"policy": config.policy.model_copy(update=sizes)})
     written = (policy / "model.safetensors").stat().st_size
-    assert bytes_of_iteration(same) == pytest.approx((2 + 6 + 3) * written, rel=0.05)
+    assert bytes_of_iteration(same) == pytest.approx((2 + 6) * written, rel=0.05)

@@ -88,6 +88,36 @@ def test_a_model_that_is_too_large_is_said_to_be_with_what_is_largest_and_what_t
     assert [card.name for card in planned(adapted, 79.0).cards if not card.fits] == []
 
 
+def test_weights_that_are_sent_take_no_time_of_the_disk_and_files_are_of_the_engines_dtype(tmp_path: Path) -> None:
+    model = f"policy.path={sizes_in(tmp_path, '7')}"
+
+    def seconds(*overrides: str) -> float:
+        found = planned(load_config("eight_gpus", [model, *overrides]), 79.0)
+        times = next(stage.seconds for stage in found.stages if stage.stage == "rl")
+        assert times is not None
+        return times["weights"]
+
+    by_files, numbers = seconds("rollout.engine.transfer=files"), planned(load_config("eight_gpus", [model]), 79.0).policy.parameters
+    assert by_files == pytest.approx(2 * 2 * numbers / 1e9), "two bytes a number, written and read at a GB a second"
+    assert seconds("rollout.engine.transfer=files", "rollout.engine.dtype=float32") == pytest.approx(2 * by_files)
+    assert seconds() == pytest.approx(2 * numbers / 5e9), "sent at 5 GB a second"
+
+
+def test_what_is_written_follows_from_steps_checkpoints_and_how_weights_come_to_engines(tmp_path: Path) -> None:
+    base = [f"policy.path={sizes_in(tmp_path, '7')}", 'wheel.stages=["rl"]', "rl.steps=100", "rl.save_every=10"]
+    numbers = planned(load_config("eight_gpus", base), 79.0).policy.parameters
+
+    def written(*overrides: str) -> tuple[float, ...]:
+        """Bytes a number of policies, checkpoints and published weights."""
+        found = planned(load_config("eight_gpus", [*base, *overrides]), 79.0).written
+        return tuple(found[name] / numbers for name in ("policies", "checkpoints", "published weights"))
+
+    assert written() == (4 + 4, 10 * 12, 9 * 2), "a checkpoint behind the last step needs no record: the policy is written"
+    assert written("rollout.engine.transfer=files") == (8, 120, 101 * 2), "each step's weights, and those that it began with"
+    assert written("rl.policy_dtype=bfloat16", "rl.save_every=30") == (4 + 2, 4 * 12, 3 * 2)
+    assert written("rl.lora.rank=16")[1] < 2, "of adapters alone"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", MACHINES)
 def test_a_dry_run_passes_with_a_chat_model_and_declared_gpus(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.stage_run import StageRun
 from flows.stages.rollouts import SamplingPlan, sample
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.worlds.tool_tasks import generate_tasks
 from warehouse import Document, Lake, Policy, Run, Task, Trajectory

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rl.config import PolicyConfig, RolloutConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from warehouse.records import Document, Task
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory import measure
-from rl.config import PolicyConfig
 from rl.devices import DEVICES, device_of, model_flops_utilisation, training_flops
 from rl.memory import Architecture, Pass, activation_bytes, adapter_parameters, cache_bytes, engine_memory, learner_memory
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import load_policy
 from tests.rl.conftest import create_tiny_policy
 

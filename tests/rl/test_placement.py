@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rl.config import EngineConfig, EnvironmentPoolConfig, LearnerConfig, RolloutConfig
+from rl.engines.config import EngineConfig
+from rl.env_pool.config import EnvironmentPoolConfig
 from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, engine_bundles, engines, environments, learner, place, rollout_cpus
+from rl.rollouts.config import RolloutConfig
+from rl.training.optimizer_config import LearnerConfig
 
 
 def gpus(*counts: int) -> list[Machine]:

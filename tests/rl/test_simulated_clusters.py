@@ -17,12 +17,14 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
-from rl.config import EngineConfig, EnvironmentKindConfig, LearnerConfig, RayConfig
+from rl.engines.config import EngineConfig
 from rl.engines.replica import engine_group, engine_options
+from rl.env_pool.config import EnvironmentKindConfig, RayConfig
 from rl.env_pool.machines import machines
 from rl.env_pool.pool import worker_options
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import Bundle, NoRoom, Reservation, engines, learner, place
+from rl.training.optimizer_config import LearnerConfig
 from rl.training.workers import scaling
 from tests.rl.light_actor import LightActor
 

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from warehouse.arrow_rows import is_saved, open_parquet, parquet_rows, saved_rows
+from warehouse.arrow_rows import is_saved, saved_rows
 from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.errors import RequestError
+from warehouse.parquet_rows import open_parquet
 from warehouse.records import Document, Fact, Failure
 from warehouse.settings import Section, first_error
 
@@ -136,8 +137,8 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
     with open_parquet(path) as file:
-        _require(path, columns, file.schema_arrow.names)
-        yield from enumerate(parquet_rows(file, path), start=1)
+        _require(path, columns, file.names)
+        yield from enumerate(file.rows(), start=1)
 
 
 def _require(path: Path, columns: tuple[str, ...], found: list[str]) -> None:

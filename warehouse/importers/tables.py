@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.arrow_rows import is_saved, open_parquet, parquet_rows, saved_rows
+from warehouse.arrow_rows import is_saved, saved_rows
 from warehouse.errors import RequestError
 from warehouse.importers.runs import Row, rows_of
+from warehouse.parquet_rows import open_parquet
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -90,7 +91,7 @@ def _under(header: list[str], cells: list[str], path: Path, line: int) -> Row:
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     with open_parquet(path) as file:
-        yield from parquet_rows(file, path)
+        yield from file.rows()
 
 
 def _open_hub(name: str) -> Dataset:

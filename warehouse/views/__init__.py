@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from warehouse.views import evaluation, lineage, training
+from warehouse.views import evaluation, lineage, searches, training
 from warehouse.views.definitions import Macro, View
 
-VIEWS: dict[str, View] = {view.name: view for view in (*evaluation.VIEWS, *training.VIEWS, *lineage.VIEWS)}
+VIEWS: dict[str, View] = {view.name: view for view in (*evaluation.VIEWS, *training.VIEWS, *searches.VIEWS, *lineage.VIEWS)}
 """Every view by name, each after those it is built on."""
 
 MACROS: dict[str, Macro] = {macro.name: macro for macro in lineage.MACROS}

@@ -164,7 +164,7 @@ def _decide(
     others: dict[str, Proposer],
 ) -> Made:
     source, proposers = synthesis.train if by_graph else None, others | _models(synthesis, config, by_graph)
-    known = (None, None, None) if source is None else (source.graph, source.retrieve, source.allowed)
+    known = (None, None, None) if source is None else (source.graph, synthesis.read, source.allowed)
     graph, retrieve, allowed = known
     made = build_has(graph, runs, tasks, config, synthesis.seed("has"), retrieve, synthesis.turn, proposers, allowed)
     _count_decisions(synthesis, made.records)

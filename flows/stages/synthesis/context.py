@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,19 @@ from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS
 from flows.stages.synthesis.batches import Made
 from rl.envs.base import offered_tools
+from rl.envs.search import SearchOptions
 from rl.renderers.base import Schema
-from rl.retrieval.search import SearchIndex
+from rl.retrieval.indexes import as_imperfect, build_index
+from rl.retrieval.search import Index, SearchIndex
 from synth.corpora.expansion_proofs import KnownFacts
 from synth.corpora.passages import NameFinder
+from synth.demonstrations.tries import Search
 from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
 from synth.questions.direct_attempts import DirectAttemptsConfig, DirectModel, PolicyAttempts, TeacherAttempts
-from synth.questions.paths import Retrieve, first_hit
+from synth.questions.paths import Retrieve, first_hit, first_real_hit
 from synth.questions.splits import HELD_OUT, TRAIN, split_of
 from synth.teachers.metering import MeteredTeacher, add_counts
 from synth.teachers.teacher import Teacher
@@ -39,7 +42,10 @@ from warehouse.corpora.files import read_documents, read_facts, read_pages, read
 from warehouse.corpora.films import read_films
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
+from warehouse.settings import read_options
 
+SEARCH = "search"
+"""The environment that demonstrations are played in."""
 HELD_OUT_SHARE = 0.2
 """Share of a real graph's entities that only suites may use."""
 
@@ -183,6 +189,25 @@ class SynthesisContext:
         return KnownFacts(self.train.graph)
 
     @cached_property
+    def searched(self) -> Index:
+        """What rollouts of training tasks search, as imperfect as the configuration says; without that, the search by words."""
+        config = self.context.config.rollout.search
+        if config.imperfect is None or config.by == "words":
+            return as_imperfect(self.train_index, config)
+        return build_index(self.train_index.documents, config)
+
+    @cached_property
+    def search(self) -> Search:
+        """What a search of such a rollout brings."""
+        options = self.context.config.rollout.environments.kind(SEARCH).options
+        return partial(self.searched.find, k=read_options(SearchOptions, options, SEARCH).documents)
+
+    @cached_property
+    def read(self) -> Retrieve:
+        """The document that a search of a rollout showed first, where it is one of the corpus and no namesake or stub."""
+        return first_real_hit(self.searched, self.train.graph.documents)
+
+    @cached_property
     def memory(self) -> Memory:
         """What is known of the entities that training may touch, from the sources that `fas.memory` names."""
         kinds, memory = self.settings.fas.memory, Memory()
@@ -283,7 +308,7 @@ class SynthesisContext:
     @cached_property
     def tools(self) -> tuple[Schema, ...]:
         """The tools of the environment that questions are asked in."""
-        return offered_tools(self.settings.webshaper.environment, self.context.config.rollout.environments, self.train_index)
+        return offered_tools(self.settings.webshaper.environment, self.context.config.rollout.environments, self.searched)
 
     def in_batches(self, items: Sequence[Any], largest: int | None = None) -> Iterator[tuple[int, Sequence[Any]]]:
         """`items` in pieces of a batch, or of at most `largest`, numbered from 0."""

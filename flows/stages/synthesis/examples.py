@@ -7,26 +7,30 @@ from: the oracle's, the policy's own successes, imported or stored ones, a teach
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import duckdb
 
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made
 from flows.stages.synthesis.context import EARLIER, SynthesisContext
-from flows.stages.synthesis.questions import question_batches
-from rl.config import StoredRunsConfig
+from flows.stages.synthesis.questions import Refuse, question_batches
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import passage
 from rl.rewards.reward import reward_trajectories
-from synth.demonstrations.cold_start import build_demonstrations, choose_successes, without_images
+from rl.training.supervised_config import StoredRunsConfig
+from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations, choose_successes, needs_second_try, without_images
 from synth.demonstrations.runs import choose_runs
-from synth.questions.paths import second_hit
+from synth.questions.config import QuestionConfig
 from synth.teachers.play import play, requests_for
-from warehouse import Document, DocumentSplit, Example, Part, PartKind, Task
+from warehouse import Document, DocumentSplit, Example, Failure, Part, PartKind, Task
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+
+Shown = Callable[[], set[str]]
+"""The keys of the tasks that demonstrations show by now."""
 
 
 def corpora(synthesis: SynthesisContext, everything: bool) -> Iterator[Batch]:
@@ -58,18 +62,57 @@ def _example(document: Document, turn: int) -> Example:
     return Example(digest(["document", document.id, turn]), "document", (part,), (document.id,), turn)
 
 
-def demonstrations(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The oracle's trajectories, as good or as mixed as the configuration says."""
-    config = synthesis.settings.demonstration_questions.model_copy(update={"split": "demonstration"})
-    seed, refuse = synthesis.seed("demonstrations"), synthesis.evaluation.objection
-    shown, setting = partial(_shown, synthesis), f"synth.demonstration_questions.{config.asked_by}"
-    for batch in question_batches("demonstrations", synthesis.train, config, seed, synthesis.settings.batch, shown, setting, refuse):
-        yield Batch(batch.part, batch.number, partial(_demonstrate, synthesis, batch))
+def demonstrations(synthesis: SynthesisContext, shown: Shown | None = None) -> Iterator[Batch]:
+    """The oracle's trajectories, as good or as mixed as the configuration says; those that hold a second try in batches of their own.
+
+    `shown` gives the keys of the tasks that earlier batches show; without it, the lake does.
+    """
+    shown = shown or partial(_shown, synthesis)
+    settings = synthesis.settings
+    config, own = settings.demonstration_questions.model_copy(update={"split": "demonstration"}), settings.demonstrations
+    if own.search == "perfect":
+        yield from _demonstrations(synthesis, "demonstrations", config, own, synthesis.evaluation.objection, shown)
+        return
+    twice = {hops: round(count * own.second_try) for hops, count in config.wanted().items()}
+    once = {hops: count - twice[hops] for hops, count in config.wanted().items()}
+    for part, counts, style, tries in (("demonstrations", once, own, False), ("demonstrations with a second try", twice, own.clean, True)):
+        if total := sum(counts.values()):
+            questions = config.model_copy(update={"counts": counts, "count": config.count and total})
+            yield from _demonstrations(synthesis, part, questions, style, partial(_objection_to_tries, synthesis, tries), shown)
+
+
+def _demonstrations(
+    synthesis: SynthesisContext, part: str, questions: QuestionConfig, config: DemonstrationConfig, refuse: Refuse, shown: Shown
+) -> Iterator[Batch]:
+    """Demonstrations of the questions that `refuse` has nothing against, all of them made by `config`."""
+    seed, setting = synthesis.seed(part), f"synth.demonstration_questions.{questions.asked_by}"
+    for batch in question_batches(part, synthesis.train, questions, seed, synthesis.settings.batch, shown, setting, refuse):
+        yield Batch(batch.part, batch.number, partial(_demonstrate, synthesis, config, batch))
+
+
+def _objection_to_tries(synthesis: SynthesisContext, wanted: bool, task: Task) -> Failure | None:
+    """Why a question makes no demonstration whose searches have to be tried again, or, where none is `wanted`, none without."""
+    source, seed = synthesis.train, synthesis.seed("demonstrations")
+    needed = needs_second_try(source.graph, task, seed, source.retrieve, synthesis.search)
+    if needed is wanted:
+        return synthesis.evaluation.objection(task)
+    reason = "the oracle does not find all of its documents" if needed is None else f"it {'needs' if needed else 'needs no'} second try"
+    return Failure("synth", "demonstration_of_other_tries", reason, task.key)
 
 
 def rejection_sampled(synthesis: SynthesisContext) -> Iterator[Batch]:
     """The policy's own successes in earlier turns, as sampled."""
     yield Batch("rejection sampling", 0, partial(_choose, synthesis))
+
+
+def again(synthesis: SynthesisContext, kinds: Sequence[str]) -> Iterator[Batch]:
+    """What the first turn was trained on, of these kinds, once more: what another text is measured against."""
+    for number, part in synthesis.in_batches(synthesis.context.lake.examples(kinds, turn=1)):
+        yield Batch(f"{kinds[0]} again", number, partial(_repeat, synthesis.turn, part))
+
+
+def _repeat(turn: int, examples: Sequence[Example]) -> Made:
+    return [replace(example, id=f"again-{turn}-{example.id}", wheel_turn=turn) for example in examples], []
 
 
 def stored_runs(synthesis: SynthesisContext, part: str, chosen: str, config: StoredRunsConfig) -> Iterator[Batch]:
@@ -106,7 +149,7 @@ def _teach(synthesis: SynthesisContext, questions: Batch) -> Made:
     context, config = synthesis.context, synthesis.context.config.for_turn(synthesis.turn).sft.teacher
     teacher, asked = synthesis.asked("from = teacher"), [task for task in tasks if isinstance(task, Task)]
     wanted = requests_for(asked, teacher.name, config, synthesis.seed("taught"), synthesis.turn)
-    indexes = Indexes(synthesis.train_index)
+    indexes = Indexes(synthesis.searched)
     concurrency = synthesis.settings.teacher.concurrency if synthesis.settings.teacher is not None else 1
     played = play(wanted, teacher, context.config.rollout.environments, indexes, config, concurrency)
     rewarded = reward_trajectories([request.task for request in wanted], played, context.verifiers(tasks=asked))
@@ -123,12 +166,12 @@ def _shown(synthesis: SynthesisContext) -> set[str]:
     return set(synthesis.context.lake.query(sql, [synthesis.turn]).column("key").to_pylist())
 
 
-def _demonstrate(synthesis: SynthesisContext, questions: Batch) -> Made:
+def _demonstrate(synthesis: SynthesisContext, config: DemonstrationConfig, questions: Batch) -> Made:
     tasks, dropped = questions.make()
-    config, seed = synthesis.settings.demonstrations, synthesis.seed("demonstrations")
-    shown = [task for task in tasks if isinstance(task, Task)]
-    source, other = synthesis.train, second_hit(synthesis.train_index)
-    examples, failures = build_demonstrations(source.graph, shown, config, seed, source.retrieve, wheel_turn=synthesis.turn, other=other)
+    source, asked = synthesis.train, [task for task in tasks if isinstance(task, Task)]
+    search = synthesis.search if config.search == "imperfect" else None
+    seed, turn = synthesis.seed("demonstrations"), synthesis.turn
+    examples, failures = build_demonstrations(source.graph, asked, config, seed, source.retrieve, wheel_turn=turn, search=search)
     return synthesis.offered(examples), [*dropped, *failures]
 
 

@@ -12,9 +12,10 @@ from flows.stage_run import StageRun
 from flows.stages.synthesis.actions import first_order, foreign_decisions, own_decisions
 from flows.stages.synthesis.batches import Batch, dropped_by, work_off
 from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
-from flows.stages.synthesis.examples import corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
+from flows.stages.synthesis.examples import again, corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
 from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
 from flows.task_choice import choose_tasks
+from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers.model_teacher import open_teacher
 from warehouse.errors import RequestError
 
@@ -33,16 +34,19 @@ def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
         yield from questions(synthesis)
         yield from rewordings(synthesis)
         yield from expansions(synthesis)
-    if kind == "fas" or (kind == "all" and synthesis.reads_text):
+    read = synthesis.context.config.for_turn(synthesis.turn).cpt.sources if kind == "all" and synthesis.reads_text else ()
+    if kind == "fas" or "fas" in read:
         yield from first_order(synthesis)
-    if kind == "has" or (kind == "all" and synthesis.reads_text):
+    if kind == "has" or "has" in read:
         yield from own_decisions(synthesis)
     if kind == "has":
         yield from foreign_decisions(synthesis)
     if kind == "all" and "sft" in synthesis.context.config.wheel.stages:
         yield from cold_start(synthesis)
-    if kind == "all" and synthesis.reads_text:
+    if "documents" in read:
         yield from documents(synthesis)
+    if "again" in read:
+        yield from again(synthesis, CPT_KINDS)
 
 
 def cold_start(synthesis: SynthesisContext) -> Iterator[Batch]:
@@ -60,6 +64,8 @@ def cold_start(synthesis: SynthesisContext) -> Iterator[Batch]:
                 yield from stored_runs(synthesis, "rollouts", "TRUE", sft.rollouts)
             case "teacher":
                 yield from taught(synthesis)
+            case "again":
+                yield from again(synthesis, SFT_KINDS)
 
 
 def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind = "all") -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from flows.config import FlywheelConfig
 from flows.home import Home
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from tests.killing import kill_at
 from warehouse import Document, Lake, Policy

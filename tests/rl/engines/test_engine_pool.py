@@ -14,13 +14,15 @@ import torch
 from pydantic import ValidationError
 from transformers import PreTrainedModel
 
-from rl.config import EngineConfig, RayConfig, RolloutConfig
 from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
+from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import engine_bundles
 from rl.policies.policy import load_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.batches import mean_difference
 from tests.rl.conftest import DOCUMENTS, TASKS

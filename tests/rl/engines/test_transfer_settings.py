@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from flows.config import load_config
-from rl.config import EngineConfig
+from rl.engines.config import EngineConfig
 from warehouse.errors import RequestError
 
 

@@ -18,9 +18,10 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rl.config import RayConfig, RolloutConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.machines import machines
 from rl.policies.policy import load_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import generate_all, prompts, worst_difference

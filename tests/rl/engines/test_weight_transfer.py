@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,14 +20,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rl.config import LearnerConfig, RolloutConfig
 from rl.engines.base import Generation
-from rl.engines.weight_sync import WeightSyncHandle, check_device, check_fit, shapes_in
+from rl.engines.weight_sync import check_device, check_fit, shapes_in
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
-from rl.policies.policy import as_saved, load_policy, save_policy
+from rl.policies.policy import as_saved, in_dtype, load_policy, save_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
+from rl.training.filters import Collected
+from rl.training.optimizer_config import LearnerConfig
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from tests.rl.toy import Sampler
@@ -36,7 +39,7 @@ pytestmark = pytest.mark.engine
 
 TOLERANCE = 1e-4
 ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
-REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3)
+REINFORCE = ReinforceConfig(steps=4, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3, save_every=2)
 
 
 def start(policy: Path, **changes: Any) -> Rollouts:
@@ -64,7 +67,7 @@ class Learner:
             return weight_sync.step(name, told)
 
         self.engines = engines
-        self.sender = WeightSender(WeightSyncHandle(weight_sync.begin, step))
+        self.sender = WeightSender(replace(weight_sync, step=step))
 
     def send(self, policy: Path, folder: Path, version: int) -> bool:
         """Send the weights that lie in `policy`, as those that `folder` will hold; whether the engines have them."""
@@ -72,7 +75,7 @@ class Learner:
         return self.sender.send(as_saved(model, model.state_dict()), folder, version)
 
     def publish(self, policy: Path, folder: Path, version: int) -> bool:
-        """Send them, write them and have the engines look into the folder, as the learner does at each step."""
+        """Send them, write them and have the engines look into the folder, as the learner does where one is left out."""
         sent = self.send(policy, folder, version)
         save_policy(*load_policy(policy), folder)
         self.engines.load_weights(folder, version)
@@ -116,7 +119,7 @@ def test_sent_weights_are_to_an_engine_what_the_same_weights_in_a_folder_are(
     assert_same(by_transfer, by_files)
     assert versions(by_transfer) == {3}
     after = engines.figures()
-    assert (after.transfers - before.transfers, after.updates - before.updates, after.replacements) == (2, 1, 0)
+    assert (after.transfers - before.transfers, after.updates - before.updates, after.replacements) == (2, 2, 0)
 
 
 def test_requests_under_way_go_on_under_sent_weights_and_each_token_bears_its_version(
@@ -207,6 +210,26 @@ def test_weights_that_came_in_part_are_replaced_whole(engines: Rollouts, learner
 
 
 @pytest.mark.long
+def test_y_an_engine_that_starts_between_two_versions_begins_with_the_last_record_and_is_sent_the_next(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    learner.publish(tiny_policy, tmp_path / "14", 14)
+    assert learner.send(other_policy, tmp_path / "15", 15), "no folder was needed"
+    assert not (tmp_path / "15").exists()
+    first, second = engines.pool.engines[0], engines.add_engine()
+    held = {engine.name: engine.policy_version for engine in engines.figures().engines}
+    assert held == {first: 15, second: 14}, "it does not claim what it has not"
+    assert [probe.engine for probe in engines.probe("Where is Amber Stone?", 1.0)] == [first], "only those that claim it are checked for it"
+    learner.sender.record(other_policy, 15)
+    engines.remove_engine(second)
+    third = engines.add_engine()
+    assert {engine.name: engine.policy_version for engine in engines.figures().engines} == {first: 15, third: 15}
+    assert learner.send(tiny_policy, tmp_path / "16", 16)
+    assert {engine.policy_version for engine in engines.figures().engines} == {16}
+    engines.remove_engine(third)
+
+
+@pytest.mark.long
 def test_y_engines_that_join_or_die_in_a_transfer_have_the_current_weights_and_the_next_is_sent_to_all(
     engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
 ) -> None:
@@ -254,24 +277,49 @@ def test_z_the_main_one_of_several_workers_sends_from_its_own_process(engines: R
     check_run(engines, tiny_policy, tmp_path, LearnerConfig(workers=2, cpus=0.25))
 
 
-def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerConfig) -> None:
-    """Learn for two steps; the engines are sent all three versions, and say of the last what they say of its folder."""
-    engines.load_weights(policy, 0)
-    sampler, before = Sampler(samples=4), engines.figures()
+class EngineSampler(Sampler):
+    """The toy's sampler, with engines in the place of a model; notes which files of weights there are as each step is collected."""
 
-    def publish(path: Path, version: int) -> None:
-        sampler.publish(path, version)
-        engines.load_weights(path, version)
+    def __init__(self, engines: Rollouts, folder: Path) -> None:
+        super().__init__(samples=4)
+        self.engines, self.folder = engines, folder
+        self.files: dict[int, set[str]] = {}
+
+    def collect(self, step: int) -> Collected:
+        self.files[step] = {file.parent.name for file in (self.folder / "weights").rglob("*") if file.is_file()}
+        return super().collect(step)
+
+    def generate(self, contexts: list[list[int]], tokens: int) -> list[tuple[list[int], list[float]]]:
+        generations = self.engines.wait(generate_all(self.engines.pool, [tuple(context) for context in contexts], tokens))
+        return [(list(each.token_ids), list(each.logprobs)) for each in generations]
+
+
+def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerConfig) -> None:
+    """Learn for four steps: the engines are sent all versions, no step writes one, and the checkpoint behind the second does."""
+    engines.load_weights(policy, 0)
+    sampler, before, differences = EngineSampler(engines, folder), engines.figures(), list[float]()
+    sync = replace(engines.weight_sync, sent=sampler.versions.append)
+
+    def take(step: int, figures: dict[str, float]) -> None:
+        differences.append(figures["logprob_difference"])
 
     config = REINFORCE.model_copy(update={"learner": learner})
-    result = train_reinforce(
-        policy, folder, config, TrainingHooks(sampler.collect, publish, lambda step, figures: None, weight_sync=engines.weight_sync), 1
-    )
-    assert sampler.versions == [0, 1, 2]
-    assert engines.figures().transfers - before.transfers == 3
+    result = train_reinforce(policy, folder, config, TrainingHooks(sampler.collect, refuse, take, weight_sync=sync), 1)
+    assert sampler.versions == [0, 1, 2, 3, 4]
+    assert engines.figures().transfers - before.transfers == 5
+    assert max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"
+    assert sampler.files[1] == sampler.files[2] == set()
+    assert sampler.files[3] <= {"000002", "000002.draft"}, "it is written beside the third step"
+    assert {file.name for file in (folder / "weights").iterdir()} == {"000002"}
+    assert engines.pool._weights == (str((folder / "weights" / "000002").resolve()), 2), "what engines begin with that start now"
     sent = said(engines)
-    assert versions(sent) == {2}
-    assert_same(sent, said_by_files(engines, result.path, 3))
+    assert versions(sent) == {4}
+    assert_same(sent, said_by_files(engines, result.path, 5))
+
+
+def refuse(path: Path, version: int) -> None:
+    """Stands where a folder would be loaded."""
+    raise AssertionError(f"version {version} was sent, and yet is to be loaded from {path}")
 
 
 @pytest.mark.long
@@ -291,6 +339,29 @@ def test_drained_requests_end_under_the_weights_that_they_began_with(tiny_policy
     models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
     assert worst_difference(models, prompts(), first) < TOLERANCE
     assert worst_difference(models, prompts(2), second) < TOLERANCE
+
+
+@pytest.mark.long
+def test_an_engine_in_bfloat16_cannot_tell_weights_in_bfloat16_from_those_in_float32(
+    tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    model, tokenizer = load_policy(other_policy)
+    half = in_dtype(model.state_dict(), "bfloat16")
+    save_policy(model, tokenizer, tmp_path / "half", half, "bfloat16")
+    assert 1.9 < size_of(other_policy) / size_of(tmp_path / "half") < 2.1
+    with start(tiny_policy, dtype="bfloat16") as engines:
+        whole = said_by_files(engines, other_policy, 1)
+        engines.load_weights(tiny_policy, 2)
+        assert_same(said_by_files(engines, tmp_path / "half", 3), whole)
+        engines.load_weights(tiny_policy, 4)
+        learner = Learner(engines)
+        assert learner.sender.send(as_saved(model, half), tmp_path / "5", 5)
+        assert_same(said(engines), whole)
+        learner.sender.close()
+
+
+def size_of(folder: Path) -> int:
+    return (folder / "model.safetensors").stat().st_size
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from rl.config import RayConfig
 from rl.env_pool.batched_actor import BatchedActor, BatchedActorClient, CallFailed, NotPicklable
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 
 pytestmark = pytest.mark.engine

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from rl.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
+from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import EnvironmentFault, FaultKind

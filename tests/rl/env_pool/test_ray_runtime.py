@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.operations.attempts import is_fault
-from rl.config import RayConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 
 pytestmark = pytest.mark.engine

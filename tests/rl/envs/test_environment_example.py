@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.config import EnvironmentPoolConfig, RayConfig
+from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import BUILT_IN, Resources, find_environment

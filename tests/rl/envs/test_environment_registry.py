@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.config import EnvironmentPoolConfig
+from rl.env_pool.config import EnvironmentPoolConfig
 from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment, offered_tools
 from rl.retrieval.search import SearchIndex
 from tests.rl.conftest import DOCUMENTS

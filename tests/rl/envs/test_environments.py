@@ -6,7 +6,7 @@ import pickle
 import duckdb
 import pytest
 
-from rl.config import EnvironmentKindConfig, EnvironmentPoolConfig
+from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, fault_kind, find_environment
 from rl.renderers.base import Action

@@ -1,70 +1,247 @@
-"""A search that is as imperfect as the world's: pages, a best document that is not the first, an answer that does not come at once."""
+"""A search as imperfect as the world's: displaced documents, namesakes, stubs, empty answers, pages; and none of it at random."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
-from rl.envs.base import ToolOutcome
-from rl.envs.search import SearchEnvironment, SearchOptions
+from rl.env_pool.config import EnvironmentKindConfig
+from rl.env_pool.worker import EnvironmentWorker
+from rl.envs.base import Resources, ToolOutcome
+from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
-from rl.retrieval.search import SearchIndex
-from warehouse.errors import RequestError
-from warehouse.records import Document, Task
-from warehouse.settings import read_options
+from rl.retrieval.config import ImperfectSearchConfig, SearchConfig
+from rl.retrieval.imperfect import ImperfectIndex, split_page, stub_of
+from rl.retrieval.indexes import build_indexes
+from rl.retrieval.search import Miss, SearchIndex, shown, words_of
+from synth.worlds.world import WorldConfig, generate_world
+from warehouse.records import Document, DocumentSplit, Task
 
-TOWNS = ("Amber", "Blue", "Green", "Red", "Grey")
-INDEX = SearchIndex([Document(name, f"{name} Town", f"{name} Town is a town.", "test") for name in TOWNS])
+WORLDS = {variety: generate_world(WorldConfig(entities=400, prose_variety=variety), "train", 1) for variety in (1, 2, 3)}
+WORLD = WORLDS[1]
+INDEX = SearchIndex(WORLD.documents)
+TASK = Task("k", "search", "Where?", ())
 
 
-def searches(options: SearchOptions, *queries: str, task: str = "k") -> list[str]:
-    """What each search of one trajectory brings: the first words of its documents, or nothing."""
-    environment = SearchEnvironment(INDEX, options)
+def imperfect(world: int = 1, **settings: float) -> ImperfectIndex:
+    return ImperfectIndex(SearchIndex(WORLDS[world].documents), ImperfectSearchConfig.model_validate(settings))
 
-    async def play() -> list[str]:
-        await environment.reset(Task(task, "search", "Where?", ()), seed=0)
+
+def places(index: ImperfectIndex) -> Counter[int]:
+    """Where each document of the world stands in a search for its title, from 0; -1 where nothing is found."""
+    found = {document.id: [each.id for each in index.find(document.title, 3).documents] for document in WORLD.documents}
+    return Counter(ids.index(wanted) if ids else -1 for wanted, ids in found.items())
+
+
+def sorts(index: ImperfectIndex) -> Counter[str]:
+    """Of what sort the first document of a search for each title is: the right one, another one, a namesake or a stub."""
+    first = ((document.id, index.find(document.title).documents[0].id) for document in WORLD.documents)
+    return Counter("right" if got == wanted else got.partition("#")[2] or "other" for wanted, got in first)
+
+
+# What is found
+
+
+def test_without_any_imperfection_it_finds_what_the_index_finds() -> None:
+    for document in WORLD.documents[:50]:
+        for query in (document.title, f"who made {document.title}"):
+            assert imperfect().find(query, 4) == INDEX.find(query, 4)
+            assert imperfect().scored(query, 4) == INDEX.scored(query, 4)
+
+
+def test_a_displaced_document_is_second_or_third_and_the_others_keep_their_order() -> None:
+    index = imperfect(displaced=0.5)
+    counts = places(index)
+    assert counts.keys() == {0, 1, 2} and 160 < counts[0] < 240 and min(counts[1], counts[2]) > 60
+    for document in WORLD.documents[:50]:
+        ids = [each.id for each in index.find(document.title, 5).documents]
+        before = [each.id for each in INDEX.find(document.title, 5).documents]
+        assert sorted(ids) == sorted(before) and [each for each in ids if each != document.id] == before[1:]
+
+
+def test_some_queries_find_nothing_on_any_page() -> None:
+    index = imperfect(empty=0.2)
+    counts = places(index)
+    assert 50 < counts[-1] < 110 and counts.keys() == {-1, 0}
+    silent = next(document.title for document in WORLD.documents if not index.find(document.title).documents)
+    assert {index.find(f"{silent} page {page}").miss for page in (1, 2, 3)} == {Miss.NO_HIT}
+
+
+@pytest.mark.parametrize("variety", [1, 2, 3])
+def test_a_namesake_is_of_another_type_and_stands_before_a_displaced_document(variety: int) -> None:
+    world = WORLDS[variety]
+    relations = {name: {fact.relation for fact in world.facts if fact.subject == name} for name in world.types}
+    texts = {document.text.replace(document.title, ""): document.title for document in world.documents}
+    index, lent = imperfect(variety, namesakes=1.0, displaced=1.0), []
+    for document in world.documents:
+        first = index.find(document.title).documents[0]
+        if first.id == f"{document.id}#namesake":
+            assert first.title == document.title and document.title in first.text
+            lent.append((document.title, texts[first.text.replace(document.title, "")]))
+    assert len(lent) > 0.9 * len(world.documents)
+    assert all(relations[own].isdisjoint(relations[other]) for own, other in lent), "its facts answer no question about the other"
+
+
+def test_shares_of_documents_have_namesakes_and_stubs() -> None:
+    assert sorts(imperfect(displaced=1.0)) == {"other": 400}
+    mixed = sorts(imperfect(displaced=1.0, namesakes=0.5, stubs=0.4))
+    assert 150 < mixed["namesake"] < 250 and 40 < mixed["stub"] < 120 and 80 < mixed["other"] < 170
+    assert sorts(imperfect(namesakes=1.0, stubs=1.0)) == {"right": 400}, "they stand behind what is not displaced"
+
+
+def test_a_stub_lacks_some_of_the_facts_and_states_no_others() -> None:
+    for variety, world in WORLDS.items():
+        stated = {document.id: [f.object for f in world.facts if f.documents == (document.id,)] for document in world.documents}
+        for document in world.documents:
+            stub = stub_of(document)
+            assert stub is not None and stub.text.startswith(document.title) and stub.text.endswith(".") and document.title == stub.title
+            left = [value for value in stated[document.id] if value in stub.text]
+            assert len(left) < len(stated[document.id]), variety
+            assert set(words_of(stub.text)) <= set(words_of(document.text))
+    assert stub_of(Document("d", "Lake", "Lake is wet.", "s")) is None
+    cut = stub_of(Document("d", "Lake", "A fine one! In a wood, by a hill. It is wet.", "s"))
+    assert cut is not None and cut.text == "A fine one!"
+
+
+def test_on_text_that_all_speaks_of_the_same_things_nobody_has_a_namesake() -> None:
+    films = [Document(f"f{n}", f"Film {n}", f"Film {n} is a film directed by somebody in year{n}.", "films") for n in range(40)]
+    films += [replace(film, id=f"g{film.id}", title=f"G{film.title}", text=f"Unlike others, G{film.text}") for film in films[:5]]
+    index = ImperfectIndex(SearchIndex([*films, *WORLD.documents]), ImperfectSearchConfig(namesakes=1.0, displaced=1.0))
+    assert all(
+        "directed" not in index.find(film.title).documents[0].text for film in films if "#" in index.find(film.title).documents[0].id
+    )
+
+
+def test_a_text_that_is_nothing_but_its_title_makes_no_endless_namesake() -> None:
+    target, donor = Document("t", "Amber " * 100, "It is a mill.", "s"), Document("d", "q", "q" * 50_000, "s")
+    index = ImperfectIndex(SearchIndex([target, donor]), ImperfectSearchConfig(namesakes=1.0, displaced=1.0))
+    (namesake,) = index.find(target.title).documents
+    assert namesake.id == "t#namesake" and len(namesake.text) < 50_000 + 100 * len(target.title)
+
+
+# Nothing is at random
+
+
+def test_the_same_query_has_the_same_answer_and_other_words_have_another() -> None:
+    index = imperfect(displaced=0.5, namesakes=0.3, stubs=0.3, empty=0.1)
+    again = pickle.loads(pickle.dumps(imperfect(displaced=0.5, namesakes=0.3, stubs=0.3, empty=0.1)))
+    hit = {"other words": 0, "never": 0}
+    for document in WORLD.documents:
+        title = document.title
+        assert index.find(title, 3) == again.find(f"  {title.upper()}\n", 3)
+        if document not in index.find(title).documents:
+            reworded = (f"{title} {word}" for word in ("employer", "mayor", "maker", "star", "seat"))
+            hit["other words" if any(document in index.find(query).documents for query in reworded) else "never"] += 1
+    assert hit["other words"] > 180 and hit["never"] < 0.1 * hit["other words"]
+
+
+def test_another_seed_is_another_search() -> None:
+    assert [each.title for each in WORLD.documents if imperfect(displaced=0.5, seed=1).find(each.title).documents == (each,)] != [
+        each.title for each in WORLD.documents if imperfect(displaced=0.5, seed=2).find(each.title).documents == (each,)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_pages_are_parts_of_one_ranking(size: int) -> None:
+    index = imperfect(displaced=0.5, namesakes=0.5, stubs=0.5)
+    for document in WORLD.documents[:100]:
+        whole = index.find(document.title, 6).documents
+        pages = [index.find(f"{document.title} page {number}", size).documents for number in range(1, 6 // size + 1)]
+        assert tuple(each for page in pages for each in page) == whole
+        assert document in whole[:3]
+        scores = {each.id.partition("#")[0]: score for each, score in INDEX.scored(document.title, 6)}
+        assert [score for _, score in index.scored(document.title, 6)] == [scores[each.id.partition("#")[0]] for each in whole]
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("Amber Stone page 2", ("Amber Stone", 2)), ("Amber Stone  PAGE 13 ", ("Amber Stone", 13)), ("Amber page 1", ("Amber", 1)),
+        ("page 2", ("page 2", 1)), ("Amber page", ("Amber page", 1)), ("Amber page two", ("Amber page two", 1)),
+        ("Amber page 0", ("Amber page 0", 1)), ("Amber page 100", ("Amber page 100", 1)), ("Amber page \N{SUPERSCRIPT TWO}", None),
+        (f"Amber page {'9' * 5000}", None), ("Amber page -2", None), ("", ("", 1)),
+    ],
+)  # fmt: skip
+def test_the_page_stands_behind_the_query(query: str, asked: tuple[str, int] | None) -> None:
+    assert split_page(query) == (asked or (query, 1))
+    imperfect(displaced=0.5).find(query)
+
+
+def test_a_page_beyond_the_last_finds_nothing_more() -> None:
+    hits = imperfect().find(f"{WORLD.documents[0].title} page 99", 20)
+    assert hits.miss is Miss.NO_FURTHER and shown(hits) == "Nothing was found: no further hit."
+    assert imperfect().find("!? page 2").miss is Miss.EMPTY_QUERY
+
+
+# The environment
+
+
+def played(environment: SearchEnvironment, *queries: str) -> list[tuple[str, ToolOutcome | None]]:
+    async def play() -> list[tuple[str, ToolOutcome | None]]:
+        await environment.reset(TASK, seed=0)
         steps = [await environment.step(Action("search", query)) for query in queries]
-        return ["" if step.tool_outcome is ToolOutcome.MISS else step.observation.split()[0] for step in steps]
+        return [(step.observation, step.tool_outcome) for step in steps]
 
     return asyncio.run(play())
 
 
-def test_the_same_search_again_brings_the_next_page() -> None:
-    found = searches(SearchOptions(pages=True), "Red Town", "red  town", "Blue Town", *["Red Town"] * 4)
-    assert found[0] == "Red" and found[2] == "Blue"
-    assert sorted([found[0], found[1], *found[3:6]]) == sorted(TOWNS) and found[6] == ""
-    assert searches(SearchOptions(), "Red Town", "Red Town") == ["Red", "Red"]
+def test_the_environment_shows_what_the_index_finds_page_by_page() -> None:
+    index = imperfect(displaced=0.5, namesakes=0.5, empty=0.2)
+    for document in WORLD.documents[:40]:
+        queries = (document.title, f"{document.title} page 2", document.title)
+        seen = played(SearchEnvironment(index), *queries)
+        assert [text for text, _ in seen] == [shown(index.find(query)) for query in queries]
+        assert [outcome for _, outcome in seen] == [ToolOutcome.OK if index.find(q).documents else ToolOutcome.MISS for q in queries]
+    (text, _), *_ = played(create(Resources(index, {"documents": 2})), WORLD.documents[0].title)
+    assert text.count("\n") == 1
 
 
-def test_a_displaced_document_is_second_or_third_and_the_others_stay_in_order() -> None:
-    options = SearchOptions(pages=True, displaced=0.5)
-    places = Counter()
-    for number in range(200):
-        found = searches(options, *["Red Town"] * 5, task=f"k{number}")
-        assert sorted(found) == sorted(TOWNS)
-        places[found.index("Red")] += 1
-    assert set(places) == {0, 1, 2} and 70 < places[0] < 130 and places[1] > 25 and places[2] > 25
+async def test_a_worker_shows_training_and_suites_the_imperfect_search_of_their_own() -> None:
+    documents = [replace(document, split=[*DocumentSplit][place % 3]) for place, document in enumerate(WORLD.documents)]
+    indexes = build_indexes(documents, SearchConfig(imperfect=ImperfectSearchConfig(displaced=1.0)))
+    worker = EnvironmentWorker("search", EnvironmentKindConfig(), indexes)
+    for split, index in (("train", indexes.train), ("held_out", indexes.held_out)):
+        assert index is not None
+        for document in index.documents[:10]:
+            await worker.reset(split, replace(TASK, split=split), seed=0)
+            seen = [
+                (await worker.step(split, Action("search", query))).observation for query in (document.title, f"{document.title} page 2")
+            ]
+            assert seen == [shown(index.find(document.title)), shown(index.find(f"{document.title} page 2"))]
+            assert document.text != seen[0]
 
 
-def test_a_silent_search_answers_when_it_is_made_again() -> None:
-    found = [searches(SearchOptions(silent=0.3), "Red Town", "Red Town", "Red Town", task=f"k{number}") for number in range(200)]
-    assert {tuple(one) for one in found} == {("Red", "Red", "Red"), ("", "Red", "Red")}
-    assert 30 < sum(one[0] == "" for one in found) < 90
+def test_the_policy_is_told_of_pages_where_there_are_any() -> None:
+    (paged,), (plain,) = SearchEnvironment(imperfect()).schemas, SearchEnvironment(INDEX).schemas
+    assert paged["function"]["name"] == plain["function"]["name"] == "search"
+    assert "page 2" in paged["function"]["description"] and "page" not in plain["function"]["description"]
 
 
-def test_all_samples_of_a_task_meet_the_same_search() -> None:
-    options = SearchOptions(pages=True, displaced=0.5, silent=0.5)
-    for number in range(20):
-        runs = {tuple(searches(options, "Red Town", "Red Town", "Red Town", task=f"k{number}")) for _ in range(3)}
-        assert len(runs) == 1
+def test_a_search_that_finds_nothing_at_times_passes_its_probe() -> None:
+    asyncio.run(SearchEnvironment(imperfect(empty=0.5, displaced=1.0)).probe())
 
 
-def test_what_could_never_be_found_is_refused_and_pages_are_told_of() -> None:
-    with pytest.raises(RequestError, match="displaced hides the best document from every search"):
-        read_options(SearchOptions, {"displaced": 0.5})
-    assert SearchOptions(displaced=0.5, documents=3).displaced
-    schema = SearchEnvironment(INDEX, SearchOptions(pages=True)).schemas[0]["function"]
-    assert schema["name"] == "search" and "same search again" in schema["description"]
-    assert "again" not in SearchEnvironment(INDEX).schemas[0]["function"]["description"]
+# The configuration
+
+
+def test_both_indexes_of_a_home_are_as_the_configuration_says() -> None:
+    held_out = replace(WORLD.documents[0], split=DocumentSplit.HELD_OUT)
+    indexes = build_indexes([held_out, *WORLD.documents[1:]], SearchConfig(imperfect=ImperfectSearchConfig(displaced=1.0)))
+    assert indexes.train is not None and indexes.held_out is not None and indexes.train.paged and indexes.held_out.paged
+    assert held_out not in indexes.train.documents and held_out in indexes.held_out.documents
+    everybodys = [replace(document, split=DocumentSplit.ALL) for document in WORLD.documents]
+    shared = build_indexes(everybodys, SearchConfig(imperfect=ImperfectSearchConfig()))
+    assert shared.train is shared.held_out
+    perfect = build_indexes(WORLD.documents)
+    assert perfect.train is not None and not perfect.train.paged
+
+
+@pytest.mark.parametrize("wrong", [{"empty": 0.6}, {"displaced": 1.5}, {"silent": 0.1}, {"seed": -1}])
+def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        ImperfectSearchConfig.model_validate(wrong)

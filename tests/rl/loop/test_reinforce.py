@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rl.advantages import dr_grpo
@@ -186,6 +187,21 @@ def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, chang
     expected = {"loss", "grad_norm", "entropy", "reward", "reward_std", "success", "valid", "turns", "tool_calls", "zero_variance"}
     assert expected <= set(figures[0])
     assert len(list((tmp_path / "weights").iterdir())) == 2
+
+
+@pytest.mark.engine
+def test_what_engines_are_given_is_in_their_dtype_and_what_the_learner_keeps_is_in_float32(policy: Path, tmp_path: Path) -> None:
+    sampler, given = Sampler(), set[torch.dtype]()
+
+    def publish(path: Path, version: int) -> None:
+        sampler.publish(path, version)
+        given.update(weight.dtype for weight in load_file(path / "model.safetensors").values())
+
+    hooks = TrainingHooks(sampler.collect, publish, quiet, engine_dtype="bfloat16")
+    train_reinforce(policy, tmp_path, CONFIG.model_copy(update={"steps": 2}), hooks, 1)
+    assert given == {torch.bfloat16}
+    kept = [tmp_path / "model.safetensors", tmp_path / "checkpoints" / "checkpoint-2" / "model.safetensors"]
+    assert {weight.dtype for file in kept for weight in load_file(file).values()} == {torch.float32}
 
 
 @torch.no_grad()

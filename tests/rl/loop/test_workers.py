@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rl.config import CptConfig, LearnerConfig, LoraConfig, RayConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
@@ -21,6 +21,8 @@ from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.training.filters import Collected, Drop
+from rl.training.optimizer_config import LearnerConfig, LoraConfig
+from rl.training.supervised_config import CptConfig
 from rl.training.workers import Starter, learn_on_workers
 from tests.rl.toy import encode_texts, make_policy, sample_pairs
 from warehouse.errors import RequestError

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
-from rl.config import PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.policies.tokenization import END_TOKEN, PAD_TOKEN, SPECIAL_TOKENS, TAG_TOKENS, build_tokenizer, multi_token_words
 from warehouse.digests import digest_files
@@ -96,3 +98,16 @@ def test_wrong_requests_are_told_in_a_sentence(tmp_path: Path) -> None:
         PolicyConfig(width=100, heads=3)
     with pytest.raises(ValidationError, match="extra"):
         PolicyConfig.model_validate({"depth": 3})
+
+
+def test_a_policy_is_stored_in_the_dtype_that_is_asked_for_and_says_so(tmp_path: Path) -> None:
+    model, tokenizer = load_policy(create_policy(SMALL, TEXTS, WORDS, tmp_path / "first", 1))
+    save_policy(model, tokenizer, tmp_path / "half", model.state_dict(), "bfloat16")
+    stored = load_file(tmp_path / "half" / "model.safetensors")
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
+    assert set(stored) == set(load_file(tmp_path / "first" / "model.safetensors"))
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+    again = load_policy(tmp_path / "half")[0].state_dict()
+    assert all(torch.equal(again[name], weight.bfloat16().float()) for name, weight in model.state_dict().items())
+    save_policy(model, tokenizer, tmp_path / "half", model.state_dict(), "float32")
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "float32"

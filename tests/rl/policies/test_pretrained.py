@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.config import DialectConfig
 from rl.policies.policy import load_policy
 from rl.policies.pretrained import PACKAGED, fetch_gguf, write_model
+from rl.renderers.config import DialectConfig
 from rl.renderers.registry import TEMPLATES, open_dialect
 from tests.rl.conftest import create_tiny_policy
 from warehouse.errors import RequestError
@@ -58,7 +58,7 @@ def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: 
     ):
         with pytest.raises(RequestError, match=reason):
             write_model(source, tmp_path / folder, template)
-    assert not (tmp_path / "a").exists() and not list(tmp_path.glob("*.draft"))
+    assert not (tmp_path / "a").exists() and not list(tmp_path.glob("*.draft")) and not list(tmp_path.glob("*.part"))
 
 
 def test_the_templates_that_ship_have_names_that_a_dialect_takes() -> None:

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from rl.config import PolicyConfig, RolloutConfig, SftConfig
 from rl.content import ImageFault, decode_image
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import PROCESSOR, create_policy, load_policy, save_policy
 from rl.policies.vision import Vision, has_vision, load_vision
 from rl.renderers.examples import EncodedExample
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.supervised import train_sft
+from rl.training.supervised_config import SftConfig
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
 from tests.rl.seeing_tools import noise
 from warehouse.digests import digest_bytes

@@ -14,18 +14,19 @@ import pytest
 
 from benchmarks.fuzz_dialects import dialects, fuzz
 from eval.graders.verifiers import VERIFIERS
-from rl.config import DialectConfig, Limits
 from rl.content import ImagePart
 from rl.envs.base import Observation, Step, ToolOutcome
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, ParseError, Result
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.chat_template import ChatTemplate
+from rl.renderers.config import DialectConfig
 from rl.renderers.layout import PROBE_TOOL
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits
 from rl.training.batches import rows_of
 from tests.rl.conftest import DOCUMENTS
 from tests.rl.renderers.random_policy import RandomPolicy

@@ -13,13 +13,13 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.fuzz_dialects import fuzz
-from rl.config import Limits, RolloutConfig
 from rl.envs.search import SearchEnvironment
 from rl.renderers.base import Action, ActionTurn, Cut, Dialect, NotExpressible, Result
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits, RolloutConfig
 from tests.rl.conftest import DOCUMENTS, TASKS
 from tests.rl.renderers.test_examples import AT_ONCE, DEMONSTRATIONS, Demonstration, check_rollout
 from tests.rl.rollouts.test_agent_loop import WrittenActions

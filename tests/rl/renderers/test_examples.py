@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.config import Limits
 from rl.envs.base import Observation
 from rl.envs.search import SearchEnvironment
 from rl.policies.tokenization import add_tags, build_tokenizer
@@ -27,6 +26,7 @@ from rl.renderers.tags import TagDialect, tagged_text
 from rl.retrieval.search import SearchIndex, passage
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits
 from tests.rl.renderers.templates_of_trl import TEXTS, names, tokenizer_for
 from tests.rl.renderers.test_chat import ACCEPTED, HOSTILE, chat, proven
 from tests.rl.rollouts.test_agent_loop import WrittenActions

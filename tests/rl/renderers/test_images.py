@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from transformers import AutoProcessor, AutoTokenizer
 
-from rl.config import Limits
 from rl.content import ContentPart, ImageFault, ImagePart, PlacedImage, TextPart, collapse_images, decode_image, text_of
 from rl.engines.base import Generation, Sampling
 from rl.envs.base import Observation, Step, ToolOutcome
@@ -23,6 +22,7 @@ from rl.renderers.chat_template import ChatTemplate
 from rl.renderers.layout import PROBE_TOOL
 from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits
 from rl.training.batches import Row, check_images, rows_of, without_placeholders
 from tests.rl.hostile_images import png
 from tests.rl.rollouts.test_agent_loop import WrittenActions

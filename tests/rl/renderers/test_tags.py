@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from rl.config import DialectConfig
 from rl.content import ImagePart, TextPart
 from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, ParseError, Result, Schema, Side
+from rl.renderers.config import DialectConfig
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import TagDialect
 from tests.rl.conftest import DOCUMENTS

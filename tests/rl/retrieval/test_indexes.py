@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.config import SearchConfig
+from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import Indexes, build_indexes
 from rl.retrieval.vectors import VectorIndex
 from tests.rl.conftest import DOCUMENTS

@@ -12,9 +12,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from rl.config import SearchConfig
 from rl.envs.base import Resources
 from rl.envs.search import create
+from rl.retrieval.config import SearchConfig
 from rl.retrieval.indexes import build_index
 from rl.retrieval.search import Miss, SearchIndex
 from rl.retrieval.vectors import TransformersEncoder, VectorIndex, Vectors

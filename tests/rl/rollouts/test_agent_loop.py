@@ -13,7 +13,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from eval.graders.verifiers import VERIFIERS
-from rl.config import Limits, RolloutConfig
 from rl.content import ImagePart
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, ToolOutcome
@@ -24,6 +23,7 @@ from rl.renderers.tags import TagDialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop, uses_lagged_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits, RolloutConfig
 from rl.rollouts.rollout import AgentLoops
 from rl.tools import tool
 from tests.rl.conftest import DOCUMENTS, TASKS

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rl.config import Limits
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import EnvironmentFault, Observation, Step
 from rl.envs.tool_use import ToolEnvironment
@@ -20,6 +19,7 @@ from rl.renderers.base import Action
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import Limits
 from rl.rollouts.langgraph_loop import LangGraphLoop
 from rl.rollouts.rollout import LOOPS
 from rl.tools import tool

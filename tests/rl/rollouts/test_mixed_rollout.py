@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
-from rl.config import PolicyConfig, RolloutConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import AgentLoops, Rollouts
 from tests.rl.conftest import DOCUMENTS, TASKS, WORDS
 from tests.rl.policies.logprob_check import max_logprob_difference

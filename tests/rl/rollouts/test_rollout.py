@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.config import RolloutConfig
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen
 from rl.policies.policy import load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from tests.rl.conftest import TASKS
 from tests.rl.policies.logprob_check import max_logprob_difference
@@ -54,6 +55,21 @@ def test_trajectories_come_back_in_order_with_the_models_own_logprobs(rollouts: 
 def test_logprobs_are_those_of_the_distribution_sampled_from(rollouts: Rollouts, tiny_policy: Path, temperature: float) -> None:
     model, _ = load_policy(tiny_policy)
     assert max_logprob_difference(model, rollouts.rollout(requests(6, temperature)), temperature) < TOLERANCE
+
+
+@pytest.mark.engine
+def test_fewer_are_admitted_while_they_run_and_none_of_them_is_another_for_it(rollouts: Rollouts) -> None:
+    free = rollouts.rollout(requests(8, prefix="free"))
+    rollouts.admit(0)
+    stream = rollouts.submit(requests(8, prefix="held"))
+    time.sleep(1.0)
+    assert not stream.ready and rollouts.figures().in_flight == 0
+    rollouts.admit(1)
+    held = [next(stream)]
+    assert held[0].id == "held0" and rollouts.figures().in_flight <= 1
+    rollouts.admit(None)
+    held = sorted([*held, *stream], key=lambda trajectory: trajectory.id)
+    assert actions(held) == actions(free)
 
 
 @pytest.mark.engine

@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rl.config import RolloutConfig
 from rl.content import collapse_images
 from rl.engines.base import EngineFault, Generation, Sampling
 from rl.loop.protocols import TrainingHooks
@@ -24,6 +23,7 @@ from rl.renderers.base import Cut, Result
 from rl.renderers.chat import ChatDialect
 from rl.renderers.registry import open_dialect
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.tools.file import load_tools
 from rl.training.config import ReinforceConfig

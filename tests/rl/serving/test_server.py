@@ -13,9 +13,10 @@ from langchain_core.messages import HumanMessage
 from openai import BadRequestError, OpenAI
 from tokenizers import AddedToken
 
-from rl.config import PolicyConfig, RolloutConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.serving.config import ServingConfig
 from rl.serving.server import Serving, serve

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.config import RolloutConfig
 from rl.policies.policy import load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task

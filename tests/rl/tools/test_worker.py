@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from rl.config import RayConfig
+from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, check_health

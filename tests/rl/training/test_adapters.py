@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.config import CptConfig, LoraConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
 from rl.training.base import merge_adapters
 from rl.training.config import ReinforceConfig
 from rl.training.cpt import train_cpt
+from rl.training.optimizer_config import LoraConfig
+from rl.training.supervised_config import CptConfig
 from tests.rl.toy import Sampler, encode_texts, make_policy
 
 pytestmark = pytest.mark.engine

@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
-from rl.config import LearnerConfig, OptimizerConfig
 from rl.renderers.examples import EncodedExample
 from rl.training import attention
 from rl.training.attention import FLASH, VARLEN, choose_attention, joins_rows, set_attention, varlen_attention
 from rl.training.base import offloading
+from rl.training.optimizer_config import LearnerConfig, OptimizerConfig
 from rl.training.packing import JoinedRows, PackingCollator, borders, pack_examples
 from warehouse.errors import RequestError
 

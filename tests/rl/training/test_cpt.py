@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from rl.config import CptConfig, PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample
+from rl.training import base
 from rl.training.base import last_checkpoint
 from rl.training.cpt import train_cpt
 from rl.training.optimizers import split_parameters
 from rl.training.packing import PackingCollator, pack_examples, packed_share, row_positions
 from rl.training.supervised import optimizer_steps, split_examples
+from rl.training.supervised_config import CptConfig
+from rl.training.timed_saves import TimedSaves
 from tests.rl.toy import encode_texts
 from warehouse.errors import RequestError
 
@@ -194,3 +200,29 @@ def weights_differ(first: Path, second: Path) -> float:
     """The largest difference between the weights in two folders."""
     ours, theirs = (load_policy(folder)[0].state_dict() for folder in (first, second))
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
+
+
+def test_a_policy_in_bfloat16_has_float32_weights_in_its_checkpoints(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"policy_dtype": "bfloat16", "epochs": 1.0})
+    train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
+    stored = load_file(tmp_path / "model.safetensors")
+    last = last_checkpoint(tmp_path / "checkpoints")
+    assert last is not None
+    masters = load_file(last / "model.safetensors")
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
+    assert {weight.dtype for weight in masters.values()} == {torch.float32}
+    assert all(torch.equal(weight, masters[name].bfloat16()) for name, weight in stored.items())
+
+
+def test_a_checkpoint_is_written_by_time_too(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = itertools.count()
+    monkeypatch.setattr(base, "TimedSaves", partial(TimedSaves, clock=lambda: 60 * next(minutes)))  # each look at it is a minute later
+    config, seen = CONFIG.model_copy(update={"save_every": 1000, "save_minutes": 3}), dict[int, list[str]]()
+
+    def look(step: int, figures: dict[str, float]) -> None:
+        seen[step] = sorted(folder.name for folder in (tmp_path / "checkpoints").glob("checkpoint-*"))
+
+    train_cpt(policy, examples, tmp_path, config, 1, look)
+    assert [seen[step] for step in (3, 4, 6, 7)] == [[], ["checkpoint-3"], ["checkpoint-3"], ["checkpoint-3", "checkpoint-6"]]

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rl.config import CptConfig, GeneralTextConfig, PolicyConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
 from rl.training.cpt import mean_loss, split_texts, stages_of, stretches, take, train_cpt
+from rl.training.supervised_config import CptConfig, GeneralTextConfig
 from tests.rl.toy import encode_texts
 from warehouse.errors import RequestError
 

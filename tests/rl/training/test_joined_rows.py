@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl.config import CptConfig, LoraConfig, SupervisedConfig
 from rl.loop.protocols import TrainingHooks
 from rl.loop.step import ReinforceTrainer
 from rl.policies.policy import load_policy
@@ -19,8 +18,10 @@ from rl.training.attention import joins_rows
 from rl.training.batches import Row, rows_of, share_rows
 from rl.training.config import CRITICS, EstimatorName, ReinforceConfig
 from rl.training.filters import Collected
+from rl.training.optimizer_config import LoraConfig
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import PackedTrainer, _arguments, set_attention
+from rl.training.supervised_config import CptConfig, SupervisedConfig
 from tests.rl.toy import encode_texts, stale_pairs
 from warehouse.records import Trajectory
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl.config import LearnerConfig, OptimizerConfig
 from rl.training.config import CorrectionConfig, MonitorConfig, ReinforceConfig
+from rl.training.optimizer_config import LearnerConfig, OptimizerConfig
 from rl.training.precision import BOUNDS, SMALL_POLICY, computes_in_bfloat16, settled
 
 LARGE = 10 * SMALL_POLICY

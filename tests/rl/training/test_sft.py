@@ -8,12 +8,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.config import PolicyConfig, SftConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import IGNORED_LABEL, EncodedExample, encode_examples
 from rl.renderers.tags import TagDialect
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import train_sft
+from rl.training.supervised_config import SftConfig
 from warehouse.records import Example, Part, PartKind
 
 pytestmark = pytest.mark.engine

@@ -10,9 +10,10 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from rl.config import OptimizerConfig, SftConfig, Tracker
 from rl.renderers.examples import EncodedExample
+from rl.training.optimizer_config import OptimizerConfig, Tracker
 from rl.training.supervised import train_sft
+from rl.training.supervised_config import SftConfig
 from rl.training.trackers import check_trackers, tracked
 from warehouse.errors import RequestError
 

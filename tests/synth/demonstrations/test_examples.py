@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from rl.renderers.base import Cut
 from rl.renderers.examples import encode_example
 from rl.renderers.tags import TagDialect, tagged_text
-from rl.retrieval.search import SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
 from synth.demonstrations.oracle import path_of, solution_of, transcript
 from synth.fas.memory import remember
@@ -27,7 +26,7 @@ from synth.has.records import HasConfig, build_has
 from synth.parts import offer
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
-from synth.questions.paths import Retrieve, second_hit
+from synth.questions.paths import Retrieve
 from synth.worlds.schema import ASKED
 from warehouse.records import Document, Example, Image, Outcome, Part, PartKind, StopReason, Task, Trajectory, Turn
 
@@ -131,23 +130,6 @@ def test_styles_are_drawn_by_their_probabilities(graph: KnowledgeGraph, retrieve
     examples, _ = build_demonstrations(graph, deep, DemonstrationConfig(early_stop=0.5, wrong_turn=0.3), 1, retrieve)
     early = sum("early_stop" in example.id for example in examples) / len(examples)
     assert 0.35 < early < 0.65
-
-
-def test_a_second_try_shows_another_document_first(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
-    other = second_hit(SearchIndex(tuple(graph.documents.values())))
-    config = DemonstrationConfig(second_try=0.3)
-    clean, _ = build_demonstrations(graph, tasks, DemonstrationConfig(), 1, retrieve)
-    tried, _ = build_demonstrations(graph, tasks, config, 1, retrieve, other=other)
-    longer = [(task, one, two) for task, one, two in zip(tasks, clean, tried, strict=True) if one.parts != two.parts]
-    assert 0.2 < len(longer) / len(tasks) < 0.4
-    for task, one, two in longer:
-        calls = texts_of(two, PartKind.CALL)
-        again = [place for place in range(1, len(calls)) if calls[place] == calls[place - 1]]
-        assert len(calls) == len(texts_of(one, PartKind.CALL)) + 1 and again
-        shown = texts_of(two, PartKind.RESULT)
-        assert shown[again[0]] != shown[again[0] - 1] and answer_in(two) == task.answers[0]
-    without, _ = build_demonstrations(graph, tasks, config, 1, retrieve)
-    assert without == clean, "nobody knows another document"
 
 
 def test_a_task_of_another_world_gives_a_failure(graph: KnowledgeGraph, tasks: list[Task]) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rl.config import StoredRunsConfig
 from rl.renderers.base import Schema
 from rl.renderers.examples import encode_examples
 from rl.renderers.registry import open_dialect
+from rl.training.supervised_config import StoredRunsConfig
 from synth.demonstrations.runs import Rejection, choose_runs, tools_of
 from tests.rl.renderers.templates_of_trl import tokenizer_for
 from warehouse.importers.fireact import read_fireact

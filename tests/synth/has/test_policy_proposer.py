@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rl.config import EngineConfig, PolicyConfig, RayConfig
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
+from rl.engines.config import EngineConfig
+from rl.env_pool.config import RayConfig
+from rl.policies.config import PolicyConfig
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.config import EngineConfig
+from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import environment_variables
 from tests.ports import free_port
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from rl.config import EnvironmentPoolConfig, TaughtRunsConfig
+from rl.env_pool.config import EnvironmentPoolConfig
 from rl.envs.base import Observation, Resources, Step, ToolOutcome, offered_tools
 from rl.renderers.base import Action, Schema
 from rl.retrieval.indexes import Indexes, build_indexes
+from rl.training.supervised_config import TaughtRunsConfig
 from synth.teachers.play import instructions, play, requests_for
 from synth.teachers.teacher import Ending, Reply, Teacher, completion_id, failed
 from tests.rl.conftest import DOCUMENTS

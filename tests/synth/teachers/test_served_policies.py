@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rl.config import EngineConfig, PolicyConfig
+from rl.engines.config import EngineConfig
+from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until

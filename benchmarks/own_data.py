@@ -1,0 +1,150 @@
+"""A wheel on its own data against two others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100] [--json]`.
+
+    own      from turn 2 on the policy's own successes, and decision records of which every option is an action of one of its runs
+    again    from turn 2 on the first turn's text once more
+    oracle   from turn 2 on as the quickstart does: fresh text of the oracle's beside own decision records and successes
+
+The first turn is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home in which `flywheel run` goes on.
+Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far is passed by, and one
+that was cut short goes on. Printed are the success of each turn's last policy by suite, by how much `own` is above each other arm on the
+same tasks, and the optimiser's steps: where these differ, an arm had too little text for its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tables
+from benchmarks.ablations import copy_home, place
+from flows.config import load_config
+from flows.home import Home
+from flows.plan import gate_id, is_done, policy_id
+from flows.results import Solved, paired, read_verdicts
+from warehouse import Lake
+
+PROFILE = "own_data"
+START = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way of going on after the first turn: what it is called, and its settings over those of the profile."""
+
+    name: str
+    words: str
+    settings: tuple[str, ...] = ()
+
+
+ARMS = (
+    Arm("own", "own trajectories alone"),
+    Arm("again", "the first turn's text again", ('later.cpt.from=["again"]', 'later.sft.from=["again"]')),
+    Arm(
+        "oracle",
+        "fresh text of the oracle's",
+        (
+            'later.cpt.from=["fas", "has"]',
+            'later.sft.from=["oracle", "own"]',
+            "later.synth.has.mixture={oracle=1.0}",
+            "later.synth.has_count=300",
+            "later.synth.demonstration_questions.counts={}",
+            "later.synth.fas.reasoning={1=800, 2=800, 3=800, 4=800, 5=1000, 6=1000}",
+        ),
+    ),
+)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--profile", default=PROFILE, help="a profile, or the path of a TOML file")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="over the profile, for all arms")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    for seed in options.seeds if not options.table else ():
+        for arm in ARMS:
+            run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
+    rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns)]
+    print(json.dumps(rows) if options.json else markdown(rows))
+
+
+def run_arm(root: Path, arm: Arm, seed: int, turns: int, profile: str, settings: Sequence[str]) -> None:
+    """Turn the wheel of an arm up to its last turn, from a copy of the seed's first one."""
+    home, start = place(root, arm.name, seed), place(root, START, seed)
+    common = (*settings, f"seed={seed}")
+    if not home.root.is_dir():
+        if not is_done(start, 1):
+            run_wheel(start, 1, ["--profile", profile, *_set(common)])
+        copy_home(start, home, load_config(profile, (*common, *arm.settings)))
+    if not is_done(home, turns):
+        run_wheel(home, turns, [])
+
+
+def run_wheel(home: Home, turns: int, arguments: Sequence[str]) -> None:
+    """`flywheel run` up to its last turn."""
+    command = [sys.executable, "-m", "flows.cli", "run", "--home", str(home.root), "--turns", str(turns), *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
+    """A row for each suite, turn and arm that is there: success, training of the turn, and `own` against it on the same tasks."""
+    homes = {arm.name: place(root, arm.name, seed) for arm in ARMS}
+    solved = {name: verdicts(home) for name, home in homes.items() if (home.root / "lake").is_dir()}
+    for name, found in solved.items():
+        with Lake(homes[name].root, read_only=True) as lake:
+            steps = {run.id: run.figures.get("steps") for run in lake.runs("stage IN ('cpt', 'sft')")}
+            gates = {run.id for run in lake.runs("stage = 'gate' AND state = 'completed'")}
+        for number in (each for each in range(1, turns + 1) if gate_id(each) in gates):
+            policy = policy_id(number, "rl")
+            for suite in sorted(suite for other, suite in found if other == policy):
+                own = paired(found[policy, suite], solved.get("own", {}).get((policy, suite), {}))
+                yield {
+                    "seed": seed,
+                    "suite": suite,
+                    "turn": number,
+                    "arm": name,
+                    "tasks": len(found[policy, suite]),
+                    "successes": sum(found[policy, suite].values()),
+                    "cpt_steps": steps.get(policy_id(number, "cpt")),
+                    "sft_steps": steps.get(policy_id(number, "sft")),
+                    **({} if own is None or name == "own" else {"own_above": own.difference, "p_value": own.p_value}),
+                }
+
+
+def verdicts(home: Home) -> dict[tuple[str, str], Solved]:
+    """Whether each policy solved each task, by policy and suite."""
+    with Lake(home.root, read_only=True) as lake:
+        return read_verdicts(lake)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as one table."""
+    heads = ("seed", "suite", "turn", "arm", "success, %", "`own` above it, points", "steps of CPT", "steps of SFT")
+    words = {arm.name: arm.words for arm in ARMS}
+    cells = (
+        (
+            *(str(row[name]) for name in ("seed", "suite", "turn")), f"`{row['arm']}`, {words[row['arm']]}",
+            f"{100 * row['successes'] / row['tasks']:.1f}", tables.points(row["own_above"], row["p_value"]) if "own_above" in row else "",
+            *(f"{row[name] or 0:,}" for name in ("cpt_steps", "sft_steps")),
+        )
+        for row in sorted(rows, key=lambda row: (row["seed"], row["suite"], row["turn"]))
+    )  # fmt: skip
+    return tables.table(heads, cells)
+
+
+def _set(settings: Sequence[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+if __name__ == "__main__":
+    main()

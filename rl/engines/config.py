@@ -1,0 +1,109 @@
+"""The configuration of the engines."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from warehouse.settings import Section
+
+CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
+"""Transfers of weights that need CUDA on both sides."""
+
+
+class PressureConfig(Section):
+    """Concurrency that follows the engines: the rule is in `rl/rollouts/admission.py`."""
+
+    floor: PositiveInt = 32
+    """Trajectories side by side that it begins with and does not go below; `rollout.concurrency` where that is less."""
+    increase: PositiveInt = 16
+    """How many more there may be after a look at which no engine was pressed and somebody waited for a place."""
+    decrease: float = Field(default=0.7, gt=0, lt=1)
+    """The share of what is under way that is left after a look at which one was; that of CUBIC (RFC 9438)."""
+    kv_usage: float = Field(default=0.9, gt=0, le=1)
+    """An engine is pressed where more of its cache is in use."""
+    queue: NonNegativeInt = 0
+    """And where more requests than this have waited in each of its steps since the last look."""
+    every_seconds: PositiveFloat = 1.0
+    """Pause between two looks."""
+
+
+class EngineConfig(Section):
+    """Engines: how many, on what, how large."""
+
+    count: PositiveInt = 1
+    """Engines side by side, each with the whole policy."""
+    older: NonNegativeInt = 0
+    """Further engines that hold an older policy, for actions that are asked of one (`rl.older_share`)."""
+    older_every: PositiveInt = 25
+    """How many versions the policy of those may fall behind before they take the newest. AgentRL's is 25 steps."""
+    cpus: NonNegativeFloat = 1
+    """What each reserves of Ray's CPUs, all its workers together."""
+    gpus: NonNegativeFloat = 0
+    """What each reserves of Ray's GPUs, all its workers together: as many as `tensor_parallel`, or less than 1 for a share of a card, of
+    which an engine takes no more memory than that."""
+    threads: PositiveInt = 1
+    """OpenMP threads of each worker on CPUs. A second one gains nothing for a small policy, and where other processes want the
+    cores its barriers make the engine 20 times slower (measured)."""
+    tensor_parallel: PositiveInt = 1
+    """Workers that share the matrices of one engine."""
+    workers: Literal["processes", "ray"] = "processes"
+    """Where those run: beside the engine on one machine, or as Ray actors of their own, packed together but on several machines where
+    one has too few GPUs."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What it computes in, and what it is given new weights in."""
+    max_model_len: PositiveInt | None = None
+    """Longest context in tokens; None is what the policy's own configuration says."""
+    max_num_seqs: PositiveInt = 128
+    """Sequences in one batch."""
+    max_batched_tokens: PositiveInt = 8192
+    """Tokens in one forward pass."""
+    kv_cache_gib: PositiveFloat = 0.5
+    """Memory for keys and values, of each worker."""
+    block_size: PositiveInt | None = 32
+    """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
+    enforce_eager: bool = True
+    """No compilation: starts sooner, and is no slower for small policies on CPUs."""
+    sleep_mode: bool = False
+    """Give GPU memory back while a learner has its turn: for engines and a learner on the same card. Weights wait in host memory."""
+    seed: NonNegativeInt = 0
+    updates: Literal["keep", "drain"] = "keep"
+    """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
+    the old ones before."""
+    transfer: Literal["files", "gloo", "nccl", "ipc"] = "files"
+    """How new weights come from the learner: from the folder that it writes of each version, or by vLLM's weight transfer, and then steps
+    write none: `gloo` through host memory, `nccl` from GPU to GPU, `ipc` within the one GPU that learner and engine share."""
+    transfer_timeout_seconds: PositiveFloat = 120.0
+    """A transfer that takes longer is given up, and the engines load the folder."""
+    start_timeout_seconds: PositiveFloat = 600.0
+    max_replacements: NonNegativeInt = 3
+    """How many dead engines may be replaced before the pool gives up."""
+    pressure: PressureConfig | None = None
+    """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
+    max_retakes: NonNegativeInt = 3
+    """How often one request may be taken up again by another engine because its own died."""
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> EngineConfig:
+        if self.workers == "ray" and self.gpus < self.tensor_parallel:
+            raise ValueError("engine.workers = ray needs engine.gpus = engine.tensor_parallel: on CPUs vLLM runs its workers as processes")
+        return self
+
+    @model_validator(mode="after")
+    def _check_transfer(self) -> EngineConfig:
+        if self.transfer in CUDA_TRANSFERS and self.gpus < (self.tensor_parallel if self.transfer == "nccl" else 0.01):
+            raise ValueError(f"engine.transfer = {self.transfer} needs engines on GPUs: set engine.gpus, or take files or gloo")
+        if self.transfer == "ipc" and (self.count > 1 or self.tensor_parallel > 1):
+            raise ValueError("engine.transfer = ipc is for one engine of one worker, on the GPU of the learner: take nccl for more")
+        return self
+
+    @model_validator(mode="after")
+    def _check_gpus(self) -> EngineConfig:
+        if (self.gpus > 1 and self.gpus != self.tensor_parallel) or 0 < self.gpus < self.tensor_parallel > 1:
+            raise ValueError(
+                f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
+            )
+        if self.sleep_mode and not self.gpus:
+            raise ValueError("engine.sleep_mode gives GPU memory back, and engine.gpus is 0: set that, or leave it out")
+        return self

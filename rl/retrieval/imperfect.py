@@ -1,0 +1,132 @@
+"""A search as imperfect as the world's, over another one: the right document comes second or third, behind a namesake or a stub of it, or
+nothing is found.
+
+    asked        `Amber Stone page 2` is the second page of `Amber Stone`
+    found        what the index underneath finds, best first; each document brings its namesake and its stub along, right behind it
+    displaced    of some queries the best document moves to the second or the third place
+    empty        some queries find nothing, on no page
+
+Whether a query is displaced or empty follows from the seed and its words, whether a document has a namesake or a stub from the seed and its
+id: there is no state, and all samples of a task meet the same search. So it pays to read on, to ask in other words, and to look at what a
+document is about before its facts are used. The best document of a query that is not empty is always among the first three.
+
+A namesake is another document of the index under this one's title, one that shares no word with it but names' own and those that half of
+all documents have: in a generated world one of another type, so that its facts answer no question about this one. On real text, where all
+documents speak of the same things, hardly any has one. A stub is the first half of what the document states. Neither is in the lake: their
+ids are those of their documents with `#namesake` or `#stub`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from rl.retrieval.config import ImperfectSearchConfig
+from rl.retrieval.search import Hits, Index, Miss, passage, words_of
+from warehouse.digests import seed_from
+from warehouse.records import Document
+
+AMONG = 3
+"""Places that the best document may have."""
+MAX_PAGE = 99
+NAMESAKE, STUB = "#namesake", "#stub"
+_DONORS = 32
+"""Documents that are looked at for one that can lend its text to a namesake."""
+_MENTIONS = 100
+"""Places of a namesake's text that get its own title: a title of one letter would make it grow without bound."""
+_SENTENCES = re.compile(r"(?<=[.!?])\s+")
+
+
+class ImperfectIndex:
+    """What rollouts search in the place of `index`."""
+
+    paged = True
+
+    def __init__(self, index: Index, config: ImperfectSearchConfig) -> None:
+        self._index, self._config = index, config
+        self._common = _common_words(index.documents) if config.namesakes else frozenset[str]()
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """All of the index underneath; namesakes and stubs are made when they are found."""
+        return self._index.documents
+
+    def find(self, query: str, k: int = 1) -> Hits:
+        """The page of `k` documents that `query` asks for, or why there is none. Never raises for what a policy may write."""
+        asked, page = split_page(query)
+        hits = self._index.find(asked, max(page * k, AMONG))
+        if hits.miss is not None:
+            return hits
+        rng = random.Random(seed_from("imperfect search", self._config.seed, " ".join(asked.casefold().split())))
+        empty, displaced, place = rng.random() < self._config.empty, rng.random() < self._config.displaced, rng.randrange(1, AMONG)
+        if empty:
+            return Hits((), Miss.NO_HIT)
+        ranked = list(islice((each for document in hits.documents for each in (document, *self._likes(document))), max(page * k, AMONG)))
+        if displaced:
+            ranked.insert(min(place, len(ranked) - 1), ranked.pop(0))
+        found = tuple(ranked[(page - 1) * k : page * k])
+        return Hits(found, None if found else Miss.NO_FURTHER)
+
+    def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
+        """The documents of `find` with their scores, namesakes and stubs with their document's: a displaced one has more than the first."""
+        asked, page = split_page(query)
+        scores = {document.id: score for document, score in self._index.scored(asked, max(page * k, AMONG))}
+        found = self.find(query, k).documents
+        return [(each, scores[each.id.removesuffix(NAMESAKE).removesuffix(STUB)]) for each in found]
+
+    def _likes(self, document: Document) -> Iterator[Document]:
+        """The namesake and the stub of a document, as far as it has them."""
+        if self._draws("namesake", document, self._config.namesakes) and (namesake := self._namesake(document)) is not None:
+            yield namesake
+        if self._draws("stub", document, self._config.stubs) and (stub := stub_of(document)) is not None:
+            yield stub
+
+    def _draws(self, what: str, document: Document, share: float) -> bool:
+        return share > 0 and random.Random(seed_from(what, self._config.seed, document.id)).random() < share
+
+    def _namesake(self, document: Document) -> Document | None:
+        rng = random.Random(seed_from("namesake of", self._config.seed, document.id))
+        own = self._telling(document)
+        for donor in rng.choices(self.documents, k=_DONORS):
+            if donor.title and document.title not in passage(donor) and own.isdisjoint(self._telling(donor)):
+                text = donor.text.replace(donor.title, document.title, _MENTIONS)
+                return replace(document, id=f"{document.id}{NAMESAKE}", text=text)
+        return None
+
+    def _telling(self, document: Document) -> set[str]:
+        """The words that say what a document is about, and not about whom."""
+        return set(words_of(document.text)).difference(self._common, words_of(document.title))
+
+
+def split_page(query: str) -> tuple[str, int]:
+    """What a query asks for, and the page of it: («Amber Stone», 2) of «Amber Stone page 2»; the first where it names none."""
+    words = query.split()
+    if len(words) > 2 and words[-2].casefold() == "page" and words[-1].isascii() and words[-1].isdecimal():
+        page = int(words[-1][:4])
+        if 1 <= page <= MAX_PAGE:
+            return " ".join(words[:-2]), page
+    return query, 1
+
+
+def stub_of(document: Document) -> Document | None:
+    """A document without the second half of its sentences, or of the clauses of its only one; None where there is but one."""
+    head = document.title if document.text.startswith(document.title) else ""
+    rest = document.text[len(head) :]
+    pieces, glue = _SENTENCES.split(rest.strip()), " "
+    if len(pieces) < 2:
+        pieces, glue = rest.strip().rstrip(".").split(", "), ", "
+    if len(pieces) < 2:
+        return None
+    kept = glue.join(pieces[: len(pieces) // 2])
+    space = " " if rest[:1].isspace() else ""
+    return replace(document, id=f"{document.id}{STUB}", text=f"{head}{space}{kept}{'' if kept.endswith(('.', '!', '?')) else '.'}")
+
+
+def _common_words(documents: Sequence[Document]) -> frozenset[str]:
+    """The words of more than half of the documents, which say nothing of what one is about."""
+    counts = Counter(word for document in documents for word in set(words_of(document.text)))
+    return frozenset(word for word, count in counts.items() if 2 * count > len(documents))

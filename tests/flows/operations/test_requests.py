@@ -1,0 +1,317 @@
+"""What is asked of a process at work: heard, recorded, obeyed between steps; refused where nobody is there to hear it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.config import load_config
+from flows.context import RunContext, open_context
+from flows.home import Home
+from flows.operations.budgets import Meter, Spending, spending
+from flows.operations.config import BudgetConfig
+from flows.operations.control import Control, ControlState, Order
+from flows.operations.requests import MOST_BYTES, ControlRequest, RequestListener, ask
+from flows.progress import Progress, ProgressWriter, read_progress
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from flows.top.state import Watcher
+from flows.top.view import frame
+from tests.flows.wheel_records import START
+from warehouse import Failure, Lake, Run, StopReason, Task, Trajectory
+from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from rl.rollouts.rollout import Rollouts
+
+GONE = 2**22 + 1
+"""The id of no process: Linux gives smaller ones."""
+SOON = 60.0
+TASK = Task("k", "search", "?", ())
+DONE = Trajectory("", "k", "p", "rl", 1, (), (), StopReason.ANSWERED, None, None, 0, None, None)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.claim(load_config("quickstart"))
+    return home
+
+
+@contextmanager
+def hearing(home: Home, process: int | None = None, control: Control | None = None) -> Iterator[list[Failure]]:
+    """A home that tells of a process at work, in which somebody listens; gives what is recorded."""
+    recorded: list[Failure] = []
+    writer = ProgressWriter(home.progress, lambda: Progress(process or os.getpid(), time.time()))
+    until(home.progress.exists)
+    listener = RequestListener(home.requests, control or Control(), lambda: None, recorded.append)
+    try:
+        yield recorded
+    finally:
+        listener.close()
+        writer.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so, for a minute at most."""
+    deadline = time.monotonic() + SOON
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert true()
+
+
+def put(home: Home, name: str, content: str | bytes) -> Path:
+    home.requests.mkdir(exist_ok=True)
+    file = home.requests / name
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def test_whoever_asks_goes_on_when_it_is_heard_obeyed_and_recorded(home: Home) -> None:
+    control = Control()
+    with hearing(home, control=control) as recorded:
+        ask(home, Order.limit, 3)
+        assert control.state == ControlState(None, 3) and control.state.admitted == 3
+        ask(home, Order.pause)
+        assert control.state.paused_since is not None and control.state.admitted == 0
+        ask(home, Order.resume)
+        assert control.state == ControlState(None, 3), "the limit outlives a pause"
+    assert [(row.stage, row.kind) for row in recorded] == [("requests", "limit"), ("requests", "pause"), ("requests", "resume")]
+    assert recorded[0].item["limit"] == 3 and recorded[0].item["process"] == os.getpid()
+    assert list(home.requests.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_same_request_twice_is_two_rows(home: Home) -> None:
+    with Lake(home.root) as lake:
+        writer = ProgressWriter(home.progress, lambda: Progress(os.getpid(), time.time()))
+        until(home.progress.exists)
+        listener = RequestListener(home.requests, Control(), lambda: None, lambda row: lake.add([row]))
+        for _ in range(2):
+            ask(home, Order.pause)
+        listener.close()
+        writer.close()
+        counted = lake.query("SELECT kind, count(*) AS n FROM failures WHERE stage = 'requests' GROUP BY ALL").to_pylist()
+    assert counted == [{"kind": "pause", "n": 2}]
+
+
+def test_nothing_is_asked_where_nothing_runs(home: Home, tmp_path: Path) -> None:
+    for arguments in (["pause"], ["resume"], ["limit", "4"]):
+        with pytest.raises(RequestError, match="nothing runs in"):
+            CliRunner().invoke(app, [*arguments, "--home", str(home.root)], catch_exceptions=False)
+    assert not home.requests.exists()
+    with pytest.raises(RequestError, match="no run's home"):
+        ask(Home(tmp_path / "none"), Order.pause)
+    home.progress.write_text('{"process": 77, "written": 1000.0}')
+    with pytest.raises(RequestError, match="nothing runs in"):
+        ask(home, Order.pause)
+
+
+def test_a_limit_below_one_is_refused_by_the_command(home: Home) -> None:
+    with pytest.raises(RequestError, match="greater than or equal to 1"):
+        CliRunner().invoke(app, ["limit", "0", "--home", str(home.root)], catch_exceptions=False)
+    assert not home.requests.exists()
+
+
+def test_a_request_that_nobody_hears_is_taken_back(home: Home) -> None:
+    home.progress.write_text(f'{{"process": 77, "written": {time.time() + 3600}}}')
+    with pytest.raises(RequestError, match=r"process 77 .* has not heard"):
+        ask(home, Order.pause, patience_seconds=0.3)
+    assert list(home.requests.iterdir()) == []
+
+
+def test_a_process_that_ends_meanwhile_is_told_of(home: Home) -> None:
+    home.progress.write_text(f'{{"process": 77, "written": {time.time()}}}')
+    threading.Timer(0.5, home.progress.unlink).start()
+    with pytest.raises(RequestError, match=r"process 77 .* ended before it heard"):
+        ask(home, Order.pause)
+    assert list(home.requests.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "pause",
+        "[]",
+        '{"order": "stop", "process": 1, "asked": 1.0}',
+        '{"order": "pause", "process": 1, "asked": 1.0, "limit": 3}',
+        '{"order": "limit", "process": 1, "asked": 1.0}',
+        '{"order": "limit", "process": 1, "asked": 1.0, "limit": 0}',
+        '{"order": "limit", "process": 1, "asked": 1.0, "limit": "3"}',
+        '{"order": "pause", "process": 1, "asked": 1.0, "command": "rm"}',
+        '{"order": "pause", "process": 1, "asked": NaN}',
+        '{"order": "limit", "process": 1, "asked": 1.0, "limit": 100000000000}',
+        b"\xff\xfe\x00",
+        " " * (MOST_BYTES + 1),
+        "[" * MOST_BYTES,
+    ],
+)
+def test_what_is_no_request_is_recorded_and_not_obeyed(home: Home, content: str | bytes) -> None:
+    control, file = Control(), put(home, "1-1.json", content)
+    with hearing(home, control=control) as recorded:
+        until(lambda: not file.exists())
+    assert [row.kind for row in recorded] == ["invalid"] and len(recorded[0].reason) < 300
+    assert control.state == ControlState()
+
+
+def test_a_pipe_and_a_folder_among_the_requests_hold_nobody_up(home: Home) -> None:
+    home.requests.mkdir()
+    os.mkfifo(home.requests / "1-1.json")
+    (home.requests / "2-1.json").mkdir()
+    (home.requests / "1-2.json").symlink_to(home.root / "config.json")
+    with hearing(home) as recorded:
+        ask(home, Order.pause)
+    assert [row.kind for row in recorded] == ["invalid", "invalid", "pause"]
+    assert home.config_file.is_file()
+
+
+def test_what_was_asked_of_a_process_that_is_gone_is_recorded_and_not_obeyed(home: Home) -> None:
+    left = ControlRequest(order=Order.pause, process=GONE, asked=1.0)
+    control, file = Control(), put(home, "1-1.json", left.model_dump_json())
+    with hearing(home, control=control) as recorded:
+        until(lambda: not file.exists())
+    assert [row.kind for row in recorded] == ["unheard"]
+    assert control.state.paused_since is None
+
+
+def test_only_the_time_between_pause_and_resume_counts_as_paused() -> None:
+    control = Control()
+    control.obey(Order.resume)
+    assert control.paused_seconds == 0.0
+    control.obey(Order.pause)
+    since = control.state.paused_since
+    time.sleep(0.05)
+    control.obey(Order.pause)
+    assert control.state.paused_since == since
+    control.obey(Order.resume)
+    paused = control.paused_seconds
+    assert 0.05 <= paused < SOON
+    control.wait()
+    assert control.paused_seconds == paused
+
+
+class Work:
+    """A stage that counts its steps, each for somebody who lets it."""
+
+    def __init__(self) -> None:
+        self.steps = threading.Semaphore(0)
+        self.made = 0
+
+    def __call__(self, run: StageRun) -> dict[str, Any]:
+        for step in range(1, 4):
+            assert self.steps.acquire(timeout=SOON)
+            self.made = step
+            run.metric(step, {"loss": 1.0 / step})
+        return {}
+
+
+@pytest.mark.slow
+def test_a_stage_stands_still_between_two_steps_and_its_time_is_not_counted(home: Home) -> None:
+    home_path, work, ended = home.root, Work(), threading.Event()
+    with open_context(home_path) as context:
+        thread = threading.Thread(target=stage, args=(context, work, ended))
+        thread.start()
+        until(lambda: read_progress(home.progress) is not None)
+        command("pause", home_path)
+        work.steps.release(3)
+        until(lambda: work.made == 1)
+        time.sleep(1.5)
+        assert work.made == 1 and not ended.is_set(), "it waits behind its first step"
+        progress = read_progress(home.progress)
+        assert progress is not None and progress.control.paused_since is not None
+        assert re.search("paused for .* `flywheel resume` goes on", shown(home))
+        command("limit", home_path, "5")
+        until(lambda: "5 trajectories at most side by side" in shown(home))
+        command("resume", home_path)
+        until(ended.is_set)
+        thread.join()
+        assert work.made == 3
+        (run,) = context.lake.runs("id = 't1-cpt'")
+        took = (run.finished - run.started).total_seconds() if run.finished else 0.0
+        paused = run.figures["paused_seconds"]
+        assert 1.5 <= paused <= took
+        assert spending(context.lake, home_path, 1).seconds == pytest.approx(took - paused, abs=0.02)
+        told = {metric.step: metric.value for metric in context.lake.metrics("t1-cpt") if metric.name == "paused_seconds"}
+        assert set(told) <= {1, 2} and sum(told.values()) == pytest.approx(paused, abs=0.02), "told by the step behind the pause"
+        rows = context.lake.query("SELECT kind, item->>'run' AS run, item->>'limit' AS most FROM failures WHERE stage = 'requests'")
+    asked = sorted((row["kind"], row["run"], row["most"]) for row in rows.to_pylist())
+    assert asked == [("limit", "t1-cpt", "5"), ("pause", "t1-cpt", None), ("resume", "t1-cpt", None)]
+
+
+@pytest.mark.slow
+def test_what_is_asked_reaches_the_rollouts_that_run(home: Home) -> None:
+    from rl.rollouts.base import RolloutRequest
+    from tests.flows.reinforcement_process import ToyRollouts
+
+    under_way: list[str] = []
+
+    class Patient(ToyRollouts):
+        async def one(self, request: RolloutRequest) -> Trajectory:
+            under_way.append(request.trajectory_id)
+            await asyncio.sleep(0.05)
+            under_way.remove(request.trajectory_id)
+            most.append(len(under_way))
+            return replace(DONE, id=request.trajectory_id)
+
+    most: list[int] = []
+    requests = [RolloutRequest(f"t{number}", TASK, "p", 1, seed=number) for number in range(8)]
+    with open_context(home.root) as context:
+        context._rollouts = rollouts = cast("Rollouts", Patient(kill=-1))
+        until(home.progress.exists)
+        command("pause", home.root)
+        stream = rollouts.submit(requests)
+        time.sleep(0.5)
+        assert not stream.ready and under_way == []
+        command("limit", home.root, "1")
+        command("resume", home.root)
+        assert [trajectory.id for trajectory in stream] == [request.trajectory_id for request in requests]
+        assert set(most) == {0}, "one after the other"
+        command("limit", home.root, "256")
+        assert len(list(rollouts.submit(requests))) == 8
+        assert max(most) == 7, "all at once"
+
+
+@pytest.mark.slow
+def test_a_budget_of_hours_goes_on_without_the_time_of_a_pause(tmp_path: Path) -> None:
+    control = Control()
+    control.obey(Order.pause)
+    with Lake(tmp_path) as lake:
+        threading.Timer(1.0, control.obey, [Order.resume]).start()
+        meter = Meter(BudgetConfig(hours=0.8 / 3600), Spending, look_seconds=0.0)
+        run = StageRun(lake, Run("t1-rl", "rl", 1, {}, "d", 0, None, "running", START), meter)
+        run.heed(control)
+        assert not run.metric(1, {"reward": 0.5}), "a second has gone by, in which it stood still"
+        time.sleep(0.9)
+        assert run.metric(2, {"reward": 0.5})
+
+
+def stage(context: RunContext, work: Work, ended: threading.Event) -> None:
+    run_attempt(context.lake, "t1-cpt", "cpt", 1, {}, lambda run: work(context.watch(run)))
+    ended.set()
+
+
+def command(name: str, home: Path, *arguments: str) -> None:
+    done = CliRunner().invoke(app, [name, *arguments, "--home", str(home)], catch_exceptions=False)
+    assert done.exit_code == 0 and f"process {os.getpid()}" in done.stdout
+
+
+def shown(home: Home) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with Lake(home.root, read_only=True) as lake, console.capture() as captured:
+        console.print(frame(Watcher(home, lake).look()))
+    return captured.get()

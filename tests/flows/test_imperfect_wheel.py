@@ -1,0 +1,160 @@
+"""A home whose search is imperfect: what synthesis makes of it, and which settings do not go together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import load_config
+from flows.context import RunContext
+from flows.home import Home
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from flows.stages.synthesis.batches import work_off
+from flows.stages.synthesis.context import SynthesisContext
+from flows.stages.synthesis.examples import demonstrations
+from rl.envs.base import Resources
+from rl.envs.search import SearchEnvironment, create
+from rl.renderers.base import Action
+from rl.retrieval.indexes import build_indexes
+from warehouse import Document, Example, Lake, PartKind, RequestError, Task
+
+SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
+IMPERFECT = "rollout.search.imperfect={displaced=0.4, namesakes=0.3, stubs=0.3, empty=0.05}"
+PLAYED = 'synth.demonstrations={search="imperfect", second_try=0.25, early_stop=0.5}'
+SIZES = ("corpus.train.entities=400", "corpus.held_out.entities=150", "synth.demonstration_questions.counts={1=40, 2=40}")
+
+
+@contextmanager
+def home_of(root: Path, *settings: str) -> Iterator[RunContext]:
+    with Lake(root) as lake:
+        yield RunContext(Home(root), load_config(SMALL, [*SIZES, *settings]), lake)
+
+
+def demonstrated(context: RunContext) -> list[Example]:
+    """The demonstrations of the first turn, as they stand in the lake."""
+
+    def work(at_work: StageRun) -> dict[str, Any]:
+        work_off(at_work, demonstrations(SynthesisContext(context, 1)))
+        return {}
+
+    run_attempt(context.lake, "t1-synth", "synth", 1, {}, work)
+    return context.lake.examples(["trajectory"])
+
+
+def texts(example: Example, kind: PartKind) -> list[str]:
+    return [part.text for part in example.parts if part.kind is kind]
+
+
+def searches_needed(example: Example) -> int:
+    """Searches but for those that tried again."""
+    return len(texts(example, PartKind.CALL)) - sum(thought.startswith("no ") for thought in texts(example, PartKind.THOUGHT))
+
+
+def test_the_share_of_the_demonstrations_that_hold_a_second_try_is_what_was_asked_for(tmp_path: Path) -> None:
+    with home_of(tmp_path, IMPERFECT, PLAYED) as context:
+        examples = demonstrated(context)
+        dropped = Counter(failure.kind for failure in context.lake.failures("synth"))
+        told = context.lake.query(
+            "SELECT split_part(id, '-', 2) AS style, count(*) AS n FROM examples WHERE starts_with(id, 'demonstration-') GROUP BY ALL"
+        ).to_pylist()
+    styles = {row["style"]: row["n"] for row in told}
+    assert len(examples) == 80 and styles["second_try"] == 20
+    again = [example for example in examples if any(text.startswith("no ") for text in texts(example, PartKind.THOUGHT))]
+    assert {example.id.split("-")[1] for example in again} == {"second_try"} and len(again) == 20
+    assert Counter(searches_needed(example) for example in again) == {1: 10, 2: 10}
+    assert styles["early_stop"] > 5 and dropped["demonstration_of_other_tries"] > 20
+    tools = json.loads(texts(examples[0], PartKind.TOOLS)[0])
+    assert "page 2" in tools[0]["function"]["description"]
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.3, {True: 6, False: 14}), (1.0, {True: 20})])
+def test_so_many_demonstrations_in_all_are_shared_out_alike(tmp_path: Path, share: float, wanted: dict[bool, int]) -> None:
+    played = f'synth.demonstrations={{search="imperfect", second_try={share}}}'
+    with home_of(tmp_path, IMPERFECT, played, "synth.demonstration_questions.count=20") as context:
+        examples = demonstrated(context)
+    assert Counter(example.id.split("-")[1] == "second_try" for example in examples) == wanted
+
+
+def test_what_is_missing_of_so_many_in_all_is_told_of_by_the_key_that_asks_for_them(tmp_path: Path) -> None:
+    few = ("corpus.train.entities=100", "synth.demonstration_questions.counts={3=1}", "synth.demonstration_questions.count=2000")
+    with home_of(tmp_path, IMPERFECT, 'synth.demonstrations={search="imperfect", second_try=0.1}', *few) as context:
+        demonstrated(context)
+        missing = [failure for failure in context.lake.failures("synth") if failure.kind == "shortfall"]
+    assert {failure.item["setting"] for failure in missing} == {"synth.demonstration_questions.count"}
+
+
+def test_what_demonstrations_show_is_what_rollouts_of_the_home_find(tmp_path: Path) -> None:
+    documents = "rollout.environments.kinds={search={options={documents=2}}}"
+    with home_of(tmp_path, IMPERFECT, PLAYED, documents) as context:
+        examples = demonstrated(context)
+        corpus: list[Document] = list(SynthesisContext(context, 1).sources.train.documents)
+        index = build_indexes(corpus, context.config.rollout.search).train
+        environment = create(Resources(index, context.config.rollout.environments.kind("search").options))
+    for example in examples:
+        assert texts(example, PartKind.RESULT) == played(environment, texts(example, PartKind.CALL))
+
+
+def played(environment: SearchEnvironment, queries: list[str]) -> list[str]:
+    async def play() -> list[str]:
+        await environment.reset(Task("k", "search", "?", ()), seed=0)
+        return [(await environment.step(Action("search", query))).observation for query in queries]
+
+    return asyncio.run(play())
+
+
+def test_demonstrations_against_the_perfect_search_are_those_of_a_home_without_an_imperfect_one(tmp_path: Path) -> None:
+    def shown(root: Path, *settings: str) -> list[tuple[str, tuple[Any, ...]]]:
+        with home_of(root, *settings) as context:
+            return [(example.id, example.parts[1:]) for example in demonstrated(context)]
+
+    assert shown(tmp_path / "a", IMPERFECT) == shown(tmp_path / "b")
+
+
+def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
+    with home_of(tmp_path / "a", IMPERFECT) as one, home_of(tmp_path / "b") as two:
+        imperfect, perfect = SynthesisContext(one, 1), SynthesisContext(two, 1)
+        titles = [document.title for document in perfect.sources.train.documents]
+        assert [imperfect.train.retrieve(title) for title in titles] == [perfect.train.retrieve(title) for title in titles]
+        assert [imperfect.search(title) for title in titles] != [perfect.search(title) for title in titles]
+        read = [imperfect.read(title) for title in titles]
+        assert read != [perfect.read(title) for title in titles] and all(one is None or "#" not in one.id for one in read)
+
+
+# The configuration
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ([PLAYED], r"synth\.demonstrations\.search = imperfect is the search of rollouts, and that is perfect"),
+        (['later.synth.demonstrations.search="imperfect"'], r"set rollout\.search\.imperfect"),
+        ([IMPERFECT, "synth.demonstrations.second_try=0.1"], r"second_try needs an imperfect search"),
+        (["rollout.search.imperfect.silent=0.1"], r"unknown key rollout\.search\.imperfect\.silent"),
+        (["rollout.search.imperfect.empty=0.9"], r"rollout\.search\.imperfect\.empty"),
+        (['cpt.from=["again"]'], r"cpt\.from names again, and there is nothing before the first turn"),
+        (['sft.from=["own", "again"]'], r"sft\.from names again, and there is nothing before the first turn"),
+        (['cpt.from=["nothing"]'], r"cpt\.from"),
+        (["cpt.from=[]"], r"cpt\.from"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_in_a_sentence(settings: list[str], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence) as refused:
+        load_config(SMALL, settings)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_the_profile_is_a_wheel_that_searches_imperfectly_and_says_how_often_it_shows_a_second_try() -> None:
+    config = load_config("imperfect")
+    search, own = config.rollout.search.imperfect, config.synth.demonstrations
+    assert search is not None and search.displaced and search.namesakes and search.stubs and search.empty
+    assert (own.search, own.second_try) == ("imperfect", 0.05) and own == own.clean
+    deepest = max(config.evaluation.suites["held_out"].wanted())
+    assert config.evaluation.horizon > deepest + 1, "there is room for second tries"

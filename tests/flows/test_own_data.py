@@ -1,0 +1,263 @@
+"""A wheel on its own data: from turn 2 on all training text is of the policy's own trajectories; its control reads turn 1 again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ablations import place
+from benchmarks.own_data import ARMS, PROFILE, markdown, table
+from flows.config import load_config
+from flows.context import RunContext
+from flows.home import Home
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from flows.stages.synthesis.stage import synthesise
+from flows.stages.training import finetune, pretrain
+from synth.demonstrations.oracle import solution_of
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.has.decisions import describe
+from synth.parts import CPT_KINDS, SFT_KINDS
+from tests.end_to_end.towns import write_corpus
+from warehouse import Call, Example, Lake, Outcome, PartKind, RequestError, Run, Score, StopReason, Task, Trajectory, Turn
+from warehouse.records import ANSWER
+
+SMALL = str(Path(__file__).parents[1] / "end_to_end" / "small.toml")
+LEARNING = str(Path(__file__).parents[1] / "end_to_end" / "newcomer.toml")
+SIZES = (
+    "corpus.train.entities=300", "corpus.held_out.entities=150", "evaluation.suites.held_out.counts={1=4, 2=4}", "evaluation.gate={}",
+    "synth.fas.reasoning={1=20, 2=20}", "synth.fas.plan_slices=4", "synth.documents=8",
+)  # fmt: skip
+OWN = (
+    'later.cpt.from=["has"]', 'later.sft.from=["own"]', "later.synth.has.mixture={others=1.0}", "later.synth.webshaper.counts={2=10}",
+    "later.synth.has_count=30",
+)  # fmt: skip
+ARM = {arm.name: arm for arm in ARMS}
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+AGAIN = ('later.cpt.from=["again"]', 'later.sft.from=["again"]')
+OPTION = re.compile(r"(\d+)\. (.+?)(?= \d+\. | I will choose)")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home after synthesis of its first turn, whose RL sampled two trajectories of each of its tasks."""
+    root = tmp_path_factory.mktemp("first")
+    with Lake(root) as lake:
+        context = RunContext(Home(root), load_config(SMALL, SIZES), lake)
+        make(context, 1)
+        lake.add(list(sampled(context)))
+    return root
+
+
+@contextmanager
+def second_turn(first: Path, root: Path, *settings: str) -> Iterator[RunContext]:
+    """A copy of that home after synthesis of its second turn."""
+    shutil.copytree(first, root, dirs_exist_ok=True)
+    with Lake(root) as lake:
+        context = RunContext(Home(root), load_config(SMALL, [*SIZES, *OWN, *settings]), lake)
+        make(context, 2)
+        yield context
+
+
+def make(context: RunContext, turn: int) -> None:
+    run_attempt(context.lake, f"t{turn}-synth", "synth", turn, {}, lambda run: synthesise(context, run, turn))
+
+
+def sampled(context: RunContext) -> Iterator[Trajectory]:
+    """A success and a failure of every task that RL could draw, as a policy would have sampled them; the failure in words of its own."""
+    from flows.stages.synthesis.context import SynthesisContext
+
+    graph: KnowledgeGraph = SynthesisContext(context, 1).train.graph
+    retrieve = SynthesisContext(context, 1).train.retrieve
+    for number, task in enumerate(context.lake.tasks(split="train")):
+        solution = solution_of(graph, task, retrieve)
+        assert solution is not None
+        right = [("search", step.query, step.document.text) for step in solution.steps] + [(ANSWER, solution.answer, "")]
+        yield run_of(task, f"right{number}", right, Outcome.SUCCESS, number)
+        wrong = [("search", f"somebody {number}", "Nothing was found: no hit."), (ANSWER, f"nobody {number}", "")]
+        yield run_of(task, f"wrong{number}", wrong, Outcome.FAILURE, number)
+
+
+def run_of(task: Task, name: str, acts: Sequence[tuple[str, str, str]], outcome: Outcome, number: int) -> Trajectory:
+    turns = []
+    for index, (tool, argument, seen) in enumerate(acts):
+        text, ids = f"<{tool}> {argument}</{tool}>", (100 + number, 7, index)
+        call = Call(tool, argument, None if tool == ANSWER else "ok", seen)
+        turns.append(
+            Turn(index, ids, (-0.1,) * 3, text, tool, argument, (3,) if seen else (), seen, None, call.outcome, 0.1, 1, calls=(call,))
+        )
+    reward = float(outcome is Outcome.SUCCESS)
+    return Trajectory(name, task.key, "t1-rl", "rl", 3, (1, number), tuple(turns), StopReason.ANSWERED, outcome, reward, 1, NOW, 0.1, 1, 1)
+
+
+def of_turn(context: RunContext, turn: int) -> list[Example]:
+    return [example for example in context.lake.examples() if example.wheel_turn == turn]
+
+
+def foreign_parts(examples: Sequence[Example], own: Sequence[Trajectory]) -> list[str]:
+    """What of the examples no trajectory of the policy's own said, did or was shown; questions and the frame of decisions apart."""
+    actions = {describe(turn).text for run in own for turn in run.turns}
+    said = {call.arguments for run in own for turn in run.turns for call in turn.calls}
+    shown = {call.observation for run in own for turn in run.turns for call in turn.calls}
+    ids = {turn.action_ids for run in own for turn in run.turns} | {turn.observation_ids for run in own for turn in run.turns}
+    ids |= {run.prompt_ids for run in own}
+    found = []
+    for part in (part for example in examples for part in example.parts):
+        if part.kind is PartKind.TOKENS:
+            found += [] if part.ids in ids else [str(part.ids)]
+        elif part.kind is PartKind.THOUGHT:
+            options = [option for _, option in OPTION.findall(part.text.removeprefix("options: "))]
+            assert len(options) > 1
+            found += [option for option in options if option not in actions]
+        elif part.kind in (PartKind.CALL, PartKind.ANSWER):
+            found += [] if part.text in said else [part.text]
+        elif part.kind is PartKind.RESULT:
+            found += [] if part.text in shown else [part.text]
+        elif part.kind is not PartKind.QUESTION and part.kind is not PartKind.TOOLS:
+            found += [] if re.fullmatch(r" My decision is (Correct|Incorrect)", part.text) else [part.text]
+    return found
+
+
+@pytest.mark.slow
+def test_no_text_of_the_oracle_enters_turn_2(first: Path, tmp_path: Path) -> None:
+    with second_turn(first, tmp_path) as context:
+        examples, own = of_turn(context, 2), context.lake.trajectories("stage = 'rl'")
+        before = {example.kind for example in of_turn(context, 1)}
+        asked = [task for task in context.lake.tasks(split="train") if task.hops == 2]
+    assert before == {"document", "fas_plan", "fas_reason", "trajectory"}
+    assert {example.kind for example in examples} == {"has", "trajectory"}
+    names = {run.id for run in own}
+    assert all(set(example.sources) <= names for example in examples)
+    assert foreign_parts(examples, own) == []
+    assert {example.sources[0].rstrip("0123456789") for example in examples if example.kind == "trajectory"} == {"right"}
+    assert {example.sources[0].rstrip("0123456789") for example in examples if example.kind == "has"} == {"right", "wrong"}
+    assert len(asked) == 20 + 10, "the questions are new"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "oracle",
+    [
+        "later.synth.has.mixture={oracle=1.0}", "later.synth.has.contrasts=1", 'later.cpt.from=["has", "fas"]',
+        'later.cpt.from=["has", "documents"]', 'later.sft.from=["own", "oracle"]',
+    ],
+)  # fmt: skip
+def test_each_way_in_which_the_oracle_could_write_is_seen(first: Path, tmp_path: Path, oracle: str) -> None:
+    with second_turn(first, tmp_path, oracle) as context:
+        examples, own = of_turn(context, 2), context.lake.trajectories("stage = 'rl'")
+    names = {run.id for run in own}
+    with pytest.raises(AssertionError):
+        assert all(set(example.sources) <= names for example in examples)
+        assert {example.kind for example in examples} <= {"has", "trajectory"}
+        assert foreign_parts(examples, own) == []
+
+
+@pytest.mark.slow
+def test_the_control_reads_the_text_of_the_first_turn_again_and_nothing_else(first: Path, tmp_path: Path) -> None:
+    with second_turn(first, tmp_path, *AGAIN) as context:
+        once, twice = of_turn(context, 1), of_turn(context, 2)
+        trained = context.lake.query("SELECT kind, count(*) AS n FROM examples WHERE wheel_turn = 2 GROUP BY kind").to_pylist()
+    assert [replace(example, id="", wheel_turn=0) for example in twice] == [replace(example, id="", wheel_turn=0) for example in once]
+    assert {example.id for example in twice}.isdisjoint(example.id for example in once)
+    assert {row["kind"] for row in trained} <= {*CPT_KINDS, *SFT_KINDS} and sum(row["n"] for row in trained) == len(once) > 100
+
+
+@pytest.mark.parametrize(("train", "sentence"), [(pretrain, "t2-cpt .* cpt.from names has"), (finetune, "t2-sft .* sft.from names own")])
+def test_a_policy_without_a_success_has_nothing_of_its_own_to_learn_from(
+    tmp_path: Path, train: Callable[..., object], sentence: str
+) -> None:
+    with Lake(tmp_path) as lake, pytest.raises(RequestError, match=sentence + ", and that brought no example"):
+        context, stage = RunContext(Home(tmp_path), load_config(SMALL, OWN), lake), "cpt" if train is pretrain else "sft"
+        train(context, StageRun(lake, Run(f"t2-{stage}", stage, 2, {}, "c", None, None, "running", NOW)), 2, "t1-rl")
+
+
+def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None:
+    config = load_config("own_data")
+    assert ARM["own"].settings == () and ARM["again"].settings == AGAIN
+    control = load_config("own_data", AGAIN)
+    first, own, again = config.for_turn(1), config.for_turn(2), control.for_turn(2)
+    assert (own.cpt.sources, own.sft.sources, own.synth.has.mixture) == (("has",), ("own",), {"others": 1.0})
+    assert own.synth.has.contrasts == 0 and own.synth.rewording is None and own.synth.expander is None
+    assert first == load_config("quickstart").for_turn(1)
+    for one, two in ((own.cpt, again.cpt), (own.sft, again.sft)):
+        assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
+        assert two == one.model_copy(update={"sources": ("again",)})
+    assert again.rl == own.rl and again.synth == own.synth
+
+
+def test_the_present_way_is_that_of_the_quickstart_within_the_budgets_of_the_others() -> None:
+    own, oracle, present = load_config(PROFILE), load_config(PROFILE, ARM["oracle"].settings), load_config("quickstart")
+    assert oracle.for_turn(1) == own.for_turn(1)
+    mine, that = oracle.for_turn(2), present.for_turn(2)
+    unread = {"documents": that.synth.documents, "rejection_samples": that.synth.rejection_samples}
+    assert mine.synth.model_copy(update=unread) == that.synth and "documents" not in mine.cpt.sources
+    for stage in ("cpt", "sft"):
+        assert getattr(mine, stage) == getattr(own.for_turn(2), stage).model_copy(update={"sources": getattr(mine, stage).sources})
+    assert mine.rl == own.for_turn(2).rl == that.rl
+
+
+def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_above_it(tmp_path: Path) -> None:
+    for name, solved in (("own", {1: 4, 2: 16}), ("again", {1: 4, 2: 6})):
+        with Lake(place(tmp_path, name, 0).root) as lake:
+            lake.add([Task(f"k{number}", "search", "?", ("x",), split="deep", hops=5) for number in range(20)])
+            for turn, count in solved.items():
+                lake.add(list(judged(turn, count)))
+                cpt = Run(f"t{turn}-cpt", "cpt", turn, {}, "c", 1, 2, "completed", NOW, NOW, {"steps": 100 * turn})
+                lake.add([cpt, Run(f"t{turn}-gate", "gate", turn, {}, "c", 1, 2, "completed", NOW, NOW)])
+            lake.add(list(judged(3, 20)))  # the gate of this turn has not spoken
+    rows = list(table(tmp_path, 0, 5))
+    assert [(row["arm"], row["turn"], row["successes"]) for row in rows] == [
+        ("own", 1, 4),
+        ("own", 2, 16),
+        ("again", 1, 4),
+        ("again", 2, 6),
+    ]
+    assert [row.get("own_above") for row in rows] == [None, None, 0.0, 0.5]
+    first, *_, last = markdown(rows).splitlines()[2:]
+    assert first == "| 0 | deep | 1 | `own`, own trajectories alone | 20.0 |  | 100 | 0 |"
+    assert last == "| 0 | deep | 2 | `again`, the first turn's text again | 30.0 | +50.0 (p = 0.002) | 200 | 0 |"
+
+
+def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:
+    """What the last policy of a turn did on 20 tasks of a suite, the first of which it solved."""
+    for number in range(20):
+        outcome = Outcome.SUCCESS if number < solved else Outcome.FAILURE
+        name, policy = f"eval-{turn}-{number}", f"t{turn}-rl"
+        yield Trajectory(
+            name, f"k{number}", policy, "eval", 8, (1,), (), StopReason.ANSWERED, outcome, None, 1, NOW, 0.1, turn, suite="deep"
+        )  # fmt: skip
+        yield Score(name, "qa_em", "1", float(number < solved), outcome)
+
+
+@pytest.mark.long
+@pytest.mark.end_to_end
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("arm", [(), AGAIN], ids=["own", "again"])
+def test_a_small_wheel_turns_twice(tmp_path: Path, arm: tuple[str, ...]) -> None:
+    """One whose policy has successes: it learns its few questions by heart."""
+    home = tmp_path / "home"
+    write_corpus(tmp_path / "corpus")
+    corpus = ("corpus.kind=files", f"corpus.path={tmp_path / 'corpus'}", "later.synth.webshaper.counts={1=24}")
+    budgets = ("later.cpt.max_tokens=4000", "later.cpt.epochs=8", "later.sft.max_tokens=4000", "later.sft.epochs=8")
+    command = [sys.executable, "-m", "flows.cli", "run", "--profile", LEARNING, "--home", str(home), "--turns", "2", "--json"]
+    command += [part for setting in (*OWN, *arm, *budgets, *corpus) for part in ("--set", setting)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=1100)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert json.loads(ended.stdout)
+    with Lake(home, read_only=True) as lake:
+        examples = [example for example in lake.examples() if example.wheel_turn == 2]
+        own = lake.trajectories("stage = 'rl' AND policy = 't1-rl'")
+        steps = {run.id: run.figures["steps"] for run in lake.runs() if run.id in ("t2-cpt", "t2-sft")}
+    assert steps == {"t2-cpt": 4000 // (6 * 256), "t2-sft": 4000 // (6 * 256)}
+    if not arm:
+        assert {example.sources[0] for example in examples} <= {run.id for run in own}

@@ -1,0 +1,309 @@
+"""Parquet files whose pages say something else than their footers: refused in a sentence before anything of them is unpacked."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.cli.faults import exit_status
+from tests.memory import most_taken
+from tests.warehouse.parquet_files import (
+    DELTA_BYTE_ARRAY,
+    DICTIONARY_CODES,
+    FIXED,
+    FLAT,
+    LISTS,
+    PLAIN,
+    ZSTD,
+    chunk,
+    first_word,
+    flat,
+    footer,
+    header,
+    in_one_list,
+    lists,
+    page,
+    repeated_text,
+    text,
+    thrift,
+    varint,
+    whole,
+)
+from warehouse.bounds import MIB
+from warehouse.corpora.files import read_documents, read_texts
+from warehouse.errors import RequestError
+from warehouse.importers.tables import table_rows
+from warehouse.parquet_rows import open_parquet
+
+MOST_MIB = 300
+"""What reading any of these files may take, refused or not."""
+WHO = page(text(b"Who?"), 1)
+MOST = 2**31 - 1
+
+
+READERS = (lambda path: list(table_rows(path)), read_documents, lambda path: read_texts(path, "question"))
+
+
+def zstd(content: bytes, blanks: int = 0) -> bytes:
+    """Some content, and megabytes of blanks after it, packed."""
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, "zstd") as packed:
+        packed.write(content)
+        for _ in range(blanks):
+            packed.write(b" " * MIB)
+    return out.getvalue().to_pybytes()
+
+
+def blank(megabytes: int) -> bytes:
+    """A file of one text of blanks, of which the footer says that it has a hundred bytes."""
+    size = megabytes * MIB
+    return flat(page(zstd(struct.pack("<I", size), megabytes), 1, size=size + 4), packing=ZSTD)
+
+
+def padded() -> bytes:
+    """The column ends after its first page, and Arrow reads on for a hundred bytes, for a writer that is said to be old."""
+    more = page(text(b"x" * 30), 1, size=MOST)
+    group = {1: [chunk(4, len(WHO), 2, [b"question"])], 2: ("i64", 100), 3: ("i64", 2)}
+    return whole(WHO + more, footer(FLAT, [group], 2, b"parquet-mr version 1.2.8"))
+
+
+def padded_after_words() -> bytes:
+    """The same of a column with a dictionary, whose words are no values of the column."""
+    words, codes = page(text(b"Who?") * 2, 2, dictionary=True), page(first_word(1), 1, encoding=DICTIONARY_CODES)
+    column = chunk(4 + len(words), len(words + codes), 2, [b"question"], dictionary=4)
+    more = page(first_word(1), 1, size=MOST, encoding=DICTIONARY_CODES)
+    group = {1: [column], 2: ("i64", 100), 3: ("i64", 2)}
+    return whole(words + codes + more, footer(FLAT, [group], 2, b"parquet-mr version 1.2.8"))
+
+
+def dictionary() -> bytes:
+    words, codes = page(text(b"Who?"), MOST, dictionary=True), page(first_word(1), 1, encoding=DICTIONARY_CODES)
+    column = chunk(4 + len(words), len(words + codes), 1, [b"question"], dictionary=4)
+    return whole(words + codes, footer(FLAT, [{1: [column], 2: ("i64", 100), 3: ("i64", 1)}]))
+
+
+def long_codes() -> bytes:
+    """A word of thirty megabytes in a dictionary, and a million times its place: of a type that Arrow writes out."""
+    words, codes = page(zstd(b"", 30), 1, size=30 * MIB, dictionary=True), zstd(first_word(10**6))
+    codes = page(codes, 10**6, size=5, encoding=DICTIONARY_CODES)
+    column = chunk(4 + len(words), len(words + codes), 10**6, [b"question"], ZSTD, dictionary=4, kind=FIXED)
+    listed = [FLAT[0], {1: ("i32", FIXED), 2: ("i32", 30 * MIB), 3: ("i32", 0), 4: b"question"}]
+    return whole(words + codes, footer(listed, [{1: [column], 2: ("i64", 100), 3: ("i64", 10**6)}], 10**6))
+
+
+def mixed(levels: Callable[[int], bytes], columns: list[Any], path: list[bytes], count: int, rows: int) -> bytes:
+    """A text of thirty megabytes in a dictionary, named again and again, and one that stands beside it: Arrow reads no dictionary then."""
+    size = 30 * MIB
+    words = page(zstd(struct.pack("<I", size), 30), 1, size=size + 4, dictionary=True)
+    codes, plain = levels(count) + first_word(count), levels(1) + text(b"x")
+    pages = words
+    for content, encoding, values in ((codes, DICTIONARY_CODES, count), (plain, PLAIN, 1)):
+        pages += page(zstd(content), values, size=len(content), encoding=encoding)
+    column = chunk(4 + len(words), len(pages), count + 1, path, ZSTD, dictionary=4)
+    return whole(pages, footer(columns, [{1: [column], 2: ("i64", 100), 3: ("i64", rows)}], rows))
+
+
+def columns_in_one_place(count: int) -> bytes:
+    """Small pages, each of which every column has: none is large, and all together are."""
+    pages = page(text(b"Who?" * 1000), 1)
+    names = [b"c%d" % number for number in range(count)]
+    listed = [{4: b"r", 5: ("i32", count)}, *({**FLAT[1], 4: name} for name in names)]
+    group = {1: [chunk(4, len(pages), 1, [name]) for name in names], 2: ("i64", 100), 3: ("i64", 1)}
+    return whole(pages, footer(listed, [group]))
+
+
+def headed(*fields: tuple[int, Any], after: bytes = b"") -> bytes:
+    """A file of one page with these fields of its header, each as it stands there."""
+    data = zstd(text(b"Who?"))
+    given = [field for field in header(8, len(data), 1) if field[0] not in dict(fields)]
+    return flat(thrift([*given, *fields])[:-1] + after + b"\0" + data, packing=ZSTD)
+
+
+def of_two_kinds() -> bytes:
+    """Which of its two kinds says how its texts are encoded?"""
+    data = repeated_text(b"Who?", 200)
+    second = {1: ("i32", 200), 2: ("i32", 0), 3: ("i32", 200), 4: ("i32", DELTA_BYTE_ARRAY), 5: ("i32", 0), 6: ("i32", 0)}
+    fields = [(1, ("i32", 3)), *header(len(data), len(data), 200)[1:], (8, second)]
+    return flat(thrift(fields) + data, values=200, rows=200)
+
+
+def wide() -> bytes:
+    """Nine groups of 90,000 columns that are nothing, of which Arrow would make half a gigabyte."""
+    group = b"\x19\xfc" + varint(90_000) + b"\x26\0\0" * 90_000 + b"\x16\0\x16\0\0"
+    return whole(b"", footer(FLAT, [])[:-2] + b"\x9c" + group * 9 + b"\0")
+
+
+FILES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "unpacks to half a gigabyte": (
+        lambda: blank(500),
+        "unpacks to a page of 500 MiB, and at most 128 MiB is read",
+    ),
+    "unpacks to more than there is room for": (
+        lambda: blank(100),
+        "unpacks to 100 MiB, and at most 64 MiB is read",
+    ),
+    "says two gigabytes and holds none": (lambda: flat(page(text(b"Who?"), 1, size=MOST)), "unpacks to a page of 2,048 MiB"),
+    "has a list of a hundred million nulls": (lambda: lists(page(in_one_list(10**8, 2), 10**8)), "unpacks to 100,000,001 values"),
+    "says two billion words": (dictionary, "unpacks to 2,147,483,648 values"),
+    "says one long word a million times": (long_codes, "unpacks to 30,000,030 MiB, and at most 64 MiB is read"),
+    "goes on past its column": (padded, "unpacks to a page of 2,048 MiB"),
+    "goes on past its column and has a dictionary": (padded_after_words, "unpacks to a page of 2,048 MiB"),
+    "says less than nothing": (lambda: flat(page(text(b"Who?"), 1, size=-5)), "the header of a page cannot be read"),
+    "says two sizes": (lambda: headed((2, ("i32", MOST)), (2, ("i64", 8))), "a field stands twice"),
+    "says a size by the number of another field": (lambda: headed((2, ("i32", MOST)), (2 + 2**16, ("i32", 8))), "too large for its type"),
+    "says a size beyond its type": (lambda: headed((2, ("i32", 2**31 + 4))), "too large for its type"),
+    "is of two kinds": (of_two_kinds, "the header of a page cannot be read"),
+    "is nested without end": (lambda: headed(after=b"\x1c" * 50_000), "nested too deep"),
+    "lists a billion things that take no room": (lambda: headed(after=b"\x19\xf0" + varint(MOST)), "of no known type"),
+    "has columns in one place": (lambda: columns_in_one_place(100), "its columns are larger than it is"),
+    "lists a million columns and has none": (
+        lambda: whole(b"", footer(FLAT, [])[:-2] + b"\x1c\x19\xfc" + varint(999_999) + b"\0" * 10),
+        "is not a Parquet file that can be read",
+    ),
+    "has a footer of columns that are nothing": (wide, "what a footer of 2.3 MiB tells of"),
+    "ends otherwise": (lambda: b"PAR1" + b"x" * 100 + struct.pack("<I", 50) + b"PARX", "it does not end as one"),
+    "is nothing": (lambda: b"", "it does not end as one"),
+    "has lists of texts that each repeat the one before": (
+        lambda: lists(page(repeated_text(b"Who?", 200), 200, encoding=DELTA_BYTE_ARRAY)),
+        "has lists of texts in the encoding DELTA_BYTE_ARRAY, which is not read",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("read", READERS)
+def test_a_file_that_lies_is_refused_before_it_is_unpacked(name: str, read: Callable[[Path], Any], tmp_path: Path) -> None:
+    make, told = FILES[name]
+    path = tmp_path / "lies.parquet"
+    path.write_bytes(make())
+
+    def refused() -> None:
+        with pytest.raises(RequestError) as error:
+            read(path)
+        assert told in str(error.value) and len(str(error.value)) < 400
+
+    assert most_taken(refused) < MOST_MIB
+
+
+def test_the_command_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lies.parquet").write_bytes(FILES["unpacks to half a gigabyte"][0]())
+    command = ("import", "tasks", tmp_path / "lies.parquet", "--environment", "search", "--verifier", "qa_em", "--home", tmp_path / "home")
+    done = CliRunner().invoke(app, [str(part) for part in command])
+    assert isinstance(done.exception, RequestError)
+    assert exit_status(done.exception) == 2
+    assert not (tmp_path / "home").exists()
+
+
+def test_texts_that_each_repeat_the_one_before_are_read_few_at_a_time(tmp_path: Path) -> None:
+    """A megabyte of blanks, said two thousand times in two kilobytes, as the encoding is meant to."""
+    path = tmp_path / "bomb.parquet"
+    content = repeated_text(b" " * MIB, 2000)
+    path.write_bytes(flat(page(zstd(content), 2000, size=len(content), encoding=DELTA_BYTE_ARRAY), 2000, ZSTD, rows=2000))
+
+    def refused() -> None:
+        with pytest.raises(RequestError, match="unpacks to more than 64 MiB"):
+            list(table_rows(path))
+
+    assert most_taken(refused) < 2 * MOST_MIB
+    content = repeated_text(b"Who? " * 3, 2000)
+    path.write_bytes(flat(page(content, 2000, encoding=DELTA_BYTE_ARRAY), 2000, rows=2000))
+    assert [row.value for row in table_rows(path)] == [{"question": "Who? " * 3}] * 2000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mixed(lambda count: b"", FLAT, [b"question"], 900_000, 900_001),
+        lambda: mixed(in_one_list, LISTS, [b"question", b"list", b"element"], 900_000, 2),
+    ],
+)
+def test_a_text_that_is_named_again_and_again_is_not_written_out(make: Callable[[], bytes], tmp_path: Path) -> None:
+    (tmp_path / "bomb.parquet").write_bytes(make())
+
+    def refused() -> None:
+        with pytest.raises(RequestError, match="unpacks to more than 64 MiB"):
+            list(table_rows(tmp_path / "bomb.parquet"))
+
+    assert most_taken(refused) < 2 * MOST_MIB
+
+
+def test_long_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
+    """Three megabytes may unpack to six hundred: they are never there at once."""
+    path = tmp_path / "long.parquet"
+    noise = random.Random(1).randbytes(3 * MIB).hex().encode()
+    pages = [page(zstd(struct.pack("<I", len(noise)) + noise), 1, size=len(noise) + 4)]
+    for number in range(60):
+        size = 8 * MIB + 2
+        pages.append(page(zstd(struct.pack("<I", size) + b"%02d" % number, 8), 1, size=size + 4))
+    path.write_bytes(flat(b"".join(pages), values=61, packing=ZSTD, rows=61))
+    del pages
+
+    def read() -> None:
+        assert sum(1 for _ in table_rows(path)) == 61
+
+    assert most_taken(read) < 3 * MOST_MIB
+
+
+HONEST = pa.table(
+    {
+        "question": [f"Who is {number % 70}?" for number in range(5000)],
+        "number": range(5000),
+        "ratio": [number / 7 if number % 3 else None for number in range(5000)],
+        "yes": [number % 2 == 0 for number in range(5000)],
+        "answers": [[f"a{number}", None][: number % 3] for number in range(5000)],
+        "more": [{"who": "Amber", "where": [{"x": number}]} for number in range(5000)],
+        "raw": [bytes([number % 256]) * 5 for number in range(5000)],
+    }
+)
+
+
+@pytest.mark.parametrize("pages", ["1.0", "2.0"])
+@pytest.mark.parametrize("packing", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "how", [{}, {"use_dictionary": False}, {"data_page_size": 512}, {"row_group_size": 700}, {"write_page_index": True}]
+)
+def test_honest_files_are_read_whole(pages: str, packing: str, how: dict[str, Any], tmp_path: Path) -> None:
+    options = {"write_page_checksum": True, "store_schema": False, **how}
+    parquet.write_table(HONEST, tmp_path / "honest.parquet", compression=packing, data_page_version=pages, **options)
+    assert [row.value for row in table_rows(tmp_path / "honest.parquet")] == HONEST.to_pylist()
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN"])
+def test_honest_encodings_are_read(encoding: str, tmp_path: Path) -> None:
+    table = HONEST.select(["question"])
+    parquet.write_table(table, tmp_path / "honest.parquet", use_dictionary=False, column_encoding={"question": encoding})
+    assert [row.value for row in table_rows(tmp_path / "honest.parquet")] == table.to_pylist()
+
+
+def test_files_without_rows_or_columns_are_read(tmp_path: Path) -> None:
+    parquet.write_table(HONEST.slice(0, 0), tmp_path / "rows.parquet")
+    parquet.write_table(pa.table({}), tmp_path / "columns.parquet")
+    assert [*table_rows(tmp_path / "rows.parquet"), *table_rows(tmp_path / "columns.parquet")] == []
+    with open_parquet(tmp_path / "rows.parquet") as file:
+        assert file.names == HONEST.column_names
+
+
+def test_a_damaged_file_is_a_sentence_or_rows(tmp_path: Path) -> None:
+    parquet.write_table(HONEST.slice(0, 40), tmp_path / "honest.parquet", compression="none", store_schema=False)
+    content, chance = (tmp_path / "honest.parquet").read_bytes(), random.Random(1)
+
+    def read() -> None:
+        for _ in range(400):
+            spoilt = bytearray(content)
+            for _ in range(chance.randint(1, 6)):
+                spoilt[chance.randrange(len(spoilt))] = chance.randrange(256)
+            (tmp_path / "spoilt.parquet").write_bytes(spoilt)
+            with suppress(RequestError):
+                list(table_rows(tmp_path / "spoilt.parquet"))
+
+    assert most_taken(read) < MOST_MIB

@@ -1,0 +1,98 @@
+"""What the views say of a policy's persistence at searching, against trajectories worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from warehouse import Call, Lake, Outcome, Task, Trajectory, Turn
+
+MakeTrajectory = Callable[..., Trajectory]
+Searched = tuple[str, str]
+"""A query and what came of it; nothing, where nothing was found."""
+
+RIGHT, OTHER, NOTHING = "Amber Stone: employer Blue River.", "Red Lake: seat Far Hill.", ""
+RUNS: dict[str, tuple[tuple[Searched, ...], str, dict[str, int]]] = {
+    "once": ((("Amber Stone", RIGHT),), "Blue River", {"searches": 1}),
+    "a chain": ((("Amber Stone", RIGHT), ("Blue River", "Blue River: seat Far Hill.")), "Far Hill", {"searches": 2}),
+    "read on": (
+        (("Amber Stone", OTHER), ("amber  stone page 2", OTHER), ("Amber Stone page 3", RIGHT)),
+        "Blue River",
+        {"searches": 3, "in_vain": 2, "retried": 2, "pages": 2},
+    ),
+    "other words": (
+        (("Amber Stone", NOTHING), ("employer of Amber Stone", RIGHT)),
+        "Blue River",
+        {"searches": 2, "in_vain": 1, "retried": 1, "words": 1},
+    ),
+    "turned round": (
+        (("Stone Amber", NOTHING), ("Amber Stone", RIGHT)),
+        "Blue River",
+        {"searches": 2, "in_vain": 1, "retried": 1, "words": 1},
+    ),
+    "the same again": (
+        (("Amber Stone", OTHER), ("Amber Stone", OTHER)),
+        "Far Hill",
+        {"searches": 2, "in_vain": 2, "retried": 1, "same": 1, "checks": 1},
+    ),
+    "gave up": ((("Amber Stone", OTHER), ("Red Lake", OTHER)), "Nobody", {"searches": 2, "in_vain": 1}),
+    "checked": ((("Amber Stone", RIGHT), ("Amber Stone page 2", OTHER)), "blue river", {
+        "searches": 2, "in_vain": 1, "pages": 1, "checks": 1,
+    }),
+    "in a chat": (
+        (('{"query": "Amber Stone"}', OTHER), ('{"query": "Amber Stone page 2"}', RIGHT)),
+        "Blue River",
+        {"searches": 2, "in_vain": 1, "retried": 1, "pages": 1},
+    ),
+    "a number": ((("1999", "1999: a year of rain."), ("2001", OTHER)), "rain", {"searches": 2, "in_vain": 1, "checks": 1}),
+    "no words": ((("!?", NOTHING), ("Amber Stone", RIGHT)), "Blue River", {"searches": 2, "in_vain": 1}),
+    "no page of it": ((("page 2", NOTHING), ("page 3", NOTHING)), "", {"searches": 2, "in_vain": 2}),
+    "nothing": ((), "Blue River", {}),
+}  # fmt: skip
+
+
+def run(make: MakeTrajectory, name: str, **fields: Any) -> Trajectory:
+    searches, answer, _ = RUNS[name]
+    base = make(name, 1, **fields)
+    (turn,) = base.turns
+    calls = [Call("search", query, "ok" if seen else "miss", seen or "Nothing was found: no hit.", 0.1) for query, seen in searches]
+    turns = [_turn(turn, place, call) for place, call in enumerate([*calls, Call("answer", answer, None)])]
+    return replace(base, turns=tuple(turns))
+
+
+def _turn(turn: Turn, place: int, call: Call) -> Turn:
+    return replace(turn, index=place, tool=call.tool, arguments=call.arguments, calls=(call,), observation=call.observation)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_habits_of_a_trajectory(name: str, lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([Task("t1", "search", "?", ("Blue River",)), run(make_trajectory, name)])
+    columns = ("searches", "in_vain", "retried", "same", "pages", "words", "checks")
+    (row,) = lake.query(f"SELECT {', '.join(columns)} FROM search_habits").to_pylist()
+    assert row == dict.fromkeys(columns, 0) | RUNS[name][2]
+
+
+def test_the_persistence_of_a_policy_leaves_invalid_runs_out(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    runs = [run(make_trajectory, name, outcome=Outcome.SUCCESS) for name in ("once", "read on", "other words", "checked")]
+    runs += [run(make_trajectory, "gave up", outcome=Outcome.FAILURE), run(make_trajectory, "in a chat", outcome=Outcome.INVALID)]
+    runs.append(run(make_trajectory, "a chain", outcome=Outcome.SUCCESS, policy="another"))
+    lake.add([Task("t1", "search", "?", ("Blue River",)), *runs])
+    one, two = lake.query("SELECT * EXCLUDE (turn, stage, suite) FROM persistence ORDER BY policy").to_pylist()
+    assert one["policy"] == "another" and (one["trajectories"], one["second_search"], one["retried"]) == (1, 0.0, None)
+    assert (one["success_with"], one["success_without"]) == (None, 1.0)
+    assert two == pytest.approx(
+        {
+            "policy": two["policy"], "trajectories": 5, "searches": 2.0, "second_search": 3 / 5, "read_on": 2 / 5, "other_words": 1 / 5,
+            "same_again": 0.0, "checked": 1 / 5, "retried": 3 / 5, "success_with": 1.0, "success_without": 1 / 2,
+        }
+    )  # fmt: skip
+
+
+def test_calls_of_other_tools_and_calls_that_were_not_run_are_no_searches(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    base = run(make_trajectory, "once")
+    more = (Call("lookup", "Amber Stone", "ok", RIGHT), Call("search", "Amber Stone", "not_run"))
+    lake.add([replace(base, turns=(replace(base.turns[0], calls=(*base.turns[0].calls, *more)), *base.turns[1:]))])
+    assert lake.query("SELECT searches, same FROM search_habits").to_pylist() == [{"searches": 1, "same": 0}]
