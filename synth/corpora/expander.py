@@ -91,12 +91,22 @@ def expand(
         outcomes = asyncio.run(_expand_layer(current, teacher, index, config, seed_from(seed, layer), wheel_turn, known))
         for place, (before, outcome) in enumerate(zip(current, outcomes, strict=True)):
             result.trajectories += outcome.trajectories
-            result.failures += outcome.failures
+            result.failures += [_about(tasks[place], failure) for failure in outcome.failures]
             if outcome.task is not None:
                 made[place] = outcome.task
             current[place] = outcome.task or before
-    result.tasks = [made[place] for place in sorted(made)]
+    result.tasks = [_made_from(tasks[place], made[place]) for place in sorted(made)]
     return result
+
+
+def _made_from(task: Task, expanded: Task) -> Task:
+    """The deepest version, made from `task`: the versions between are stored nowhere."""
+    return replace(expanded, provenance={**expanded.provenance, "expanded_from": task.key})
+
+
+def _about(task: Task, failure: Failure) -> Failure:
+    """What failed, though at a deeper version, as a failure of `task`."""
+    return replace(failure, item={**failure.item, "task": task.key})
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,7 @@ def test_layers_follow_one_another() -> None:
     assert task.question == "base of the workplace of the star of Quiet Field?"
     assert task.layers == 3
     assert [step["constant"] for step in task.provenance["expansions"]] == ["Blue River", "Amber Stone"]
+    assert task.provenance["expanded_from"] == "k", "the version between is stored nowhere"
     assert len(result.trajectories) == 2
 
 
@@ -239,6 +240,7 @@ def test_a_layer_that_fails_leaves_what_the_earlier_ones_made() -> None:
     result = run(Agent(GOOD, {"description": "Amber Stone", "facts": [STAR]}), config=ExpanderConfig(layers=2, attempts=1))
     assert [task.question for task in result.tasks] == ["base of the workplace of Amber Stone?"]
     assert [failure.kind for failure in result.failures] == [ProposalDefect.LEAKED, INCOMPLETE]
+    assert {failure.item["task"] for failure in result.failures} == {"k"}, "the version between is stored nowhere"
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
