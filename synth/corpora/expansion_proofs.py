@@ -9,7 +9,7 @@ there is none, what only it could show stands under `unproven`, and the view `un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -35,8 +35,8 @@ class KnownFacts:
 
     def in_its_words(self, formula: Sequence[Triple]) -> tuple[Triple, ...] | None:
         """The formula with the graph's own names and relations; None where it does not know one of them."""
-        triples = [(self._node(subject), self._relations.get(plain(spoken(name))), self._node(value)) for subject, name, value in formula]
-        known = [(subject, name, value) for subject, name, value in triples if subject and name and value]
+        triples = [(self._node(subject), self._relation(relation), self._node(value)) for subject, relation, value in formula]
+        known = [(subject, relation, value) for subject, relation, value in triples if subject and relation and value]
         return tuple(known) if len(known) == len(formula) else None
 
     def answers(self, formula: Sequence[Triple], enough: int) -> list[str]:
@@ -52,20 +52,27 @@ class KnownFacts:
     def _name(self, text: str) -> str | None:
         return text if self.graph.entities.number(text) is not None else self._names.get(plain(text))
 
+    def _relation(self, text: str) -> str | None:
+        return text if text in self.graph.relation_names else self._relations.get(plain(spoken(text)))
+
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Names by their plain words; those that share them with another are none."""
-        names: dict[str, str] = {}
-        shared = set[str]()
-        for number in range(len(self.graph.entities)):
-            name = self.graph.entities[number]
-            if names.setdefault(plain(name), name) != name:
-                shared.add(plain(name))
-        return {words: name for words, name in names.items() if words not in shared}
+        return _by_words(self.graph.entities, plain)
 
     @cached_property
     def _relations(self) -> dict[str, str]:
-        return {plain(spoken(relation)): relation for relation in self.graph.relations}
+        return _by_words(self.graph.relation_names, lambda relation: plain(spoken(relation)))
+
+
+def _by_words(texts: Iterable[str], words_of: Callable[[str], str]) -> dict[str, str]:
+    """Texts by their words; those that have none, or share them with another, are left out."""
+    found: dict[str, str] = {}
+    shared = set[str]()
+    for text in texts:
+        words = words_of(text)
+        if found.setdefault(words, text) != text:
+            shared.add(words)
+    return {words: text for words, text in found.items() if words and words not in shared}
 
 
 def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:

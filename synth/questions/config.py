@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from warehouse.settings import Section
 
+QuestionStructure = Literal["paths", "layerwise", "random", "sequential"]
+
 
 class QuestionConfig(Section):
     """How many questions of which kind."""
@@ -19,7 +21,7 @@ class QuestionConfig(Section):
 
     What the graph has too few of is then made up for by questions of other shapes and hops.
     """
-    structure: Literal["paths", "layerwise", "random", "sequential"] = "paths"
+    structure: QuestionStructure = "paths"
     """How a question comes to be: drawn as a path from document to document, or grown from a seed; see `synth.questions.expansion`.
 
     In grown ones `intersections` is the share of unknowns with two constraints, and `unions` that of questions with an open constant.
@@ -79,4 +81,4 @@ class TrainingQuestionConfig(QuestionConfig):
     oracle go by.
     """
 
-    structure: Literal["paths", "layerwise", "random", "sequential"] = "layerwise"
+    structure: QuestionStructure = "layerwise"
