@@ -318,10 +318,13 @@ class FlywheelConfig(TurnConfig):
     def _check_search(self) -> FlywheelConfig:
         if self.rollout.search.imperfect is not None:
             return self
-        if any(self.for_turn(turn).synth.demonstrations.search == "imperfect" for turn in (1, 2)):
-            raise ValueError(
-                "synth.demonstrations.search = imperfect is the search of rollouts, and that is perfect: set rollout.search.imperfect"
-            )
+        synths = [self.for_turn(turn).synth for turn in (1, 2)]
+        asking = {
+            "demonstrations.search = imperfect": any(synth.demonstrations.search == "imperfect" for synth in synths),
+            "fas.imperfect": any(synth.fas.imperfect for synth in synths),
+        }
+        if (asked := next((setting for setting, is_set in asking.items() if is_set), None)) is not None:
+            raise ValueError(f"synth.{asked} is for the search of rollouts, and that is perfect: set rollout.search.imperfect")
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,8 @@ from flows.operations.config import EventKind
 from flows.operations.events import Event, notify, show_in_prefect
 from flows.runtime import exit_after
 from flows.stage_run import StageRun, over_budget
-from warehouse import Lake, Run
+from rl.worker_death import WorkerDied
+from warehouse import Failure, Lake, Run
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.snapshots import merge_files
@@ -62,6 +63,7 @@ def run_stage(
     Raises:
         BudgetSpent: nothing of the turn's budget is left for the stage.
         RequestError: something about the stage is asked for wrongly.
+        WorkerDied: a process that the stage needs died, in every attempt.
     """
     config, root = context.config, context.home.root
 
@@ -99,6 +101,7 @@ def run_attempt(
 
     Raises:
         BudgetSpent: `meter` has nothing left to begin with; the stage is left out, with a record.
+        WorkerDied: a process that the stage needs died; it has a record, and its log is in the home.
     """
     earlier = next(iter(lake.runs("id = ?", [run_id])), None)
     if earlier is not None and earlier.state == "completed":
@@ -115,9 +118,11 @@ def run_attempt(
     try:
         figures = work(at_work)
         at_work.flush()
-    except BaseException:
+    except BaseException as error:
         lake.replace([replace(run, state="failed", finished=datetime.now(UTC), figures=_paused(at_work))])
         at_work.flush()
+        if isinstance(error, WorkerDied):
+            raise _recorded(lake, run, error) from error
         raise
     finished = datetime.now(UTC)
     figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _paused(at_work) | _stop(at_work)
@@ -125,6 +130,14 @@ def run_attempt(
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
     merge_files(lake)
     return True, figures
+
+
+def _recorded(lake: Lake, run: Run, died: WorkerDied) -> WorkerDied:
+    """A death that has its row and its log in the home."""
+    kept = died.kept_in(Home(lake.place.home).logs)
+    item = {"run": run.id, "log": kept.file.name if kept.file is not None else None}
+    lake.add([Failure(run.stage, "worker_died", f"{died.what} died, {died.how}", item)])
+    return kept
 
 
 def _may_begin(lake: Lake, run: Run, meter: Meter | None) -> None:

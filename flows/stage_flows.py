@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from prefect import flow, tags
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from prefect.exceptions import ParameterTypeError
+from pydantic import NonNegativeInt, PositiveInt
 
 from flows.config import TEACHER, TRAINING, FlywheelConfig
 from flows.context import RunContext
@@ -24,6 +25,7 @@ from flows.prefect_runtime import quiet_prefect
 from flows.run_stage import Work, open_home, run_stage
 from flows.stage_run import StageRun
 from flows.variants import Variant
+from rl.engines.config import Temperature
 from warehouse import Lake
 from warehouse.errors import RequestError
 
@@ -95,7 +97,7 @@ def sampling_flow(
     policy: str,
     condition: str,
     samples: PositiveInt = 1,
-    temperature: NonNegativeFloat = 1.0,
+    temperature: Temperature = 1.0,
     horizon: PositiveInt | None = None,
 ) -> Rows:
     """Trajectories of a policy, or of the home's teacher, on the tasks that meet a SQL condition."""
@@ -130,9 +132,17 @@ def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
 
 
 def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:
-    """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured."""
-    with quiet_prefect(home), tags("flywheel"):
-        return stage_flow(home=home, **parameters)
+    """Run one stage's flow by itself, under Prefect's own temporary server where no other is configured.
+
+    Raises:
+        RequestError: a parameter has a value that the flow does not take.
+    """
+    try:
+        with quiet_prefect(home), tags("flywheel"):
+            return stage_flow(home=home, **parameters)
+    except ParameterTypeError as error:
+        wrong = [line.removeprefix(" - ").replace("Value error, ", "") for line in str(error).splitlines()[1:]]
+        raise RequestError(f"{'; '.join(wrong)}.") from error
 
 
 def _stage(context: RunContext, run_id: str, stage: str, turn: int, work: Work, variant: str = "", meter: Meter | None = None) -> Rows:

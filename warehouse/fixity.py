@@ -1,14 +1,16 @@
 """Whether the data files of a lake are as they were written: a SHA-256 of each, kept beside them, and compared when that is asked for.
 
-A writer that lets go of a lake adds the digests of the files that have none yet, so commits do not wait for them. It is a guard against
-disks, copies and careless hands; whoever means harm can change the digests too. Data elsewhere than in the home is its store's to guard.
+A writer adds those of its files right after each commit, and when it lets go of the lake those of all files that have none yet: of what
+was merged, and of a writer that was killed between its commit and its digests. Until then these are told as files without a digest. It is
+a guard against disks, copies and careless hands; whoever means harm can change the digests too. Data elsewhere than in the home is its
+store's to guard.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +25,17 @@ _FILES = f"""
 SELECT path, file_size_bytes FROM __ducklake_metadata_{CATALOG}.ducklake_data_file
 UNION ALL SELECT path, file_size_bytes FROM __ducklake_metadata_{CATALOG}.ducklake_delete_file
 ORDER BY 1
+"""
+_LATEST = f"SELECT max(snapshot_id) FROM __ducklake_metadata_{CATALOG}.ducklake_snapshot"
+_SINCE = f"""
+SELECT schemas.path, tables.path, files.path
+FROM (
+    SELECT table_id, path, begin_snapshot FROM __ducklake_metadata_{CATALOG}.ducklake_data_file
+    UNION ALL SELECT table_id, path, begin_snapshot FROM __ducklake_metadata_{CATALOG}.ducklake_delete_file
+) files
+JOIN __ducklake_metadata_{CATALOG}.ducklake_table tables USING (table_id)
+JOIN __ducklake_metadata_{CATALOG}.ducklake_schema schemas USING (schema_id)
+WHERE files.begin_snapshot > ?
 """
 
 
@@ -43,6 +56,25 @@ class CheckedFile:
     state: FileState
 
 
+def latest_snapshot(cursor: duckdb.DuckDBPyConnection) -> int:
+    """The number of the latest commit."""
+    ((number,),) = cursor.execute(_LATEST).fetchall()
+    return int(number)
+
+
+def files_since(cursor: duckdb.DuckDBPyConnection, snapshot: int, place: Place) -> list[Path]:
+    """The files that came after a snapshot."""
+    return [place.data.joinpath(*parts) for parts in cursor.execute(_SINCE, [snapshot]).fetchall()]
+
+
+def keep_digests_of(files: Sequence[Path], place: Place) -> None:
+    """Keep the digests of files that have none yet."""
+    lines = [json.dumps({"file": path.name, "sha256": _digest_of(path)}) + "\n" for path in files]
+    if lines:
+        with place.digests.open("a") as file:
+            file.write("\n" + "".join(lines))  # the line of a writer that was killed ends here
+
+
 def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
     """Keep the digests of the files that have none yet; returns how many those were.
 
@@ -50,10 +82,7 @@ def keep_digests(connection: duckdb.DuckDBPyConnection, place: Place) -> int:
     """
     known, there = read_digests(place), _files_there(place)
     new = [path for name, _ in _committed(connection) if name not in known and (path := there.get(name)) is not None]
-    if new:
-        lines = [json.dumps({"file": path.name, "sha256": _digest_of(path)}) + "\n" for path in new]
-        with place.digests.open("a") as file:
-            file.write("\n" + "".join(lines))  # the line of a writer that was killed ends here
+    keep_digests_of(new, place)
     return len(new)
 
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 import duckdb
 
 from warehouse.connections import cursor_in_lake, try_shared_lock
+from warehouse.fixity import files_since, keep_digests_of, latest_snapshot
 from warehouse.storage import Place
 
 T = TypeVar("T")
@@ -69,25 +70,41 @@ def _shared_lock(connection: duckdb.DuckDBPyConnection, patience_s: float) -> It
 
 
 def commit(connection: duckdb.DuckDBPyConnection, place: Place, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
-    """Runs `work` with a cursor as one transaction: all of it is stored or nothing. `work` may run again after a conflict."""
+    """Runs `work` with a cursor as one transaction: all of it is stored or nothing. `work` may run again after a conflict.
+
+    What it wrote into the home has its digests when this returns.
+    """
+    written: list[Path] = []
     with all_writer_locks(connection, place):
-        for attempt in range(ATTEMPTS):
-            try:
-                return _transaction(connection, work)
-            except duckdb.Error as error:
-                if attempt == ATTEMPTS - 1 or not _is_transient(error):
-                    raise
-                time.sleep(FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
+        result, before = _in_tries(connection, work)
+        if place.storage.data is None:
+            with suppress(duckdb.Error), cursor_in_lake(connection) as cursor:  # it is stored, whatever this says
+                written = files_since(cursor, before, place)
+    with suppress(OSError):  # a full disk: they have them from the next who writes
+        keep_digests_of(written, place)
+    return result
+
+
+def _in_tries(connection: duckdb.DuckDBPyConnection, work: Callable[[duckdb.DuckDBPyConnection], T]) -> tuple[T, int]:
+    """What `work` returned, and the snapshot before it."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return _transaction(connection, work)
+        except duckdb.Error as error:
+            if attempt == ATTEMPTS - 1 or not _is_transient(error):
+                raise
+            time.sleep(FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _transaction(connection: duckdb.DuckDBPyConnection, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+def _transaction(connection: duckdb.DuckDBPyConnection, work: Callable[[duckdb.DuckDBPyConnection], T]) -> tuple[T, int]:
     cursor = cursor_in_lake(connection)
     try:
         cursor.begin()
+        before = latest_snapshot(cursor)
         result = work(cursor)
         cursor.commit()
-        return result
+        return result, before
     except BaseException:
         with suppress(duckdb.Error):
             cursor.rollback()

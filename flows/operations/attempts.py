@@ -20,6 +20,7 @@ from prefect.tasks import exponential_backoff
 from flows.operations.config import AttemptConfig
 from flows.runtime import exit_after
 from rl.engines.base import EngineFault
+from rl.worker_death import WorkerDied
 
 log = logging.getLogger("flywheel")
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Errors of the operating system that stay until somebody does something about them."""
-FAULTS = (OSError, EngineFault, duckdb.IOException, duckdb.HTTPException, duckdb.TransactionException)
+FAULTS = (OSError, EngineFault, WorkerDied, duckdb.IOException, duckdb.HTTPException, duckdb.TransactionException)
 REMOTE = {"ray", "httpx", "httpcore"}
 """Packages whose errors are faults of what is at the other end; matched by name, for their import is slow."""
 

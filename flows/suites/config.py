@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
 from flows.config import PROFILES, EvaluationConfig, FlywheelConfig, describe, read_table
+from rl.engines.config import Temperature
 from rl.env_pool.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice
 from rl.rollouts.config import Limits, RolloutConfig
@@ -110,7 +111,7 @@ class SuiteConfig(Section):
     """Which tasks where there are more than `number`: any, by the seed, or the deepest proven ones that no single search finds."""
     samples: PositiveInt = 1
     """Attempts a task."""
-    temperature: NonNegativeFloat = 0.0
+    temperature: Temperature = 0.0
     horizon: PositiveInt = 8
     """Turns of an attempt."""
     limits: dict[str, Any] = Field(default_factory=dict)

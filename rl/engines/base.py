@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from rl.content import PlacedImage
+from warehouse.errors import WorkFailed
 
 
 class GenerationStop(StrEnum):
@@ -17,7 +18,7 @@ class GenerationStop(StrEnum):
     LENGTH = "length"
 
 
-class EngineFault(Exception):
+class EngineFault(WorkFailed):
     """The engine failed; that says nothing about the policy."""
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from warehouse.settings import Section
 
 CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
 """Transfers of weights that need CUDA on both sides."""
+
+
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
+"""Between these vLLM samples as it is asked to: it refuses what is above them, and takes the lowest for what is below."""
+
+
+def _as_sampled(temperature: float) -> float:
+    if 0 < temperature < LOWEST_TEMPERATURE:
+        raise ValueError(f"engines sample at 0 or from {LOWEST_TEMPERATURE} on: {temperature:g} would be {LOWEST_TEMPERATURE}")
+    return temperature
+
+
+Temperature = Annotated[float, Field(ge=0, le=HIGHEST_TEMPERATURE), AfterValidator(_as_sampled)]
+"""A temperature that engines sample at; 0 is greedy."""
 
 
 class PressureConfig(Section):

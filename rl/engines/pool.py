@@ -23,6 +23,7 @@ from rl.engines.config import EngineConfig
 from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
+from rl.worker_death import WorkerDied, worker_died
 from warehouse.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -53,13 +54,16 @@ class EnginePool:
 
         Raises:
             EngineFault: where one does not start, or not within `start_timeout_seconds`.
+            WorkerDied: where a process of one died.
         """
         pool = cls(config, policy_path, version)
         replicas = [pool._launch(older=number >= config.count) for number in range(config.count + config.older)]
         try:
             await asyncio.gather(*(replica.ready for replica in replicas))
-        except EngineFault:
+        except EngineFault as error:
             await pool.shutdown()
+            if isinstance(error.__cause__, WorkerDied):
+                raise error.__cause__ from error
             raise
         return pool
 
@@ -289,7 +293,8 @@ class EnginePool:
             seconds = self._config.start_timeout_seconds
             raise EngineDead(f"an engine did not start within {seconds:g} seconds; has Ray the CPUs and GPUs that it asks for?") from error
         except EngineFault as error:
-            raise EngineDead(f"an engine did not start: {error}") from error
+            died = worker_died(f"the engine {replica.name}", error)
+            raise EngineDead(f"an engine did not start: {died or error}") from (died or error)
 
     def _replace(self, dead: Replica) -> None:
         """Take a dead engine out, and start another in its place while replacements last; one that was leaving needs none."""

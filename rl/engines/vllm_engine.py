@@ -21,6 +21,7 @@ from rl.engines.pressure import EnginePressure, PressureGauge
 from rl.env_pool.batched_actor import BatchedActor
 from rl.memory import GIB
 from rl.policies.vision import has_vision
+from rl.worker_death import own_process_died
 
 SHUTDOWN_SECONDS = 1.0
 """How long vLLM's process may take to end by itself; it holds nothing to save."""
@@ -73,7 +74,10 @@ class VllmEngine(BatchedActor):
         gc.freeze()
         gc.enable()
         arguments = AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path))
-        self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=self._stat_loggers())
+        try:
+            self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=self._stat_loggers())
+        except RuntimeError as error:
+            raise own_process_died("vLLM's process of an engine", error) or error from error
         await self._llm.update_weight_version(str(self._version))
 
     async def generate(

@@ -23,6 +23,7 @@ from rl.env_pool.worker import EnvironmentWorker, first_line
 from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
+from rl.worker_death import worker_died
 from warehouse.errors import RequestError
 from warehouse.records import Task
 
@@ -165,6 +166,7 @@ class EnvironmentPool:
 
         Raises:
             RequestError: where it cannot.
+            WorkerDied: where one of them died.
         """
         if name in self._kinds:
             return
@@ -177,6 +179,8 @@ class EnvironmentPool:
             await asyncio.wait_for(asyncio.gather(*(worker.checked for worker in kind.workers)), START_SECONDS)
         except (RayError, TimeoutError) as error:
             _end(kind)
+            if (died := worker_died(f"the worker of the environment {name!r}", error)) is not None:
+                raise died from error
             raise RequestError(f"the environment {name!r} cannot be made: {_start_fault(error, config)}") from error
         self._kinds[name] = kind
 

@@ -89,8 +89,11 @@ class RolloutDialect(Protocol):
         """The context that a trajectory begins with; `seen` is what the environment shows beside the question."""
         ...
 
-    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
-        """Parse an action. Never raises for what a policy may sample."""
+    def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
+        """Parse an action; the schemas of the tools on offer say what a text without quotes stands for.
+
+        Never raises for what a policy may sample.
+        """
         ...
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rl.policies.vision import Vision
-from rl.renderers.arguments import as_object
+from rl.renderers.arguments import as_object, parameters_of
 from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Reply, Result, Schema, holds_image, text_of
 from rl.renderers.chat_template import ChatTemplate, Message, Piece, TemplateRefused, slot
 from rl.renderers.images import ImageRenderer
@@ -82,7 +82,7 @@ class ChatDialect:
             raise NotExpressible("an answer stands in a message of its own under a chat template")
         answer = answers[0] if answers else None
         ids = self._written(calls, answer, turn.think)
-        read, wanted = self.parse(ids), calls or [(ANSWER, answer)]
+        read, wanted = self.parse(ids, tools), calls or [(ANSWER, answer)]
         if turn.calls and (isinstance(read, ParseError) or [_content(call) for call in read.calls] != wanted):
             raise NotExpressible(f"the message would not be read as what it says: {read}"[:300])
         return ids
@@ -91,13 +91,13 @@ class ChatDialect:
         """The text alone."""
         return self.template.plain.ids(text)
 
-    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
+    def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
         """Parse a message that was ended; no special token may stand inside it."""
         if not action_ids or action_ids[-1] not in self.stop_token_ids:
             return ParseError("the message was not ended")
         if not self._control_ids.isdisjoint(action_ids[:-1]):
             return ParseError("a control token inside the message")
-        turn = self.layout.parser(self.decode(action_ids[:-1]))
+        turn = self.layout.parser(self.decode(action_ids[:-1]), tools)
         if isinstance(turn, ActionTurn) and len(turn.calls) > 1 and not self.layout.parallel_calls:
             return ParseError("only one call is possible in a message")
         return turn
@@ -174,11 +174,8 @@ class ChatDialect:
 
 def _named(call: Action, tools: Sequence[Schema]) -> dict[str, Any]:
     """The arguments of a call by their names, as the schema of its tool has them."""
-    parameters: dict[str, Any] = next(
-        (tool["function"].get("parameters", {}) for tool in tools if tool["function"]["name"] == call.tool), {}
-    )
     try:
-        return as_object(call.arguments, parameters)
+        return as_object(call.arguments, parameters_of(call.tool, tools))
     except ValueError as error:
         raise NotExpressible(f"a call of {call.tool!r} whose arguments have no names: {error}") from error
 
@@ -251,7 +248,7 @@ class _ConversationProof:
         """Check that the dialect refuses a call behind a preamble that the template does not show."""
         plain = [*self._messages, call_message([("lookup", "a")]), tool_message(0, "lookup", "b")]
         written = self._dialect.template.tokenize(plain, [PROBE_TOOL], generate=True)[len(self._context) :]
-        turn = self._dialect.layout.parser(self._preamble["content"] + self._dialect.decode(self._up_to_stop(written)[:-1]))
+        turn = self._dialect.layout.parser(self._preamble["content"] + self._dialect.decode(self._up_to_stop(written)[:-1]), ())
         if isinstance(turn, ActionTurn) and turn.calls[0].tool != ANSWER:
             raise TemplateRefused("it drops what is said or thought before a call")
 

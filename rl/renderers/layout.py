@@ -135,7 +135,7 @@ def _call_format(template: ChatTemplate, stop: str) -> str:
     written = template.after_last_special(text[:place]) + text[place:].partition(stop)[0]
     expected = (Action("lookup", f'{{"{ARGUMENT_NAME}": "{asked}"}}'),)
     for name, parse in TOOL_PARSERS.items():
-        turn = parse(written)
+        turn = parse(written, ())
         if isinstance(turn, ActionTurn) and turn.calls == expected:
             return name
     raise TemplateRefused(f"it writes calls in a form that no reader knows: {written[-120:]!r}")

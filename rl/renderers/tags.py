@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import TAGS, is_from_scratch
-from rl.renderers.arguments import as_text
+from rl.renderers.arguments import as_text, of_text, parameters_of
 from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema, text_of
 from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
@@ -41,7 +41,7 @@ class TagDialect:
         prompt = self._introduction(tools) + self._wrapped("question", question)
         return prompt + self.observation_ids(seen, cut) if seen else prompt
 
-    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
+    def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
         """Read `[<think> ...</think>]<call> ...</call>`; whatever else there is makes it an error."""
         think, rest = self._split_thought(list(action_ids))
         tool = next((tag for tag in CALL_TAGS if rest and rest[0] == self._opening[tag]), None)
@@ -51,7 +51,8 @@ class TagDialect:
             return ParseError(f"{tool} was not closed")
         if not self._plain.control.isdisjoint(rest[1:-1]):
             return ParseError(f"a tag inside {tool}")
-        return ActionTurn((Action(tool, self._text(rest[1:-1])),), think)
+        text = self._text(rest[1:-1])
+        return ActionTurn((Action(tool, text if tool == ANSWER else of_text(text, parameters_of(tool, tools))),), think)
 
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
         """One observation after the other."""
@@ -70,7 +71,8 @@ class TagDialect:
         for call in turn.calls:
             if call.tool not in CALL_TAGS:
                 raise NotExpressible(f"the dialect of tags has no tag for the tool {call.tool!r}")
-            ids += self._wrapped(call.tool, call.arguments if call.tool == ANSWER else as_text(call.arguments))
+            own = call.arguments if call.tool == ANSWER else as_text(call.arguments, parameters_of(call.tool, tools))
+            ids += self._wrapped(call.tool, own)
         return ids
 
     def text_ids(self, text: str, is_document: bool = False) -> tuple[int, ...]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from rl.renderers.base import Action, ActionTurn, ParseError
+from rl.renderers.arguments import parameters_of, refuse_constant, value_of
+from rl.renderers.base import Action, ActionTurn, ParseError, Schema
 from warehouse.records import ANSWER
 
-ToolParser = Callable[[str], ActionTurn | ParseError]
+ToolParser = Callable[[str, Sequence[Schema]], ActionTurn | ParseError]
 
 _THOUGHT_END = "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
@@ -22,22 +24,22 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
 
 
-def parse_json_in_tags(text: str) -> ActionTurn | ParseError:
+def parse_json_in_tags(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one or several: Hermes, Qwen2.5, Qwen3."""
     return _parse_in_tags(text, lambda inside: _from_json(inside, "arguments"))
 
 
-def parse_functions_in_tags(text: str) -> ActionTurn | ParseError:
+def parse_functions_in_tags(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
     """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3.5, Nemotron 3."""
-    return _parse_in_tags(text, _from_function)
+    return _parse_in_tags(text, partial(_from_function, tools=tools))
 
 
-def parse_pairs_in_tags(text: str) -> ActionTurn | ParseError:
+def parse_pairs_in_tags(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
     """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5."""
-    return _parse_in_tags(text, _from_pairs)
+    return _parse_in_tags(text, partial(_from_pairs, tools=tools))
 
 
-def parse_bare_json(text: str) -> ActionTurn | ParseError:
+def parse_bare_json(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
     """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2."""
     if not text.lstrip().startswith("{"):
         return _answer(text, None)
@@ -92,7 +94,7 @@ def _answer(text: str, think: str | None) -> ActionTurn | ParseError:
 def _from_json(text: str, key: str) -> Action | ParseError:
     """The call in `{"name": ..., key: {...}}`."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         return ParseError(f"a call that is not JSON ({error})"[:200])
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
@@ -100,58 +102,54 @@ def _from_json(text: str, key: str) -> Action | ParseError:
     return _call(value["name"].strip(), value.get(key, {}))
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _from_function(text: str) -> Action | ParseError:
+def _from_function(text: str, tools: Sequence[Schema]) -> Action | ParseError:
     function = _FUNCTION.match(text)
     body, closed, after = text[function.end() :].rpartition("</function>") if function else ("", "", "")
     if function is None or not closed or after.strip():
         return ParseError("a call is <function=name> ... </function>")
-    arguments: dict[str, Any] = {}
+    name, arguments = function[1].strip(), dict[str, str]()
     *pieces, rest = body.split("</parameter>")
     for piece in pieces:
         parameter = _PARAMETER.match(piece)
         if parameter is None:
             return ParseError("an argument is <parameter=key> ... </parameter>")
-        arguments[parameter[1].strip()] = _value(piece[parameter.end() :].removesuffix("\n"))
-    return ParseError("<parameter> was not closed") if rest.strip() else _call(function[1].strip(), arguments)
+        arguments[parameter[1].strip()] = piece[parameter.end() :].removesuffix("\n")
+    return ParseError("<parameter> was not closed") if rest.strip() else _call(name, _values(name, arguments, tools))
 
 
-def _from_pairs(text: str) -> Action | ParseError:
+def _from_pairs(text: str, tools: Sequence[Schema]) -> Action | ParseError:
     name, *pairs = text.split("<arg_key>")
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, str] = {}
     for pair in pairs:
         key, key_closed, rest = pair.partition("</arg_key>")
         value, closed, after = rest.strip().removeprefix("<arg_value>").partition("</arg_value>")
         if not key_closed or not closed or after.strip():
             return ParseError("an argument is <arg_key>key</arg_key><arg_value>value</arg_value>")
-        arguments[key.strip()] = _value(value)
-    return _call(name.strip(), arguments) if name.strip() and "<" not in name else ParseError("a call begins with the tool's name")
+        arguments[key.strip()] = value
+    name = name.strip()
+    return _call(name, _values(name, arguments, tools)) if name and "<" not in name else ParseError("a call begins with the tool's name")
 
 
-def _value(text: str) -> Any:
-    """A value that stands without quotes: JSON where it is an object, a list or a literal, else the text."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return text
-    return text if isinstance(value, str) else value
+def _values(name: str, arguments: Mapping[str, str], tools: Sequence[Schema]) -> dict[str, Any]:
+    """Values that stand without quotes, as the tool takes them; an answer is text."""
+    if name == ANSWER:
+        return dict(arguments)
+    declared = parameters_of(name, tools).get("properties", {})
+    return {key: value_of(text, declared.get(key)) for key, text in arguments.items()}
 
 
 def _call(name: str, arguments: Any) -> Action | ParseError:
-    """The call, its arguments as JSON; an answer that is given as a call becomes the plain text of its only argument."""
+    """The call, its arguments as JSON; an answer that is given as a call becomes its only argument: its text, else its JSON."""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments, parse_constant=_refuse_constant)
+            arguments = json.loads(arguments, parse_constant=refuse_constant)
         except (ValueError, RecursionError):
             return ParseError(f"the arguments of {name} are not JSON")
     if not isinstance(arguments, dict):
         return ParseError(f"the arguments of {name} are not a JSON object")
-    only = next(iter(arguments.values())) if name == ANSWER and len(arguments) == 1 else None
+    said: Any = next(iter(arguments.values())) if name == ANSWER and len(arguments) == 1 else arguments
     try:
-        text = only if isinstance(only, str) else json.dumps(arguments, ensure_ascii=False)
+        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
         (name + text).encode()
     except (ValueError, RecursionError):
         return ParseError("a call holds what is no text")

@@ -65,6 +65,8 @@ class _Progress:
     environment: EnvironmentHandle
     tools: tuple[str, ...] | None
     deadline: float | None
+    schemas: Sequence[Schema] = ()
+    """Of the tools on offer, as the policy is shown them."""
     prompt_ids: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
@@ -105,6 +107,7 @@ class AgentLoop:
                 f"the task may call {', '.join(progress.tools or ())}, and its environment {task.environment!r} has only {there}"
             )
             return StopReason.FAULT
+        progress.schemas = tools
         progress.prompt_ids = self.dialect.prompt_ids(task.question, first.text, tools, self._cut)
         progress.context = list(progress.prompt_ids)
         if self._room(progress) <= 0:
@@ -124,7 +127,7 @@ class AgentLoop:
         generation = await _in_time(progress, work)
         progress.context.extend(generation.token_ids)
         progress.action_tokens += len(generation.token_ids)
-        action = self.dialect.parse(generation.token_ids)
+        action = self.dialect.parse(generation.token_ids, progress.schemas)
         result = await run_calls(action, progress.environment, progress.tools, progress.deadline)
         stop, reply = await self._after(progress, generation, result)
         progress.images.extend(replace(placed, start=placed.start + len(progress.context)) for placed in reply.images)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from rl.engines.config import EngineConfig
+from rl.engines.config import EngineConfig, Temperature
 from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.renderers.config import DialectConfig
 from rl.retrieval.config import SearchConfig
@@ -33,7 +33,7 @@ class Limits(Section):
     """Wall time from the reset of the environment on; a trajectory that comes to it is stopped where it is, and is no fault."""
     truncate: Literal["right", "left", "middle"] = "right"
     """Where an observation that is too long is cut off; a marker stands there."""
-    temperature: NonNegativeFloat = 1.0
+    temperature: Temperature = 1.0
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
 
 

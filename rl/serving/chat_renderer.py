@@ -72,13 +72,13 @@ class ChatRenderer:
         ended = bool(reply_ids) and reply_ids[-1] in {self._template.special[end] for end in (layout.call_stop, layout.answer_stop)}
         return (() if ended else (self._template.special[stop],)) + self._template.encode(rest, texts)
 
-    def reply(self, reply_ids: Sequence[int], may_call: bool, first_call: int) -> tuple[ChatMessage, str | None]:
+    def reply(self, reply_ids: Sequence[int], tools: Sequence[Schema], first_call: int) -> tuple[ChatMessage, str | None]:
         """The policy's message as the client gets it, and its thought apart; calls are numbered from `first_call`.
 
-        What cannot be read as calls or as an answer is given as the text that it is.
+        `tools` are those that it may call. What cannot be read as calls or as an answer is given as the text that it is.
         """
-        turn = self.dialect.parse(reply_ids)
-        if isinstance(turn, ParseError) or (not may_call and turn.calls[0].tool != ANSWER):
+        turn = self.dialect.parse(reply_ids, tools)
+        if isinstance(turn, ParseError) or (not tools and turn.calls[0].tool != ANSWER):
             text = self.dialect.decode(reply_ids[:-1] if reply_ids and reply_ids[-1] in self.dialect.stop_token_ids else reply_ids)
             return ChatMessage(role="assistant", content=text), None
         if turn.calls[0].tool == ANSWER:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rl.engines.base import EngineFault, Generation, Generator, Sampling
-from rl.renderers.base import ParseError
+from rl.renderers.base import ParseError, Schema
 from rl.renderers.plain_text import PlainText
 from rl.serving.chat_renderer import ChatRenderer
 from rl.serving.protocol import ChatMessage, ChatRequest, CompletionRequest, ContextFull, Refused, StreamOptions
@@ -75,8 +75,8 @@ class Endpoint:
         sampling = Sampling(request.temperature, limit, self._renderer.dialect.stop_token_ids, request.top_p, request.seed)
         generation, latency = await self._generate(segment, sampling)
         calls_before = sum(len(turn.calls) for turn in segment.turns)
-        reply, thought = self._renderer.reply(generation.token_ids, bool(request.offered_tools), calls_before)
-        text, calls = self._renderer.dialect.decode(generation.token_ids), _calls(self._renderer, generation)
+        reply, thought = self._renderer.reply(generation.token_ids, request.offered_tools, calls_before)
+        text, calls = self._renderer.dialect.decode(generation.token_ids), _calls(self._renderer, generation, request.offered_tools)
         segment.record(generation, text, calls, _ChatHistory((*messages, reply.canonical), tools_digest, reply), latency)
         choice = {
             "index": 0,
@@ -216,9 +216,9 @@ def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _calls(renderer: ChatRenderer, generation: Generation) -> list[tuple[str, str]]:
+def _calls(renderer: ChatRenderer, generation: Generation, tools: Sequence[Schema]) -> list[tuple[str, str]]:
     """The calls of an action, an answer included; none where it cannot be read."""
-    turn = renderer.dialect.parse(generation.token_ids)
+    turn = renderer.dialect.parse(generation.token_ids, tools)
     return [] if isinstance(turn, ParseError) else [(call.tool, call.arguments) for call in turn.calls]
 
 

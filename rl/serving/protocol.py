@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from rl.engines.config import Temperature
 
 
 class Refused(Exception):
@@ -92,7 +94,7 @@ class _Request(_Part):
     """What both kinds of request share. Settings with one allowed value are those that clients send without meaning anything by them."""
 
     model: str
-    temperature: NonNegativeFloat = 1.0
+    temperature: Temperature = 1.0
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     n: Literal[1, None] = 1

@@ -96,6 +96,7 @@ class WorkerTool(StatelessTool):
 
         Raises:
             RequestError: where Ray is not running, has not what the worker needs, or the tool cannot be made.
+            WorkerDied: where its process died.
         """
         self._source, self._config = source, config
         self._worker: Any = None
@@ -149,6 +150,8 @@ class WorkerTool(StatelessTool):
         import ray
         from ray.exceptions import RayError, RayTaskError
 
+        from rl.worker_death import worker_died
+
         if not ray.is_initialized():
             raise RequestError(f"the tool {name!r} runs in a worker of Ray's, and Ray is not running here.")
         _check_resources(name, self._config)
@@ -166,6 +169,8 @@ class WorkerTool(StatelessTool):
                 raise error.cause from None
             raise RequestError(f"the tool {name!r} cannot be made in its worker: {one_line(error.cause or error)}.") from error
         except RayError as error:
+            if (died := worker_died(f"the worker of the tool {name!r}", error)) is not None:
+                raise died from error
             raise RequestError(f"the worker of the tool {name!r} does not start: {one_line(error)}.") from error
 
 

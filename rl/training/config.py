@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from rl.engines.config import Temperature
 from rl.rewards.config import RewardConfig
 from rl.training.optimizer_config import OptimizerConfig
 from warehouse.settings import Section
@@ -182,7 +183,7 @@ class ReinforceConfig(OptimizerConfig):
     """Optimiser steps on the trajectories of one step."""
     mask_observations: bool = True
     """Leave the tokens of observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = Field(default=1.0, gt=0)
     """That of the engines, whose log-probabilities must be those of the distribution at this temperature."""
     trajectories_per_pass: PositiveInt = 16
     """Trajectories that go through the model at once."""

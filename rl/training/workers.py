@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 import ray.train
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2.api.config import FailureConfig
-from ray.train.v2.api.exceptions import WorkerGroupError
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from ray.util.queue import Empty, Queue
 
 from rl.env_pool.config import RayConfig
@@ -29,6 +30,7 @@ from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import learner_bundle
 from rl.training.base import Stateful
 from rl.training.optimizer_config import LearnerConfig
+from rl.worker_death import WITHOUT_A_WORD, WorkerDied, worker_died
 
 T = TypeVar("T")
 
@@ -37,6 +39,7 @@ POLL_SECONDS = 0.5
 COLLECTIVE_SECONDS = 6 * 3600
 """How long workers wait for the main one, which waits for the trajectories of a step."""
 
+_WORKER = "a worker of the learner"
 _calling = threading.Lock()
 """Answers bear no names: calls of several threads of a worker come one after the other."""
 
@@ -104,6 +107,7 @@ def learn_on_workers(
         functions: what `work` may call in this process.
 
     Raises:
+        WorkerDied: a worker died.
         Exception: what a function or `work` raised, as it was raised.
     """
     runtime = RayRuntime(ray_config or RayConfig(), learner.workers * learner.cpus)
@@ -166,12 +170,17 @@ def _next_call(starter: Starter) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def _outcome(training: Future[Any]) -> Any:
-    """What the main worker returned; what one of them raised is raised here as it was."""
+    """What the main worker returned; what one of them raised is raised here as it was, or `WorkerDied` where one died."""
     try:
         return training.result().return_value
     except WorkerGroupError as error:
         first = error.worker_failures[min(error.worker_failures)]
-        raise getattr(first, "_base_exc", first) from error
+        raise getattr(first, "_base_exc", None) or worker_died(_WORKER, first) or first from error
+    except ControllerError as error:
+        died = worker_died(_WORKER, error)
+        if died is None and isinstance(error.controller_failure, WorkerGroupStartupFailedError):  # what it was raised from stayed behind
+            died = WorkerDied(_WORKER, WITHOUT_A_WORD)
+        raise died or error from error
 
 
 def _notes(folder: Path) -> Path:

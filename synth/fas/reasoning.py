@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from eval.graders.answers import exact_match
 from rl.retrieval.search import passage
 from synth.demonstrations.oracle import OracleStep, Show, Solution, path_of, read, transcript
+from synth.demonstrations.tries import Search, all_tries, transcript_with
 from synth.fas.plan_judge import PlanJudge
 from synth.fas.plans import PlanSpec, build_plans
 from synth.fas.slice_questions import SliceConfig
@@ -70,6 +71,9 @@ class FasConfig(Section):
     """Share of one-hop intersections and unions that ask for the entity itself."""
     variety: int = Field(default=1, ge=1, le=3)
     """How freely the questions are worded."""
+    imperfect: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the oracle's reasoning examples that meet the search of rollouts (`rollout.search.imperfect`) and search again where that
+    does not bring the right document; the others get it at once."""
     order: Literal["mixed", "short_first"] = "mixed"
     """Order of the reasoning examples: shuffled, or by rising hops."""
     reasoner: Literal["oracle", "teacher"] = "oracle"
@@ -95,6 +99,8 @@ class FasConfig(Section):
             raise ValueError("reasoning has hops from 1 to 6 and no negative number")
         if self.max_reasoning_words < self.min_reasoning_words:
             raise ValueError("max_reasoning_words is less than min_reasoning_words: no reasoning would be kept")
+        if self.imperfect and self.reasoner == "teacher":
+            raise ValueError("imperfect is a share of the oracle's reasoning; a teacher's searches nothing")
         if self.slice_reasoning and self.plans != "teacher":
             raise ValueError('slice_reasoning is for the questions that a teacher writes: set plans = "teacher"')
         return self
@@ -142,6 +148,7 @@ def build_fas(
     teacher: Teacher | None = None,
     judge: PlanJudge | None = None,
     answers: AnswerJudge | None = None,
+    search: Search | None = None,
 ) -> tuple[list[Example], list[Failure]]:
     """Plan examples, then reasoning examples, and what was rejected on the way.
 
@@ -152,6 +159,7 @@ def build_fas(
         teacher: writes the reasoning where the configuration says so.
         judge: judges plans beside the search; both verdicts stand in its `checks`, to be stored by the caller.
         answers: says whether a teacher's answer is an accepted one; its `checks` are the caller's to store too.
+        search: the search of rollouts, for the share of the reasoning that meets it.
 
     Raises:
         RequestError: the configuration asks for a teacher's reasoning and there is no teacher.
@@ -167,16 +175,33 @@ def build_fas(
     if config.reasoner == "teacher":
         chains, wrong = _taught(graph, tasks, config, retrieve, wheel_turn, teacher, answers)
     else:
-        chains, wrong = parted(_reasoned(graph, task, retrieve, show, wheel_turn) for task in tasks)
+        rng = random.Random(seed_from("fas searches", seed))
+        searches = [search if rng.random() < config.imperfect else None for _ in tasks]
+        tried = zip(tasks, searches, strict=True)
+        chains, wrong = parted(_reasoned(graph, task, retrieve, show, wheel_turn, met, rng) for task, met in tried)
     return plans + chains, rejected + dropped + wrong
 
 
-def _reasoned(graph: KnowledgeGraph, task: Task, retrieve: Retrieve | None, show: Show, wheel_turn: int) -> Example | Failure:
-    """The oracle's reasoning: a full chain with searches."""
+def _reasoned(
+    graph: KnowledgeGraph,
+    task: Task,
+    retrieve: Retrieve | None,
+    show: Show,
+    wheel_turn: int,
+    search: Search | None,
+    rng: random.Random,
+) -> Example | Failure:
+    """The oracle's reasoning: a full chain with searches, of which each brings its document, or `search` what it does."""
     solution = two_passes(graph, task, retrieve)
     if solution is None or not exact_match(solution.answer, task.answers):
         return Failure("synth", "fas_reason_not_gold", f"refined answer to: {task.question}", task.key)
-    return _example(task, transcript(task.question, solution, show), [step.document for step in solution.steps], wheel_turn)
+    documents = [step.document for step in solution.steps]
+    if search is None:
+        return _example(task, transcript(task.question, solution, show), documents, wheel_turn)
+    tried = all_tries(solution, search, rng)
+    if tried is None:
+        return Failure("synth", "fas_reason_not_found", f"the search brings not all documents of: {task.question}", task.key)
+    return _example(task, transcript_with(task.question, solution, tried), documents, wheel_turn)
 
 
 def _example(task: Task, parts: Parts, documents: Iterable[Document], wheel_turn: int) -> Example:

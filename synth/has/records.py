@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from rl.engines.config import Temperature
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle, contrasts
 from synth.has.decisions import RENDERINGS, Decision, DecisionRecord, Option, Rendering, Step, describe, steps_of
@@ -40,8 +41,8 @@ class HasConfig(Section):
     spare_requests: int = Field(default=2, ge=0)
     """Requests of a step to the teacher or the policy beyond one an option, in the place of those that brought no other action."""
     teacher_temperature: float = Field(default=0.7, ge=0)
-    policy_temperature: float = Field(default=1.0, gt=0, le=2)
-    """That of the alternatives which the policy proposes; vLLM takes 2 at most."""
+    policy_temperature: Temperature = Field(default=1.0, gt=0)
+    """That of the alternatives which the policy proposes."""
     rendering: Rendering = "thought"
     """`thought`: the options in one thought, then the call; `listing`: a line an option, as in the paper."""
     max_response_characters: int | None = Field(default=None, ge=1)

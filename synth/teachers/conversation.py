@@ -17,10 +17,11 @@ from dataclasses import replace
 from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, fault_kind
+from rl.renderers.arguments import of_text, parameters_of
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
 from synth.teachers.teacher import Fault, Teacher, ask
 from warehouse.errors import RequestError
-from warehouse.records import Failure, Message, Request, Task, Trajectory
+from warehouse.records import ANSWER, Failure, Message, Request, Task, Trajectory
 
 log = logging.getLogger("flywheel")
 
@@ -54,7 +55,7 @@ class TextDialect:
         """What a tool brought as the user's next message of at most `cut.max_tokens` characters, marks included."""
         return tuple(i for result in results for i in self._from_user(_cut(text_of(result), cut.max_tokens - 2, cut)))
 
-    def parse(self, action_ids: Sequence[int]) -> ActionTurn | ParseError:
+    def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
         """Read a thought, if there is one, and exactly one call after it."""
         text = self.decode(action_ids)
         thought = _THOUGHT.match(text)
@@ -62,7 +63,9 @@ class TextDialect:
         calls = self._calls.findall(rest)
         if len(calls) != 1:
             return ParseError(f"expected exactly one call of {', '.join(self._tools)} in tags, and there are {len(calls)}")
-        return ActionTurn((Action(calls[0][0], calls[0][1].strip()),), thought[1].strip() if thought else None)
+        tool, inside = calls[0][0], calls[0][1].strip()
+        call = Action(tool, inside if tool == ANSWER else of_text(inside, parameters_of(tool, tools)))
+        return ActionTurn((call,), thought[1].strip() if thought else None)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of characters; the marks are shown as line breaks."""

@@ -33,7 +33,7 @@ TEACHER = (
     "synth.teacher.kind=openai",
     "synth.teacher.model=m",
     f"synth.teacher.concurrency={CONCURRENCY}",
-    "synth.teacher.timeout_seconds=1",
+    "synth.teacher.timeout_seconds=3",
     "synth.teacher.first_pause_seconds=0.01",
     "synth.teacher.max_tokens=3000000",
     "synth.batch=20",
@@ -143,7 +143,7 @@ def request_body(completion: Completion) -> dict[str, Any]:
 
 def undisturbed(at_work: Worker, root: Path, path: ModelPath) -> tuple[dict[str, Any], int]:
     """What a run makes that nobody kills, and how many requests it takes."""
-    with FaultyServer(answer=path.answer, late_seconds=2.0) as server:
+    with FaultyServer(answer=path.answer, late_seconds=6.0) as server:
         assert at_work.run(claim(root, path, server.url), kind=path.kind) == 0
         assert {fault for fault in server.met if fault != "well"}, "there were faults"
     with Lake(root, read_only=True) as lake:
@@ -162,7 +162,7 @@ def test_a_path_that_is_killed_makes_the_same_and_asks_for_nothing_twice(tmp_pat
         expected, requests = undisturbed(at_work, tmp_path / "undisturbed", path)
         assert expected["state"] == "completed"
         home, kills = tmp_path / "killed", 3
-        with FaultyServer(answer=path.answer, late_seconds=2.0) as server:
+        with FaultyServer(answer=path.answer, late_seconds=6.0) as server:
             claim(home, path, server.url)
             for number in range(1, kills + 1):
                 limit = requests * number // (kills + 1)

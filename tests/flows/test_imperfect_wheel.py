@@ -134,7 +134,8 @@ def test_questions_are_those_of_the_perfect_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ([PLAYED], r"synth\.demonstrations\.search = imperfect is the search of rollouts, and that is perfect"),
+        ([PLAYED], r"synth\.demonstrations\.search = imperfect is for the search of rollouts, and that is perfect"),
+        (["synth.fas.imperfect=0.1"], r"synth\.fas\.imperfect is for the search of rollouts, and that is perfect"),
         (['later.synth.demonstrations.search="imperfect"'], r"set rollout\.search\.imperfect"),
         ([IMPERFECT, "synth.demonstrations.second_try=0.1"], r"second_try needs an imperfect search"),
         (["rollout.search.imperfect.silent=0.1"], r"unknown key rollout\.search\.imperfect\.silent"),

@@ -178,7 +178,7 @@ def test_the_view_is_drawn_again_until_it_is_interrupted(home: Home) -> None:
     with suppress(OSError):  # the terminal is gone with its last user
         while select.select([terminal], [], [], 20)[0]:
             os.read(terminal, 65_536)
-    assert view.wait(20) == 0
+    assert view.wait(240) == 0
     os.close(terminal)
     assert drawn.count(b"nothing is running") >= 3
 

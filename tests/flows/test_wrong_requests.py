@@ -118,6 +118,12 @@ REQUESTS = (
     Wrong("rollout --home {home} --policy t1-sft --suite nonesuch", "has no task"),
     Wrong("rollout --home {home} --policy t1-sft --tasks 'colour = 3'", "--tasks is no condition"),
     Wrong("rollout --home {home} --policy teacher --suite train", "needs a teacher that plays"),
+    Wrong(
+        "rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 3", "temperature: Input should be less than or equal to 2"
+    ),
+    Wrong("rollout --home {home} --policy t1-sft --tasks 'hops = 1' --temperature 0.001", "engines sample at 0 or from 0.01 on"),
+    Wrong(RUN + "rl.temperature=3", "rl.temperature must be less than or equal to 2, not 3"),
+    Wrong(EVAL + "--suite tasks --set source.path={folder}/tasks.jsonl --set temperature=0.005 --set samples=2", "from 0.01 on"),
     Wrong("eval --home {home} --suite held_out", "has no champion; name a policy with --policy (it has t1-sft)"),
     Wrong(EVAL + "--suite nonesuch", "there is no suite 'nonesuch'; choose one of"),
     Wrong(EVAL + "--suite tasks --set source.path={folder}/nothing.jsonl", "there is no such file or folder"),
@@ -208,13 +214,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[list[tuple[str, str, float]]]:
+def table() -> Iterator[list[tuple[str, str, int, float]]]:
     """The rows of all requests; written where that is asked for."""
-    rows: list[tuple[str, str, float]] = []
+    rows: list[tuple[str, str, int, float]] = []
     yield rows
     if wanted := os.environ.get("FLYWHEEL_WRONG_REQUESTS"):
-        lines = [f"| `flywheel {request}` | {sentence} | {seconds:.1f} |".replace("\n", " ") for request, sentence, seconds in rows]
-        Path(wanted).write_text("\n".join(["| request | sentence | processor's seconds |", "| --- | --- | --- |", *lines, ""]))
+        lines = [f"| `flywheel {request}` | {' | '.join(map(str, told))} |".replace("\n", " ") for request, *told in rows]
+        heads = ["| request | sentence | status | processor's seconds |", "| --- | --- | --- | --- |"]
+        Path(wanted).write_text("\n".join([*heads, *lines, ""]))
 
 
 def filled(text: str, places: dict[str, str]) -> list[str]:
@@ -238,7 +245,7 @@ def contents(folder: Path) -> dict[str, str]:
 def test_a_wrong_request_is_one_sentence_with_status_2_and_nothing_is_written(
     wrong: Wrong,
     places: dict[str, str],
-    table: list[tuple[str, str, float]],
+    table: list[tuple[str, str, int, float]],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -252,7 +259,7 @@ def test_a_wrong_request_is_one_sentence_with_status_2_and_nothing_is_written(
     assert isinstance(result.exception, Exception), result.output
     status = exit_status(result.exception)
     said = capsys.readouterr().err
-    table.append((wrong.command, said.removeprefix("flywheel: ").strip(), seconds))
+    table.append((wrong.command, said.removeprefix("flywheel: ").strip(), status, round(seconds, 1)))
     assert status == 2, said
     assert wrong.told in said
     assert said.startswith("flywheel: ") and len(said.strip().splitlines()) == 1, said

@@ -24,6 +24,10 @@ DOCUMENTS = (
 TASKS = tuple(Task(f"k{i}", "search", f"Where is {word} Stone?", ("Green Lake",)) for i, word in enumerate(WORDS))
 
 
+FAULTY, HASTY = "tests.rl.faulty:create", "hasty"
+"""An environment that fails as its task says, and one that is given up after a second, of which nothing that must go well is asked."""
+
+
 def create_tiny_policy(folder: Path, seed: int) -> Path:
     """A Qwen2 of 2 layers and width 64, with tied embeddings, in `folder`."""
     config = PolicyConfig(
@@ -42,12 +46,12 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rollouts(tiny_policy: Path) -> Iterator[Rollouts]:
     """A real vLLM engine and environment workers on Ray, ended with the module: other engines need its processors."""
-    kinds = {"tests.rl.faulty:create": {"options": {"seconds": 30}}}
+    kinds = {FAULTY: {"options": {"seconds": 30}}, HASTY: {"factory": FAULTY, "step_timeout_seconds": 1.0, "options": {"seconds": 30}}}
     config = RolloutConfig.model_validate(
         {
             "limits": {"max_action_tokens": 8, "max_observation_tokens": 48, "max_context_tokens": 200},
             "engine": {"kv_cache_gib": 0.1},
-            "environments": {"step_timeout_seconds": 1.0, "kinds": kinds},
+            "environments": {"kinds": kinds},
         }
     )
     with Rollouts.start(config, tiny_policy, DOCUMENTS) as started:

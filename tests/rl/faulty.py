@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
@@ -55,6 +56,13 @@ def is_first(path: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def create_deadly(resources: Resources) -> FaultyEnvironment:
+    """Ends its process by the signal of `options.signal`, as soon as an environment is made."""
+    print("the last words", flush=True)
+    signal.raise_signal(signal.Signals[str(resources.options["signal"])])
+    raise AssertionError("it should have ended")
 
 
 def create(resources: Resources) -> FaultyEnvironment:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from warehouse import Lake, Task
+from warehouse import Document, Lake, Task
 from warehouse.errors import RequestError
 from warehouse.fixity import FileState, check_lake
 from warehouse.snapshots import merge_files
@@ -50,6 +50,19 @@ def test_one_bit_is_noticed_and_so_is_a_file_that_is_gone(tmp_path: Path) -> Non
     done = CliRunner().invoke(app, ["lake", "check", "--home", str(tmp_path)])
     assert done.exit_code == 1
     assert f"changed  {first.relative_to(tmp_path / 'lake' / 'data')}" in done.stdout
+
+
+def test_a_commit_has_its_digests_while_its_writer_goes_on(tmp_path: Path) -> None:
+    """A wheel writes for hours, and may be killed in any of them."""
+    with Lake(tmp_path) as lake:
+        for number in range(3):
+            lake.add([Task(f"k{number}", "search", "Who?", ("Ann",))])
+            lake.add([Document(f"d{number}", "Ann", "Ann is here.", "s")])
+            assert set(states(tmp_path)) == {FileState.same}
+        lake.replace([Task("k0", "search", "Who else?", ("Ann",))])
+        assert set(states(tmp_path)) == {FileState.same}, "of what was replaced too"
+        damage(files(tmp_path)[0])
+        assert states(tmp_path)[FileState.changed] == 1
 
 
 def test_files_of_a_writer_that_was_killed_have_their_digests_from_the_next(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def _made_key(endpoint: str) -> dict[str, str]:
 
 def _wait_for(address: str) -> None:
     """Until a server answers, be it with a refusal."""
-    for _ in range(200):
+    for _ in range(3_000):
         try:
             urllib.request.urlopen(address, timeout=1).close()
             return

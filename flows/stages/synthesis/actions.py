@@ -121,6 +121,7 @@ def _reasoning(synthesis: SynthesisContext, config: FasConfig, number: int) -> M
         allowed=source.allowed,
         teacher=synthesis.teacher,
         answers=answers,
+        search=synthesis.search if config.imperfect else None,
     )
     kept, failures = synthesis.clear(*made)
     return [*kept, *answers.checks], failures

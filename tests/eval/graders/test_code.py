@@ -109,7 +109,7 @@ def test_functions_named_as_builtins_are_the_programs_where_nothing_else_is() ->
 
 
 def test_a_failure_says_what_failed() -> None:
-    verdict = judge_code(PROBLEM, SOLUTION.replace("n + n", "1 / 0"), LIMITS)
+    verdict = judge_code(PROBLEM, SOLUTION.replace("n + n", "1 / 0"), LIMITS.model_copy(update={"wall_seconds": 120}))
     assert not verdict.passed
     assert "ZeroDivisionError" in verdict.detail
 

@@ -80,7 +80,7 @@ def test_the_canaries_notice_harm_where_there_are_no_walls(name: str) -> None:
     """The same programs without isolation: what the tests above rest on."""
     if name in ("read it through the root of process 1", "own environment", "leave a child"):
         pytest.skip("not possible for every user, or prevented without isolation too")
-    config = LIMITS.model_copy(update={"isolation": "none"})
+    config = PATIENT.model_copy(update={"isolation": "none"})
     own = Canaries()
     try:
         result, deadline = run(own, config, REACHING[name].source), time.monotonic() + PATIENCE_SECONDS

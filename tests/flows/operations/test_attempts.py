@@ -14,6 +14,7 @@ from flows.operations.attempts import is_fault
 from flows.operations.budgets import BudgetSpent
 from rl.engines.base import EngineDead, EngineFault
 from rl.env_pool.circuit_breaker import CircuitOpen
+from rl.worker_death import WorkerDied
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.slow
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.slow
         TimeoutError("hung"),
         EngineFault("out of memory"),
         EngineDead("gone"),
+        WorkerDied("an engine", "by SIGKILL"),
         ActorDiedError(),
         RayTaskError("step", "trace", ValueError("inside")),
         httpx.ConnectError("refused"),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import psutil
 import torch
@@ -44,10 +45,14 @@ def _worst(models: dict[int, PreTrainedModel], context: tuple[int, ...], generat
     return max(abs(float(own[version][len(context) - 1 + i, token]) - sampled) for i, (token, sampled, version) in enumerate(rows))
 
 
-def engine_processes() -> list[psutil.Process]:
-    """vLLM's own processes beneath this one."""
-    mine = psutil.Process(os.getpid()).children(recursive=True)
-    return [process for process in mine if "EngineCore" in "".join(process.cmdline())]
+def engine_processes(title: str = "EngineCore") -> list[psutil.Process]:
+    """vLLM's own processes beneath this one, or others by their title."""
+    found = []
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if title in "".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def wait_until_busy(rollouts: Rollouts, requests_in_flight: int = 1) -> None:

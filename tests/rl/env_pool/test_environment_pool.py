@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from flows.cli.faults import exit_status
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
 from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool
@@ -18,6 +19,7 @@ from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import EnvironmentFault, FaultKind
 from rl.renderers.base import Action
 from rl.retrieval.indexes import build_indexes
+from rl.worker_death import WorkerDied
 from tests.rl.conftest import DOCUMENTS
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -26,9 +28,12 @@ pytestmark = pytest.mark.engine
 
 FAULTY = "tests.rl.faulty:create"
 KINDS = {
-    FAULTY: {"step_timeout_seconds": 0.5, "options": {"seconds": 30}},
+    FAULTY: {"options": {"seconds": 30}},
+    "hasty": {"factory": FAULTY, "step_timeout_seconds": 1.0, "options": {"seconds": 30}},
     "tight": {"factory": FAULTY, "memory_gib": 0.25},
     "roomy": {"factory": FAULTY},
+    "killed": {"factory": f"{FAULTY}_deadly", "options": {"signal": "SIGKILL"}},
+    "crashed": {"factory": f"{FAULTY}_deadly", "options": {"signal": "SIGSEGV"}},
     "dead": {"factory": FAULTY, "options": {"dead": True}},
     "wide": {"factory": "search", "workers": 2, "options": {"documents": 2}},
     "boxed": {"factory": "search", "image": "registry.example/environments:1"},
@@ -83,10 +88,11 @@ async def test_each_kind_has_its_own_workers_and_options(pool: EnvironmentPool) 
 
 
 async def test_faults_have_kinds_and_leave_others_alone(pool: EnvironmentPool) -> None:
-    await pool.open(FAULTY)
-    raised, hung = await asyncio.gather(fault_of(pool, FAULTY, "raise"), fault_of(pool, FAULTY, "hang"))
+    for name in (FAULTY, "hasty"):
+        await pool.open(name)
+    raised, hung = await asyncio.gather(fault_of(pool, FAULTY, "raise"), fault_of(pool, "hasty", "hang"))
     assert str(raised) == "error: ValueError: the world broke"
-    assert str(hung) == "timeout: the environment's reset took longer than 0.5 seconds"
+    assert str(hung) == "timeout: the environment's reset took longer than 1 seconds"
 
 
 async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
@@ -103,10 +109,10 @@ async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
 
 async def test_a_worker_that_is_stuck_is_replaced(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl.env_pool.pool.HUNG_SECONDS", 0.5)
-    await pool.open(FAULTY)
-    stuck = await fault_of(pool, FAULTY, "block")
+    await pool.open("hasty")
+    stuck = await fault_of(pool, "hasty", "block")
     assert stuck.kind is FaultKind.TIMEOUT
-    after = pool.client(FAULTY, "after")
+    after = pool.client("hasty", "after")
     assert (await after.reset(task("none"), 0)).text == "Look around."
 
 
@@ -144,6 +150,16 @@ async def test_what_cannot_be_made_is_refused_before_the_first_step(pool: Enviro
     with pytest.raises(RequestError, match=r"each wants 0\.1 CPUs and 8 GPUs"):
         await pool.open("greedy")
     assert not {"dead", "misspelt", "chess", "greedy"} & pool._kinds.keys()
+
+
+@pytest.mark.parametrize(("name", "how"), [("killed", "without a word, as by SIGKILL"), ("crashed", "by SIGSEGV")])
+async def test_a_worker_that_dies_while_it_starts_is_a_fault_and_no_wrong_request(pool: EnvironmentPool, name: str, how: str) -> None:
+    with pytest.raises(WorkerDied) as died:
+        await pool.open(name)
+    assert str(died.value).startswith(f"the worker of the environment {name!r} died, {how}")
+    assert "the last words" in died.value.log
+    assert exit_status(died.value) == 1
+    assert name not in pool._kinds
 
 
 async def test_a_task_cannot_bring_code_that_the_configuration_does_not_know(pool: EnvironmentPool, tmp_path: Path) -> None:

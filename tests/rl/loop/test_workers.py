@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +27,7 @@ from rl.training.filters import Collected, Drop
 from rl.training.optimizer_config import LearnerConfig, LoraConfig
 from rl.training.supervised_config import CptConfig
 from rl.training.workers import Starter, learn_on_workers
+from rl.worker_death import WorkerDied
 from tests.rl.toy import encode_texts, make_policy, sample_pairs
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, Trajectory
@@ -231,3 +235,15 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Pat
     with pytest.raises(ValidationError, match="has a critic"):
         ReinforceConfig(estimator="gae", lora=LoraConfig())
     assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3
+
+
+def test_a_worker_that_is_killed_as_it_starts_is_a_fault(tmp_path: Path) -> None:
+    def die(starter: Starter) -> None:
+        import ray.train
+
+        if ray.train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(500)
+
+    with pytest.raises(WorkerDied, match="a worker of the learner died, without a word, as by SIGKILL"):
+        learn_on_workers(TWO, None, tmp_path, die, {})

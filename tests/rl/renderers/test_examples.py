@@ -265,7 +265,6 @@ TOLD = Part(PartKind.TOOLS, json.dumps(TOOLS))
         ("qwen2_5", (TOLD, ASKED, Part(PartKind.ANSWER, "  ", True)), "would not be read as what it says"),
         ("qwen2_5", (Part(PartKind.TOOLS, json.dumps([SCHEMA])), ASKED, CALL), "'search' whose arguments have no names"),
         ("qwen2_5", (ASKED, CALL), "'search' whose arguments have no names"),
-        ("qwen3_5_think", (TOLD, ASKED, Part(PartKind.CALL, "1990", True, "search")), "would not be read as what it says"),
         ("llama3_1", (TOLD, ASKED, Part(PartKind.ANSWER, '{"a": 1}', True)), "would not be read as what it says"),
     ],
 )

@@ -15,7 +15,7 @@ from rl.policies.policy import load_policy, save_policy
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from tests.rl.conftest import TASKS
+from tests.rl.conftest import FAULTY, HASTY, TASKS
 from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, StopReason, Task, Trajectory
@@ -34,8 +34,8 @@ def actions(trajectories: list[Trajectory]) -> list[tuple[int, ...]]:
     return [turn.action_ids for trajectory in trajectories for turn in trajectory.turns]
 
 
-def faulty(question: str) -> RolloutRequest:
-    return RolloutRequest(f"faulty-{question}", Task(question, "tests.rl.faulty:create", question, ()), "tiny", 2, seed=0)
+def faulty(question: str, environment: str = FAULTY) -> RolloutRequest:
+    return RolloutRequest(f"faulty-{question}", Task(question, environment, question, ()), "tiny", 2, seed=0)
 
 
 @pytest.mark.engine
@@ -97,7 +97,7 @@ def test_engine_and_learner_agree_after_every_update(rollouts: Rollouts, tiny_po
 
 @pytest.mark.engine
 def test_faults_of_the_environment_are_invalid_and_hold_up_nobody(rollouts: Rollouts) -> None:
-    trajectories = rollouts.rollout([faulty("raise"), faulty("hang"), faulty("none"), *requests(3)])
+    trajectories = rollouts.rollout([faulty("raise"), faulty("hang", HASTY), faulty("none"), *requests(3)])
     broken, hung, fine, *others = trajectories
     assert broken.stop_reason is StopReason.FAULT
     assert broken.outcome is Outcome.INVALID

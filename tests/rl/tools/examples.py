@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import sys
 import threading
 import time
@@ -188,6 +189,8 @@ class Model:
     def __init__(self, name: str, healthy: bool = True) -> None:
         if name == "missing":
             raise FileNotFoundError("no such model")
+        if name == "deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
         self._name, self._healthy = name, healthy
         self._running = self._most = 0
 

@@ -87,7 +87,7 @@ async def test_a_tool_that_hangs_is_left_behind(function: Any, how: str) -> None
 
 async def test_a_tool_that_cancels_itself_is_at_fault_and_cancels_nobody_else() -> None:
     with pytest.raises(ToolFault, match="cancelled itself"):
-        await call(FunctionTool(lie_slowly, rules=QUICK), "cancel itself")
+        await call(FunctionTool(lie_slowly), "cancel itself")
 
 
 async def test_threads_that_hang_hold_up_nobody() -> None:

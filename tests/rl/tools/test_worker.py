@@ -19,6 +19,7 @@ from rl.tools.config import ToolConfig
 from rl.tools.file import load_tools
 from rl.tools.python_tools import ToolSource
 from rl.tools.worker import WorkerTool
+from rl.worker_death import WorkerDied
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
@@ -38,8 +39,8 @@ def worker_tool(name: str, config: dict[str, Any], **worker: Any) -> WorkerTool:
     return WorkerTool(source, source.config.worker)
 
 
-def model(name: str, options: dict[str, Any] | None = None, **worker: Any) -> WorkerTool:
-    config = {"class": "examples.py:Model", "options": {"name": name} | (options or {}), "timeout_seconds": 1.0}
+def model(name: str, options: dict[str, Any] | None = None, rules: dict[str, Any] | None = None, **worker: Any) -> WorkerTool:
+    config = {"class": "examples.py:Model", "options": {"name": name} | (options or {}), **(rules or {})}
     return worker_tool(name, config, **worker)
 
 
@@ -70,8 +71,8 @@ async def test_refusals_and_faults_come_back_as_such() -> None:
 
 
 async def test_waiting_for_a_place_is_no_timeout() -> None:
-    tool = model("narrow")
-    assert len(await asyncio.gather(*(answer_of(tool, "ask") for _ in range(30)))) == 30
+    tool = model("narrow", rules={"timeout_seconds": 2.5})  # and each call takes a twentieth of a second
+    assert len(await asyncio.gather(*(answer_of(tool, "ask") for _ in range(60)))) == 60
 
 
 async def test_a_worker_that_dies_is_at_fault_and_started_again() -> None:
@@ -102,8 +103,8 @@ async def test_a_worker_whose_owner_died_is_made_anew() -> None:
 
 
 async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
-    tool = model("stuck")
-    before = await answer_of(tool, "ask")
+    tool = model("stuck", rules={"timeout_seconds": 1.0})
+    before = await _until_it_answers(tool)
     with pytest.raises(ToolFault, match="took longer than 1 seconds"):
         await call(tool, "hang")
     await asyncio.sleep(0.5)
@@ -143,6 +144,11 @@ def test_a_worker_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     path.write_text(f'[tools.ask]\nclass = "{FOLDER}/examples.py:Model"\noptions = {{ names = 1 }}\nworker = {{ cpus = 0.1 }}')
     with pytest.raises(RequestError, match="the class of the tool 'ask' does not take its options"):
         load_tools(path)
+
+
+def test_a_worker_that_dies_while_it_starts_is_a_fault() -> None:
+    with pytest.raises(WorkerDied, match="the worker of the tool 'deadly' died, without a word, as by SIGKILL"):
+        model("deadly")
 
 
 async def _until_it_answers(tool: Tool) -> str:

@@ -17,6 +17,7 @@ from rl.retrieval.search import Hits, Miss, SearchIndex
 from synth.demonstrations.cold_start import DemonstrationConfig, Style, build_demonstrations, needs_second_try
 from synth.demonstrations.oracle import OracleStep, Solution, solution_of
 from synth.demonstrations.tries import MOST_TRIES, Search, all_tries
+from synth.fas.reasoning import FasConfig, build_fas
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
@@ -162,3 +163,20 @@ def test_the_document_that_was_read_is_one_of_the_corpus(index: ImperfectIndex, 
 def test_what_does_not_go_together_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         DemonstrationConfig.model_validate(wrong)
+
+
+def test_reasoning_that_meets_the_search_of_rollouts_searches_again_where_it_must(
+    graph: KnowledgeGraph, retrieve: Retrieve, index: ImperfectIndex
+) -> None:
+    config = FasConfig(plan_slices=0, reasoning={1: 100, 2: 100}, imperfect=0.5)
+    plain, _ = build_fas(graph, config.model_copy(update={"imperfect": 0.0}), 1, retrieve, search=index.find)
+    mixed, dropped = build_fas(graph, config, 1, retrieve, search=index.find)
+    again = [example for example in mixed if any(text.startswith("no ") for text in texts(example, PartKind.THOUGHT))]
+    assert len(mixed) + len(dropped) == len(plain) and {failure.kind for failure in dropped} <= {"fas_reason_not_found"}
+    assert 20 < len(again) < 90, "of some hundred that meet it, those that it does not serve at once"
+    for example in again:
+        assert texts(example, PartKind.RESULT) == seen(index, texts(example, PartKind.CALL))
+    assert {each.id for each in mixed if each not in again} <= {each.id for each in plain}
+    assert {each.sources[0]: texts(each, PartKind.ANSWER) for each in plain}.items() >= {
+        each.sources[0]: texts(each, PartKind.ANSWER) for each in mixed
+    }.items()

@@ -45,9 +45,9 @@ def test_two_that_have_the_file_open_share_one_limit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_with_a_third_of_faults_all_is_retried_or_recorded_and_no_token_is_forgotten(tmp_path: Path) -> None:
     wanted = [user(f"question {number}", max_tokens=40) for number in range(200)]
-    with FaultyServer(late_seconds=5.0) as server, Lake(tmp_path) as lake:
+    with FaultyServer(late_seconds=15.0) as server, Lake(tmp_path) as lake:
         for limit in (2_000, 20_000):  # with the first many are refused; with the second those alone are asked
-            options = {"timeout_seconds": 2.5, "first_pause_seconds": 0.01, "max_tokens": limit}
+            options = {"timeout_seconds": 5, "first_pause_seconds": 0.01, "max_tokens": limit}
             config = TeacherConfig(kind="openai", model="m", base_url=server.url, **options)  # type: ignore[arg-type]
             with open_teacher(config, lake) as teacher:
                 assert isinstance(teacher, ModelTeacher)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def teacher_of(server: MisbehavingServer, lake: Lake | None = None, **options: Any) -> Iterator[ModelTeacher]:
-    settings = {"first_pause_seconds": 0.01, "timeout_seconds": 1.5, **options}
+    settings = {"first_pause_seconds": 0.01, **options}
     config = TeacherConfig(kind="openai", model="small", base_url=server.url, **settings)
     with open_teacher(config, lake) as teacher:
         assert isinstance(teacher, ModelTeacher)
@@ -64,7 +64,8 @@ def test_what_is_asked_reaches_the_server() -> None:
 
 @pytest.mark.parametrize("act", ["429", "500", "503", "408", "hang", "reset", "nonsense", "no-choices"])
 def test_what_may_pass_is_tried_again(act: str) -> None:
-    with MisbehavingServer([act, act]) as server, teacher_of(server) as teacher:
+    limit = {"timeout_seconds": 3} if act == "hang" else {}
+    with MisbehavingServer([act, act]) as server, teacher_of(server, **limit) as teacher:
         reply = ask(teacher, user("q"))
     assert isinstance(reply, Completion), reply
     assert (reply.text, reply.attempts, len(server.times)) == ("echo q", 3, 3)
@@ -81,7 +82,8 @@ def test_what_may_pass_is_tried_again(act: str) -> None:
     ],
 )
 def test_what_does_not_pass_is_a_failure_after_the_last_try(act: str, kind: Fault) -> None:
-    with MisbehavingServer([act] * 9) as server, teacher_of(server, attempts=3) as teacher:
+    limit = {"timeout_seconds": 0.5} if act == "hang" else {}
+    with MisbehavingServer([act] * 9) as server, teacher_of(server, attempts=3, **limit) as teacher:
         assert fault(ask(teacher, user("q"))) is kind
         assert len(server.times) == 3
 
@@ -167,7 +169,7 @@ def test_the_limit_of_tokens_is_never_passed_and_is_used() -> None:
 
 
 def test_a_try_that_hung_counts_as_spent() -> None:
-    with MisbehavingServer(["hang", "500"]) as server, teacher_of(server) as teacher:
+    with MisbehavingServer(["hang", "500"]) as server, teacher_of(server, timeout_seconds=3) as teacher:
         ask(teacher, user("q", max_tokens=100))
         assert teacher.spent.requests == 3
         assert 100 < teacher.spent.tokens < 200
@@ -220,13 +222,15 @@ def test_threads_that_ask_the_same_ask_once(tmp_path: Path) -> None:
 
 
 def test_completions_are_stored_as_they_arrive(tmp_path: Path) -> None:
-    """One request hangs; the others are safe long before it is given up."""
-    with MisbehavingServer(["hang"]) as server, Lake(tmp_path) as lake, teacher_of(server, lake, timeout_seconds=6, attempts=1) as teacher:
-        asking = threading.Thread(target=teacher.complete, args=(requests(10),), daemon=True)
-        asking.start()
-        while asking.is_alive() and len(lake.read(Completion)) < 9:
-            asking.join(0.1)
-        assert asking.is_alive()
+    """One request hangs until the server is gone; the others are safe before."""
+    with Lake(tmp_path) as lake, ExitStack() as open_teachers:
+        with MisbehavingServer(["hang"]) as server:
+            teacher = open_teachers.enter_context(teacher_of(server, lake, attempts=1))
+            asking = threading.Thread(target=teacher.complete, args=(requests(10),), daemon=True)
+            asking.start()
+            while asking.is_alive() and len(lake.read(Completion)) < 9:
+                asking.join(0.1)
+            assert asking.is_alive()
         asking.join()
 
 

@@ -1,0 +1,123 @@
+"""Processes that were started for work and died, most of all while they started: what died, how, and the end of its log.
+
+That is a fault of the machine and no wrong request. Ray tells that a process of its own is gone, and hardly why: a crash leaves its signal
+in the log of the process, and the kernel's SIGKILL, for want of memory too, leaves nothing. vLLM tells how its own processes ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from warehouse.errors import WorkFailed
+
+WITHOUT_A_WORD = "without a word, as by SIGKILL, with which the kernel ends what it has no memory for"
+"""How a process ended of whose end nobody tells anything."""
+LOG_BYTES = 32_768
+"""What is kept of the end of a log."""
+_DEATHS = {"RayActorError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "LocalRayletDiedError", "RaySystemError"}
+"""Ray's errors, by their names, for its import is slow."""
+_PROCESS = re.compile(r"\bpid[:=] ?(\d+)")
+_CRASHED = re.compile(r"\*\*\* (SIG[A-Z]+) received")
+"""What Ray's handler of signals writes into the log of a process that crashes."""
+_ENDED = re.compile(r"Failed core proc\(s\): \{(?:'[^']*': (-?\d+))?")
+"""What vLLM says of its own processes: their exit statuses, or of one that is just ending nothing."""
+_SHORT_OF_MEMORY = re.compile(r"low on memory|out of memory|memory usage threshold", re.IGNORECASE)
+
+
+class WorkerDied(WorkFailed):
+    """A process died: what it was, how it ended, and the end of its log, which may lie in a file by now."""
+
+    def __init__(self, what: str, how: str, log: str = "", file: Path | None = None) -> None:
+        super().__init__(what, how, log, file)  # as it is pickled
+        self.what, self.how, self.log, self.file = what, how, log, file
+
+    def __str__(self) -> str:
+        last = (self.log.strip().splitlines() or ["nothing"])[-1][:300]
+        where = f"its log is {self.file}" if self.file is not None else f"the last that it logged is: {last}"
+        return (
+            f"{self.what} died, {self.how}; {where}. Give it more room, by fewer or smaller workers and engines or less "
+            "beside them, and start the same command again: what was stored is whole."
+        )
+
+    def kept_in(self, folder: Path) -> WorkerDied:
+        """The same, with its log in a file of `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len([*folder.glob("died-*.log")]) + 1
+        file = folder / f"died-{number}-{re.sub(r'[^A-Za-z0-9]+', '-', self.what).strip('-')[:60]}.log"
+        file.write_text(f"{self.what}: {self.how}\n\n{self.log}", errors="replace")
+        return WorkerDied(self.what, self.how, self.log, file)
+
+
+def worker_died(what: str, error: BaseException | None) -> WorkerDied | None:
+    """The death that an error tells of, or that lies behind it; None where nothing died."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, WorkerDied):
+            return error
+        names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
+        if names & _DEATHS and not getattr(error, "actor_init_failed", False):
+            return _death(what, str(error))
+        error = _behind(error)
+    return None
+
+
+def own_process_died(what: str, error: Exception) -> WorkerDied | None:
+    """The death of a process of vLLM's that it tells this one of, whose log its processes share; None where it tells of none."""
+    ended = _ENDED.search(str(error))
+    if ended is None:
+        return None
+    return WorkerDied(what, _how(ended[1]), log_of(os.getpid()))
+
+
+def _how(status: str | None) -> str:
+    if status is None:
+        return WITHOUT_A_WORD
+    return f"by {_name_of(-int(status))}" if int(status) < 0 else f"with status {status}"
+
+
+def log_of(process: int) -> str:
+    """The end of what a process of Ray's on this machine has logged."""
+    import ray
+
+    node = ray._private.worker._global_node
+    if node is None:
+        return ""
+    files = sorted(Path(node.get_logs_dir_path()).glob(f"worker-*-{process}.*"))
+    return "\n".join(_end_of(file) for file in files)
+
+
+def _death(what: str, said: str) -> WorkerDied:
+    process = _PROCESS.search(said)
+    log = log_of(int(process[1])) if process is not None else ""
+    crashed = _CRASHED.search(log)
+    if _SHORT_OF_MEMORY.search(said):
+        return WorkerDied(what, "ended by Ray because the machine was short of memory", log)
+    if crashed is not None:
+        return WorkerDied(what, f"by {crashed[1]}", log)
+    return WorkerDied(what, WITHOUT_A_WORD, log)
+
+
+def _behind(error: BaseException) -> BaseException | None:
+    """What an error stands for: that of a task or call elsewhere, of a group of workers, or the one that it was raised from."""
+    named = (getattr(error, name, None) for name in ("cause", "health_check_failure", "controller_failure"))
+    return next((inner for inner in named if isinstance(inner, BaseException)), error.__cause__)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end_of(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - LOG_BYTES))
+            return opened.read().decode(errors="replace")
+    except OSError:
+        return ""

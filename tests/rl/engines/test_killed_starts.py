@@ -1,0 +1,60 @@
+"""Engines whose processes are killed while they start: a fault that is told with the signal and the log, and no wrong request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.cli.faults import exit_status
+from rl.rollouts.config import RolloutConfig
+from rl.rollouts.rollout import Rollouts
+from rl.worker_death import WorkerDied
+from tests.rl.conftest import DOCUMENTS
+from tests.rl.engines.probing import engine_processes
+
+pytestmark = pytest.mark.engine
+
+LIMITS = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tokens": 240}
+
+
+@contextmanager
+def killed_as_soon_as_there(title: str) -> Iterator[None]:
+    """Kills the first process of that title, once."""
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.is_set() and not (found := engine_processes(title)):
+            time.sleep(0.05)
+        with suppress(psutil.NoSuchProcess):
+            for process in () if over.is_set() else found[:1]:
+                process.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join()
+
+
+@pytest.mark.parametrize(
+    ("title", "told"),
+    [
+        ("ray::VllmEngine", "the engine engine-0 died, without a word, as by SIGKILL"),
+        ("EngineCore", ("vLLM's process of an engine died, by SIGKILL", "vLLM's process of an engine died, without a word")),
+    ],
+)
+def test_an_engine_that_is_killed_while_it_starts_is_a_fault(tiny_policy: Path, title: str, told: str | tuple[str, ...]) -> None:
+    config = RolloutConfig.model_validate({"limits": LIMITS, "engine": {"kv_cache_gib": 0.1, "cpus": 0.25}})
+    with killed_as_soon_as_there(title), pytest.raises(WorkerDied) as died:
+        Rollouts.start(config, tiny_policy, DOCUMENTS)
+    assert str(died.value).startswith(told)
+    assert exit_status(died.value) == 1
+    assert not engine_processes("ray::VllmEngine") and not engine_processes("EngineCore")

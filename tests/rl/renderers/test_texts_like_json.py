@@ -1,0 +1,181 @@
+"""Arguments that are texts and read as JSON, and such that are JSON: what a policy or a demonstration gives a tool is what it gets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rl.renderers.arguments import as_object, value_of
+from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, ParseError, Schema
+from rl.renderers.chat import ChatDialect
+from rl.tools.calls import call_tool
+from rl.tools.python_tools import FunctionTool
+from synth.teachers.conversation import TextDialect
+from tests.rl.renderers.test_chat import calling
+from tests.rl.renderers.test_examples import CHATS, DIALECTS, chat_of, dialect_of
+from warehouse.records import ANSWER
+
+TEXTS = (
+    "1984", "-1", "0", "007", "1.0", "1e3", "1e999", "0x10", "1_000", "9" * 5_000, "true", "false", "null", "True", "None", "NaN",
+    "Infinity", "-Infinity", '"quoted"', "'quoted'", '"', '\\"', "\\", "[]", "[1, 2]", "[" * 50, "{}", '{"a": 1}', "{'a': 1}",
+    '{"query": "x"}', '{"query": 7, "count": 1}', '{"name": "search", "arguments": {"query": "x"}}', '{"a": 1}\n{"b": 2}',
+    "[1, 2] [3]", "// {}", "",
+)  # fmt: skip
+NESTED = {"list": [1, "2", None], "more": {"a": ["{}"]}}
+
+
+def tool(parameters: dict[str, Any], name: str = "search") -> Schema:
+    return {"type": "function", "function": {"name": name, "description": "Works.", "parameters": parameters}}
+
+
+ONE = tool({"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}, "required": ["query"]})
+TYPED = tool(
+    {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"}, "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "word": {"enum": ["1", "true"]},
+            "count": {"type": "integer"}, "ratio": {"type": "number"}, "sure": {"type": "boolean"}, "none": {"type": "null"},
+            "list": {"type": "array"}, "more": {"type": "object"}, "any": {}, "either": {"type": ["string", "integer"]},
+        },
+        "required": ["text", "count"],
+    }
+)  # fmt: skip
+VALUES: tuple[dict[str, Any], ...] = (
+    {"text": "3", "count": 3, "ratio": 3, "sure": True, "none": None, **NESTED},
+    {"text": "true", "count": -1, "ratio": 0.5, "sure": False, "maybe": "null and void", "word": "1"},
+    {"text": "{}", "count": 0, "maybe": "7", "word": "true", "either": 7, "any": [1]},
+    {"text": '["a"]', "count": 1, "maybe": None, "either": "seven", "any": "word"},
+)
+
+
+def written(dialect: Dialect, arguments: str, schema: Schema) -> tuple[int, ...] | None:
+    """The ids of a call as a demonstration has it; None where the dialect says that it has no way to write it."""
+    try:
+        return dialect.action_ids(ActionTurn((Action("search", arguments),)), [schema])
+    except NotExpressible:
+        return None
+
+
+def read(dialect: Dialect, ids: tuple[int, ...], schema: Schema) -> dict[str, Any]:
+    """The arguments that the tool gets."""
+    turn = dialect.parse(ids, [schema])
+    assert isinstance(turn, ActionTurn), turn
+    (call,) = turn.calls
+    return as_object(call.arguments, schema["function"]["parameters"])
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:20])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_text_that_reads_as_json_comes_back_as_that_text(name: str, text: str) -> None:
+    dialect = dialect_of(name)
+    ids = written(dialect, json.dumps({"query": text}), ONE)
+    assert ids is not None
+    assert read(dialect, ids, ONE) == {"query": text}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:20])
+@pytest.mark.parametrize("name", CHATS)
+def test_what_the_template_writes_for_it_is_read_as_that_text(name: str, text: str) -> None:
+    """Of a call that a policy made, by the template of the model alone."""
+    dialect = chat_of(name)
+    assert read(dialect, calling(dialect, text), ONE) == {"query": text}
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("name", CHATS)
+def test_values_keep_their_types(name: str, values: dict[str, Any]) -> None:
+    dialect = chat_of(name)
+    ids = written(dialect, json.dumps(values), TYPED)
+    assert ids is not None
+    assert read(dialect, ids, TYPED) == values
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if text], ids=lambda text: text[:20])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_an_answer_that_reads_as_json_is_that_text_or_cannot_be_written(name: str, text: str) -> None:
+    dialect = dialect_of(name)
+    try:
+        ids = dialect.action_ids(ActionTurn((Action(ANSWER, text),)), [ONE])
+    except NotExpressible:
+        assert isinstance(dialect, ChatDialect) and dialect.layout.call_format == "bare_json" and text.startswith("{")
+        return
+    assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, text),))
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ('<tool_call>{"name": "answer", "arguments": {"text": "1984"}}</tool_call>', "1984"),
+        ('<tool_call>{"name": "answer", "arguments": {"text": 1984}}</tool_call>', "1984"),
+        ('<tool_call>{"name": "answer", "arguments": {"text": ["a", "b"]}}</tool_call>', '["a", "b"]'),
+        ('<tool_call>{"name": "answer", "arguments": {"a": 1, "b": 2}}</tool_call>', '{"a": 1, "b": 2}'),
+        ("<tool_call>\n<function=answer>\n<parameter=text>\n1e3\n</parameter>\n</function>\n</tool_call>", "1e3"),
+        ("<tool_call>answer\n<arg_key>text</arg_key>\n<arg_value>007</arg_value>\n</tool_call>", "007"),
+    ],
+)
+def test_an_answer_that_is_given_as_a_call_is_what_was_given(call: str, answer: str) -> None:
+    name = "qwen3_5_think" if "<function" in call else "glm4moe" if "<arg_key" in call else "qwen2_5"
+    dialect = chat_of(name)
+    ids = (*dialect.template.plain.ids(call), dialect.template.special[dialect.layout.call_stop])
+    assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, answer),))
+
+
+@pytest.mark.parametrize("name", ["tags", "text"])
+def test_what_a_policy_writes_between_tags_is_its_text_where_it_is_no_object_of_the_tools_arguments(name: str) -> None:
+    tags: Any = dialect_of("tags") if name == "tags" else TextDialect(("search", ANSWER))
+    for text, values in (
+        ('{"a": 1}', {"query": '{"a": 1}'}),
+        ("{}", {"query": "{}"}),
+        ("1984", {"query": "1984"}),
+        ('{"query": "x", "count": 2}', {"query": "x", "count": 2}),
+    ):
+        spelt = f"<search> {text}</search>"
+        ids = tuple(map(ord, spelt)) if name == "text" else dialect_of("tags")._tokenizer.encode(spelt, add_special_tokens=False).ids  # type: ignore[attr-defined]
+        assert read(tags, ids, ONE) == values
+
+
+async def test_a_year_that_a_policy_looks_for_reaches_the_tool() -> None:
+    """The call went as a number to a tool that takes text, and was refused."""
+
+    def search(query: str, count: int = 1) -> str:
+        """Search."""
+        return f"{query!r} {count!r}"
+
+    own = FunctionTool(search)
+    for name in ("qwen3_5_think", "glm4moe", "qwen2_5", "llama3_1"):
+        dialect = chat_of(name)
+        turn = dialect.parse(calling(dialect, "1984"), [own.schema])
+        assert not isinstance(turn, ParseError)
+        done = await call_tool(own, await own.open("t", 0), turn.calls[0].arguments)
+        assert done.response is not None and done.response.text == "'1984' 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "value"),
+    [
+        ("7", None, 7),
+        ("7", {"$ref": "#/$defs/a"}, 7),
+        ("7", {"type": "string"}, "7"),
+        ("7", {"type": ["string", "null"]}, "7"),
+        ("null", {"type": ["string", "null"]}, None),
+        ("7.0", {"anyOf": [{"type": "string"}, {"type": "integer"}]}, 7.0),
+        ("7.5", {"oneOf": [{"type": "string"}, {"type": "integer"}]}, "7.5"),
+        ("7", {"anyOf": [{"type": "string"}, {"$ref": "a"}]}, 7),
+        ("7", {"enum": ["7", "8"]}, "7"),
+        ("7", {"const": "7"}, "7"),
+        ("true", {"type": "integer"}, True),
+        ("word", {"type": "integer"}, "word"),
+        ("[1]", {"type": "string"}, "[1]"),
+        ("{}", {"type": "object"}, {}),
+        ("True", {"type": "boolean"}, True),
+        ("None", {"type": ["string", "null"]}, None),
+        ("True", {"type": ["string", "null"]}, "True"),
+        ("None", {"type": "boolean"}, "None"),
+        ("True", None, "True"),
+    ],
+)
+def test_a_text_without_quotes_is_what_its_schema_takes(text: str, declared: dict[str, Any] | None, value: Any) -> None:
+    found = value_of(text, declared)
+    assert (found, type(found)) == (value, type(value))
