@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from eval.graders.answers import sub_match
 from rl.engines.base import EngineFault, Sampling
+from rl.engines.config import Temperature
 from rl.renderers.base import ParseError, RolloutDialect
 from synth.generation import AsyncRunner, GenerationPool
 from synth.teachers.teacher import Teacher
@@ -41,7 +42,7 @@ class DirectAttemptsConfig(Section):
     """Attempts at each question, each under a seed of its own."""
     answered: PositiveInt = 1
     """Attempts that must answer a question for it to be dropped; no more are made then."""
-    temperature: float = Field(default=0.7, ge=0)
+    temperature: Temperature = 0.7
     max_tokens: PositiveInt = 128
     """Tokens of one attempt."""
 

@@ -64,6 +64,8 @@ def test_so_many_attempts_must_answer() -> None:
     assert attempted(knows, DirectAttemptsConfig(attempts=2, answered=2), HARD)[0][0].provenance["direct_attempts"]["answered"] == 0
     with pytest.raises(ValidationError, match="no question would be dropped"):
         DirectAttemptsConfig(attempts=2, answered=3)
+    with pytest.raises(ValidationError, match="temperature"):
+        DirectAttemptsConfig(by="policy", temperature=2.1)
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("cut", Fault.CUT), ("empty", Fault.EMPTY), ("500", Fault.SERVER_ERROR)])
