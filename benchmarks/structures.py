@@ -5,6 +5,12 @@ or one between constants), the share with a shortcut (a constant beside the targ
 text answers, and the success of a trained policy that may search once. `ratio` compares a success with that of the layer-wise questions.
 "Unchecked" are layer-wise questions whose definitions were not held against the whole question.
 
+With `--expand COUNT` the same is measured of questions that the Expander makes deeper over documents, from COUNT layer-wise ones of one
+layer: one constant a layer as it once did, all constants of a layer, and the latter with the graph at hand, which refuses what it knows
+better. The teacher is an OpenAI-compatible server (`--teacher-url`, `--teacher-model`), or else a script that reads what its searches bring
+(`tests/synth/expanding_model.py`), behind a real HTTP server. What the graph cannot answer, for a relation is not one of its own, counts
+in no share but that of the shortcuts.
+
 A home gives the policy, and the graph that it knows: a generated world's held-out half, or the films. It is only read; its policy is
 copied first. Without a home the last columns stay empty.
 """
@@ -25,13 +31,21 @@ from eval.statistics import wilson
 from flows.home import Home
 from flows.stages.synthesis.context import read_sources
 from rl.retrieval.search import SearchIndex
-from synth.formulas.proofs import prove
+from synth.corpora.config import ExpanderConfig
+from synth.corpora.expander import expand
+from synth.corpora.expansion_proofs import KnownFacts
+from synth.formulas.projections import first_answers
+from synth.formulas.proofs import Proofs, is_shortcut, prove
 from synth.formulas.triples import formula_digest
 from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.builder import build_questions
+from synth.questions.config import QuestionConfig
 from synth.questions.definitions import Definer
 from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow
 from synth.questions.paths import first_hit
 from synth.questions.wording import Phrasing, word_question
+from synth.teachers.config import TeacherConfig
+from synth.teachers.model_teacher import open_teacher
 from synth.worlds.world import WorldConfig, generate_world
 from warehouse import Outcome, Task
 from warehouse.corpora.corpus import Corpus
@@ -151,6 +165,55 @@ def compare_home(root: Path, policy: str, arguments: argparse.Namespace) -> list
             )
 
 
+def compare_expansions(name: str, corpus: Corpus, arguments: argparse.Namespace, url: str) -> list[dict[str, Any]]:
+    """The rows of one graph's questions before and after they are expanded."""
+    graph, index = KnowledgeGraph.of(corpus), SearchIndex(corpus.documents)
+    known = KnownFacts(graph)
+    asked = QuestionConfig(structure="layerwise", counts={1: arguments.expand}, intersections=arguments.intersections)
+    seeds, _ = build_questions(graph, asked, arguments.seed, first_hit(index))
+    rows = [{"graph": name, "layers": 0, "structure": "as asked", "runs": 0, **measure_tasks(seeds, seeds, index, known)}]
+    for layers in (1, 2):
+        for label, structure, by_graph in (
+            ("one constant a layer", "sequential", None),
+            ("all constants of a layer", "layerwise", None),
+            ("all, and the graph refuses", "layerwise", known),
+        ):
+            config = ExpanderConfig.model_validate({"layers": layers, "structure": structure, "horizon": 5})
+            teacher_config = TeacherConfig(kind="openai", model=arguments.teacher_model, base_url=url)
+            with open_teacher(teacher_config) as teacher:
+                made = expand(seeds, teacher, index, config, arguments.seed, known=by_graph)
+            row = {"graph": name, "layers": layers, "structure": label, "runs": len(made.trajectories)}
+            rows.append({**row, **measure_tasks(made.tasks, seeds, index, known)})
+    return rows
+
+
+def measure_tasks(tasks: Sequence[Task], seeds: Sequence[Task], index: SearchIndex, known: KnownFacts) -> dict[str, Any]:
+    """How many there are of those that were asked for, and what is wrong with them."""
+    found = [_proofs(task, index, known) for task in tasks]
+    proven = [proofs for proofs, _ in found if proofs is not None]
+    others = [several for _, several in found if several is not None]
+    return {
+        "asked": len(seeds),
+        "made": len(tasks),
+        "shortcuts": _mean([any(map(is_shortcut, task.formula)) for task in tasks]),
+        "answerable": len(others),
+        "second_answer": _mean(others),
+        "redundant": _mean([bool(proof.redundant) for proof in proven]),
+        "easy": _mean([bool(proof.easy) for proof in proven]),
+    }
+
+
+def _proofs(task: Task, index: SearchIndex, known: KnownFacts) -> tuple[Proofs | None, bool | None]:
+    """The proofs of a question that the graph knows and answers alone by what is accepted; whether it has others, if it knows."""
+    own = known.in_its_words(task.formula)
+    answers = frozenset() if own is None else first_answers(known.graph, own, len(task.answers) + 1)
+    if own is None or not answers:
+        return None, None
+    if answers != set(task.answers):
+        return None, True
+    return prove(known.graph, own, task.question, first_hit(index)), False
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -162,8 +225,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--home", type=Path, action="append", default=[], help="a home with a trained policy; repeatable")
     parser.add_argument("--policy", default="t1-rl", help="the policy's folder in HOME/policies")
+    parser.add_argument("--expand", type=int, default=0, metavar="COUNT", help="expand so many questions over documents instead")
+    parser.add_argument("--teacher-url", help="an OpenAI-compatible server up to and with /v1; without one a script plays the teacher")
+    parser.add_argument("--teacher-model", default="script", help="the model's name on that server")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.expand:
+        _expand(arguments)
+        return
     rows = [row for home in arguments.home for row in compare_home(home, arguments.policy, arguments)]
     done = {row["graph"] for row in rows}
     if "world" not in done:
@@ -171,6 +240,27 @@ def main() -> None:
     if "films" not in done and arguments.films.is_dir():
         rows += compare("films", read_films(arguments.films, 420), arguments, None)
     print(json.dumps(rows)) if arguments.json else _print(rows)
+
+
+def _expand(arguments: argparse.Namespace) -> None:
+    """Measure expansions and print."""
+    from tests.synth.expanding_model import expanding_model
+    from tests.synth.teachers.misbehaving_server import MisbehavingServer
+
+    world = generate_world(WorldConfig(entities=arguments.entities), "heldout", arguments.seed)
+    corpora = {"world": world} | ({"films": read_films(arguments.films, 420)} if arguments.films.is_dir() else {})
+    with MisbehavingServer(answer=expanding_model) as server:
+        url = arguments.teacher_url or server.url
+        rows = [row for name, corpus in corpora.items() for row in compare_expansions(name, corpus, arguments, url)]
+    if arguments.json:
+        print(json.dumps(rows))
+        return
+    print("| graph | layers | structure | asked | runs | made | shortcut | graph answers | second answer | redundant | easy |")
+    print(f"|{' --- |' * 11}")
+    for row in rows:
+        counts = " | ".join(str(row[name]) for name in ("layers", "structure", "asked", "runs", "made"))
+        rest = " | ".join(_percent(row[name]) for name in ("second_answer", "redundant", "easy"))
+        print(f"| {row['graph']} | {counts} | {_percent(row['shortcuts'])} | {row['answerable']} | {rest} |")
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

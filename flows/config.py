@@ -27,8 +27,9 @@ from synth.corpora.config import ExpanderConfig, ExtractionConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
-from synth.questions.config import QuestionConfig
+from synth.questions.config import QuestionConfig, TrainingQuestionConfig
 from synth.questions.decontamination import DecontaminationConfig
+from synth.questions.direct_attempts import DirectAttemptsConfig
 from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
@@ -78,7 +79,7 @@ class CorpusConfig(Section):
 class SynthConfig(Section):
     """What is made from the graph for a turn."""
 
-    webshaper: QuestionConfig = QuestionConfig()
+    webshaper: TrainingQuestionConfig = TrainingQuestionConfig()
     """The questions that RL draws its tasks from."""
     fas: FasConfig = FasConfig()
     has: HasConfig = HasConfig()
@@ -95,6 +96,8 @@ class SynthConfig(Section):
     """Have the teacher reword the questions that RL draws from, beside those that the templates word; None: no rewording."""
     expander: ExpanderConfig | None = None
     """Have the teacher make questions deeper by searching the documents, beside those that the graph builds; None: no expansion."""
+    direct_attempts: DirectAttemptsConfig | None = None
+    """Drop the questions that a model answers without tools, whoever made them; None: nobody is asked."""
     extraction: ExtractionConfig = ExtractionConfig()
     """How `flywheel extract` has the teacher read facts out of plain text."""
     decontamination: DecontaminationConfig = DecontaminationConfig()
@@ -111,10 +114,17 @@ class SynthConfig(Section):
         wanted |= {"fas.slice_reasoning": self.fas.slice_reasoning}
         wanted |= {"has.mixture": "teacher" in self.has.mixture}
         wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None}
+        wanted |= {"direct_attempts": self.direct_attempts is not None and self.direct_attempts.by == "teacher"}
         asking = [key for key, asks in wanted.items() if asks]
         if asking and (self.teacher is None or not self.teacher.is_model):
             raise ValueError(f"teacher is needed, for {asking[0]} asks for one: set synth.teacher.kind to openai or engine")
         return self
+
+    @property
+    def asks_for_questions(self) -> bool:
+        """Whether the teacher is asked where questions alone are made."""
+        direct = self.direct_attempts is not None and self.direct_attempts.by == "teacher"
+        return self.rewording is not None or self.expander is not None or direct
 
 
 class ReinforceSection(ReinforceConfig):
@@ -241,6 +251,16 @@ class FlywheelConfig(TurnConfig):
         if any(one.verifier == JUDGE for one in rewards):
             return "rl.rewards.verifier"
         return "rl.rewards.parts.turn_judge" if any(one.judges_turns for one in rewards) else None
+
+    @model_validator(mode="after")
+    def _check_direct_attempts(self) -> FlywheelConfig:
+        direct = self.synth.direct_attempts
+        if direct is not None and direct.by == "policy" and self.policy.path is None:
+            raise ValueError(
+                "synth.direct_attempts.by = policy asks a policy, and one from scratch does not exist before the first turn's training: "
+                "set it under later.synth.direct_attempts, or name a model by policy.path"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_older(self) -> FlywheelConfig:

@@ -116,6 +116,9 @@ def synth(
     """Make the questions and the training examples of a turn, or one kind of them and nothing else. Started again, it goes on where it was.
 
     Example: flywheel synth webshaper --profile movies --home runs/questions --set synth.webshaper.count=2000
+
+    With a teacher (synth.teacher), synth.expander makes questions deeper over documents, and synth.direct_attempts drops those that it
+    answers without tools: --set synth.expander.count=200 --set synth.direct_attempts.attempts=3
     """
     from flows.home import Home, choose_config
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, PositiveInt
 
 from rl.rollouts.config import Limits
@@ -14,7 +16,12 @@ class ExpanderConfig(Section):
     count: PositiveInt = 100
     """Questions that are expanded, the first ones by key."""
     layers: PositiveInt = 1
-    """Constants that give way one after the other, in each question."""
+    """Layers that each question grows by."""
+    structure: Literal["layerwise", "sequential"] = "layerwise"
+    """What a layer is: all constants of a question, which give way together or not at all; or, for comparison, one after the other, the
+    first that the question names, which leaves the others as shortcuts."""
+    attempts: PositiveInt = 2
+    """Expansions of one constant that are tried, each under a seed of its own, before its layer is given up."""
     horizon: PositiveInt = 12
     """Turns of one expansion."""
     concurrency: PositiveInt = 8

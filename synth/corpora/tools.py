@@ -2,12 +2,14 @@
 
 Validation has two purposes, each one request (WebShaper, arXiv 2507.15061, section 3): whether the constant is of the kind that the
 description asks for, and whether the teacher names it without tools, which makes the sub-question too simple. Neither proves that the
-constant is the answer. A teacher that gives no reply leaves the verdict open, which is not a no.
+constant is the answer. What a description rests on is read a second time, fact by fact, by whoever sees the passage and the claim alone. A
+teacher that gives no reply leaves a verdict open, which is not a no.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -17,10 +19,15 @@ from rl.envs.search import find
 from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex, passage
 from rl.tools import ToolError, tool
+from synth.corpora.grounding import StatedFact, question_whether_stated
+from synth.corpora.passages import passages_of
+from synth.questions.text_comparison import mentions
 from synth.teachers.teacher import Reply, Teacher, read_yes
 from warehouse.records import Document, Failure, Request, Task, user
 
 TOOLS = ("search", "summarize", "validate", "answer")
+PASSAGE_CHARACTERS = 2_000
+"""Characters of the passage that a second reading is shown."""
 
 _TYPE = "Is {constant!r} the kind of thing that is asked for by: {description}? Do not judge whether it is right. Answer yes or no."
 _GUESS = "What is meant by: {description}? Answer with the name alone, from what you know."
@@ -49,6 +56,18 @@ def validate_description(teacher: Teacher, constant: str, description: str) -> D
     if isinstance(guess, Failure):
         return DescriptionVerdict(consistent, None)
     return DescriptionVerdict(consistent, sub_match(guess.text, [constant]), guess.text)
+
+
+def facts_stated(teacher: Teacher, facts: Sequence[tuple[StatedFact, Document]]) -> list[bool | None]:
+    """Whether the passage of each document that holds the fact's quotation states it; None where there was no reply that could be read."""
+    asked = [user(question_whether_stated(fact, _around(fact.quote, document)), max_tokens=64) for fact, document in facts]
+    return [None if isinstance(reply, Failure) else read_yes(reply) for reply in teacher.complete(asked)]
+
+
+def _around(quote: str, document: Document) -> str:
+    """The title, and the passage that the quotation stands in; the quotation alone where it goes over several."""
+    passages = passages_of(document.text, PASSAGE_CHARACTERS)
+    return f"{document.title}\n{next((text for text in passages if mentions(text, quote)), quote)}"
 
 
 class ExpanderEnvironment(ToolEnvironment):

@@ -67,7 +67,7 @@ def prove(
     return Proofs(
         answers=tuple(sorted(answers)),
         redundant=tuple(number for place, (number, _) in enumerate(numbered) if not is_needed(graph, proper, place, answers)),
-        shortcuts=tuple(number for number, triple in numbered if _is_shortcut(triple)),
+        shortcuts=tuple(number for number, triple in numbered if is_shortcut(triple)),
         constant_edges=constant_edges,
         unsupported=tuple(number for place, (number, _) in enumerate(numbered) if not all(stated[place] for stated in support)),
         easy=_is_easy(proper, support, question, retrieve),
@@ -93,7 +93,8 @@ def without(formula: Sequence[Triple], number: int) -> tuple[Triple, ...]:
     return tuple(triple for place, triple in enumerate(left) if place in kept)
 
 
-def _is_shortcut(triple: Triple) -> bool:
+def is_shortcut(triple: Triple) -> bool:
+    """Whether a triple joins the target with a constant."""
     return TARGET in (triple[0], triple[2]) and (is_constant(triple[0]) or is_constant(triple[2]))
 
 

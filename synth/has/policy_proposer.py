@@ -8,33 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
 
 from rl.engines.base import EngineFault, Generation, Sampling
 from rl.renderers.base import Dialect, ParseError
+from synth.generation import AsyncRunner, GenerationPool
 from synth.has.decisions import Option, Step, describe, option
 from synth.has.proposers import StepKey
 from synth.teachers.teacher import parted
 from warehouse.digests import seed_from
 from warehouse.records import Failure
-
-T = TypeVar("T")
-
-
-class GenerationPool(Protocol):
-    """The part of an `EnginePool` that is used here."""
-
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> Generation: ...
-
-    def release(self, request_id: str) -> None: ...
-
-
-class AsyncRunner(Protocol):
-    """Whoever runs the event loop that a pool lives in: a `BackgroundLoop`, or `Rollouts`."""
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T: ...
 
 
 class PolicyProposer:

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from warehouse.settings import Section
 
+QuestionStructure = Literal["paths", "layerwise", "random", "sequential"]
+
 
 class QuestionConfig(Section):
     """How many questions of which kind."""
@@ -19,7 +21,7 @@ class QuestionConfig(Section):
 
     What the graph has too few of is then made up for by questions of other shapes and hops.
     """
-    structure: Literal["paths", "layerwise", "random", "sequential"] = "paths"
+    structure: QuestionStructure = "paths"
     """How a question comes to be: drawn as a path from document to document, or grown from a seed; see `synth.questions.expansion`.
 
     In grown ones `intersections` is the share of unknowns with two constraints, and `unions` that of questions with an open constant.
@@ -52,6 +54,11 @@ class QuestionConfig(Section):
         return self
 
     @property
+    def unit(self) -> str:
+        """What `counts` counts questions by."""
+        return "hops" if self.structure == "paths" else "layers"
+
+    @property
     def asked_by(self) -> str:
         """The key that says how many questions are wanted."""
         return "counts" if self.count is None else "count"
@@ -65,3 +72,13 @@ class QuestionConfig(Section):
         left = self.count - sum(map(int, exact.values()))
         raised = sorted(exact, key=lambda hops: int(exact[hops]) - exact[hops])[:left]
         return {hops: int(number) + (hops in raised) for hops, number in exact.items()}
+
+
+class TrainingQuestionConfig(QuestionConfig):
+    """Questions that are trained on.
+
+    They are grown layer by layer unless `structure` says otherwise; a suite's and a demonstration's are paths, which their figures and the
+    oracle go by.
+    """
+
+    structure: QuestionStructure = "layerwise"

@@ -20,6 +20,7 @@ from flows.home import Home
 from synth.teachers.ledger import FILE, Ledger, Spent
 from tests.end_to_end.synthesis_worker import Worker, worker
 from tests.synth import writing_models
+from tests.synth.expanding_model import expanding_model
 from tests.synth.teachers.faulty_server import ONCE, FaultyServer
 from warehouse import Completion, Lake, Outcome, StopReason, Task, Trajectory, Turn
 from warehouse.digests import digest
@@ -88,6 +89,23 @@ FIRST_ORDER = ModelPath(
 )
 
 
+EXPANSIONS = ModelPath(
+    "webshaper",
+    (
+        "synth.webshaper.structure=layerwise",
+        "synth.webshaper.intersections=0.5",
+        'synth.webshaper.counts={"1":8,"2":4}',
+        "synth.direct_attempts.attempts=2",
+        "synth.expander.count=12",
+        "synth.expander.horizon=5",
+        f"synth.expander.concurrency={CONCURRENCY}",
+    ),
+    expanding_model,
+    lambda root: (),
+    lambda lake: sum("expanded_from" in task.provenance for task in lake.tasks()),
+)
+
+
 def claim(root: Path, path: ModelPath, url: str) -> Path:
     """A home of its own."""
     settings = path.prepare(root)
@@ -133,7 +151,10 @@ def undisturbed(at_work: Worker, root: Path, path: ModelPath) -> tuple[dict[str,
     return content(root), server.asked.total()
 
 
-@pytest.mark.parametrize("path", [pytest.param(DECISIONS, id="decisions"), pytest.param(FIRST_ORDER, id="first_order")])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(DECISIONS, id="decisions"), pytest.param(FIRST_ORDER, id="first_order"), pytest.param(EXPANSIONS, id="expansions")],
+)
 @pytest.mark.timeout(1200)
 @pytest.mark.long
 def test_a_path_that_is_killed_makes_the_same_and_asks_for_nothing_twice(tmp_path: Path, path: ModelPath) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ def test_every_profile_is_valid_where_its_data_is(tmp_path: Path, monkeypatch: p
     (tmp_path / "kg_movies").mkdir()
     for path in PROFILES.glob("*.toml"):
         assert isinstance(load_config(path.stem), FlywheelConfig)
+        asked = tomllib.loads(path.read_text())["synth"]["webshaper"]
+        assert "structure" in asked, "what its counts are counts of is said, for its figures were measured with them"
 
 
 def test_overrides_are_typed_and_nested() -> None:

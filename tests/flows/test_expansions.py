@@ -1,9 +1,10 @@
-"""The Expander as a part of synthesis: over a real HTTP server that plays the agent, into the lake, and once only."""
+"""The Expander and direct attempts as parts of synthesis: over a real HTTP server that plays the agent, into the lake, and once only."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +16,135 @@ from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from synth.corpora.expander import SYSTEM
-from tests.flows.test_synthesis_kinds import SMALL, films
+from synth.questions.direct_attempts import DIRECT
+from tests.flows.test_synthesis_kinds import SMALL
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Lake, Outcome
+from warehouse import Lake, Outcome, Task
 from warehouse.errors import RequestError
 
 
+def festival_films(folder: Path, count: int = 80) -> list[str]:
+    """Films whose maker is theirs alone, and whose festival no fact names; returns the settings that read them."""
+    folder.mkdir()
+    known = [("director", "Person", 7), ("city", "Place", 5), ("maker", "Studio", count)]
+    rows = [f"Film {n},{relation},{kind} {n % many},d{n}\n" for n in range(count) for relation, kind, many in known]
+    (folder / "facts.csv").write_text("subject,relation,object,documents\n" + "".join(rows))
+    said = [" ".join(f"Film {n} {relation} {kind} {n % many}." for relation, kind, many in known) for n in range(count)]
+    texts = [f"{text} Film {n} festival Fest {n}." for n, text in enumerate(said)]
+    lines = [json.dumps({"id": f"d{n}", "title": f"Film {n}", "text": text}) + "\n" for n, text in enumerate(texts)]
+    (folder / "documents.jsonl").write_text("".join(lines))
+    return ["corpus.kind=files", f"corpus.path={folder}", "corpus.train={}", "corpus.held_out={}"]
+
+
 def agent(body: dict[str, Any]) -> str:
-    """Describes a film by what the question does not ask; of films of an even number it quotes what is not there."""
+    """Describes a film by what its number says: by its maker, by its festival, by what others share, or by what stands nowhere."""
     messages = [message["content"] for message in body["messages"]]
     if messages[0] != SYSTEM:
-        return "Yes." if "kind of thing" in messages[-1] else "I cannot say."
-    name = re.search(r"Name to replace: (Film (\d+))", messages[1])
+        return "Yes." if "kind of thing" in messages[-1] or "Does the passage" in messages[-1] else "I cannot say."
+    name = re.search(r"Name to replace: Film (\d+)", messages[1])
     assert name is not None
-    number = int(name[2])
+    number, answer = int(name[1]), messages[1].split("Answer of the question: ")[1]
     if len(messages) == 2:
-        return f"<search>{name[1]}"
-    relation, value = ("city", f"Place {number % 5}") if "Person" in messages[1] else ("director", f"Person {number % 7}")
-    quote = f"{name[1]} {relation} {value}" if number % 2 else "as everybody knows"
-    fact = {"subject": name[1], "relation": relation, "object": value, "quote": quote, "document": f"d{number}"}
+        return f"<search>Film {number}"
+    festival, maker = ("festival", f"Fest {number}"), ("maker", f"Studio {number}")
+    shared = ("city", f"Place {number % 5}") if answer.startswith("Person") else ("director", f"Person {number % 7}")
+    relation, value = {1: festival if answer.startswith("Studio") else maker, 3: shared}.get(number % 4, festival)
+    quote = f"Film {number} {relation} {value}" if number % 4 else "as everybody knows"
+    fact = {"subject": f"Film {number}", "relation": relation, "object": value, "quote": quote, "document": f"d{number}"}
     return f"<answer>{json.dumps({'description': f'the film of {value}', 'facts': [fact]})}"
+
+
+def teacher_at(server: MisbehavingServer) -> list[str]:
+    return ["synth.teacher.kind=openai", "synth.teacher.model=m", f"synth.teacher.base_url={server.url}"]
+
+
+def make_questions(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first", "t1-again")) -> None:
+    context = RunContext(Home(root), load_config(str(SMALL), options), lake)
+    for run_id in runs:
+        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
+
+
+def yields_of(lake: Lake, part: str) -> dict[str, float]:
+    rows = lake.query("SELECT figure, value FROM synthesis_yields WHERE run = 't1-first' AND part = ?", [part]).to_pylist()
+    return {row["figure"]: row["value"] for row in rows}
 
 
 @pytest.mark.slow
 def test_questions_are_expanded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
     with MisbehavingServer(answer=agent) as server, Lake(tmp_path / "home") as lake:
-        options = [
-            *films(tmp_path / "data"),
-            'synth.webshaper.counts={"1":20}',
-            "synth.expander.count=12",
-            "synth.teacher.kind=openai",
-            "synth.teacher.model=m",
-            f"synth.teacher.base_url={server.url}",
-        ]
-        context = RunContext(Home(tmp_path / "home"), load_config(str(SMALL), options), lake)
-        for run_id in ("t1-first", "t1-again"):
-            run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
-            asked = len(server.bodies)
+        options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":30}', "synth.expander.count=24"]
+        make_questions(tmp_path / "home", lake, [*options, *teacher_at(server)])
         tasks = {task.key: task for task in lake.tasks(split="train")}
-        runs = lake.trajectories("stage = 'expander'")
-        failures = [failure for failure in lake.failures("expander") if "trajectory" in failure.item]
-    assert asked == len({json.dumps(body, sort_keys=True) for body in server.bodies}), "nothing is asked twice"
+        runs, failures = lake.trajectories("stage = 'expander'"), lake.failures("expander")
+        unproven = {row["task_key"] for row in lake.query("SELECT DISTINCT task_key FROM unproven").to_pylist()}
+        figures = yields_of(lake, "expansions")
+    assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies}), "nothing is asked twice"
     made = [task for task in tasks.values() if "expanded_from" in task.provenance]
-    assert made and failures and len(made) + len(failures) == 12 == len(runs)
-    assert {run.outcome for run in runs} == {Outcome.SUCCESS, Outcome.FAILURE}
+    reasons = Counter(failure.kind for failure in failures)
+    assert reasons["quote_not_found"] == 2 * reasons["layer_incomplete"] > 0, "a second run is tried"
+    assert len(made) + reasons["not_unique"] + reasons["layer_incomplete"] == 24 and reasons["not_unique"]
+    assert len(runs) == 24 + reasons["layer_incomplete"] and {run.outcome for run in runs} == {Outcome.SUCCESS, Outcome.FAILURE}
+    assert {task.key for task in made if "Fest" in task.question} == unproven
+    assert any("Studio" in task.question for task in made), "and what the graph knows is proven"
     for task in made:
         before = tasks[task.provenance["expanded_from"]]
         assert task.answers == before.answers and task.layers == before.layers + 1
-        assert "the film of" in task.question and "answers" in task.proofs["unproven"]
+        assert (task.key in unproven) == ("answers" in task.proofs["unproven"]) == (task.proofs["defined"] is None)
+    assert (figures["questions"], figures["expanded"], figures["runs"]) == (24, len(made), len(runs))
+    assert figures["asked"] == figures["completed"] and figures["tokens"] > 0
 
 
-def test_expansion_without_a_teacher_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"expander asks for one: set synth\.teacher\.kind"):
-        load_config(str(SMALL), ["synth.expander.count=3"])
+def knows_even_films(body: dict[str, Any]) -> str:
+    """The directors of films of an even number; by a formula that the corpus follows, for whoever reads no corpus."""
+    asked = re.search(r"director of Film (\d+)", body["messages"][-1]["content"])
+    return f"Person {int(asked[1]) % 7}, I believe." if asked and int(asked[1]) % 2 == 0 else "I do not know."
+
+
+@pytest.mark.slow
+def test_what_the_teacher_answers_without_tools_is_not_trained_on(tmp_path: Path) -> None:
+    def plays(body: dict[str, Any]) -> str:
+        return knows_even_films(body) if "Answer from what you know" in body["messages"][-1]["content"] else agent(body)
+
+    with MisbehavingServer(answer=plays) as server, Lake(tmp_path / "home") as lake:
+        options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":80}', "synth.expander.count=8"]
+        attempts = ["synth.direct_attempts.attempts=2", "synth.expander.attempts=1"]
+        make_questions(tmp_path / "home", lake, [*options, *attempts, *teacher_at(server)], ("t1-first",))
+        tasks, dropped = lake.tasks(split="train"), [failure for failure in lake.failures("synth") if failure.kind == DIRECT]
+        figures, expanded = yields_of(lake, "questions"), yields_of(lake, "expansions")
+        (kinds,) = lake.query("SELECT samples FROM synthesis_outcomes WHERE kind = 'question' AND reason = ?", [DIRECT]).to_pylist()
+    known = [re.search(r"director of Film (\d+)", task.question) for task in tasks if _is_first(task)]
+    assert dropped and all(int(film[1]) % 2 for film in known if film), "no director of an even film is left"
+    assert all(failure.item["answers"][0] in failure.item["said"][0] for failure in dropped)
+    first = [task for task in tasks if _is_first(task)]
+    assert figures["answered"] == len(dropped) == kinds["samples"] and figures["attempted"] == len(first) + len(dropped)
+    assert all(task.provenance["direct_attempts"] == {"by": "openai:m", "attempts": 2, "answered": 0} for task in tasks)
+    assert expanded["attempted"] == expanded["expanded"] == len(tasks) - len(first)
+    assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies})
+
+
+@pytest.mark.slow
+def test_attempts_alone_ask_the_teacher_too(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=knows_even_films) as server, Lake(tmp_path / "home") as lake:
+        options = [*festival_films(tmp_path / "data"), 'synth.webshaper.counts={"1":6}', "synth.direct_attempts.attempts=1"]
+        make_questions(tmp_path / "home", lake, [*options, *teacher_at(server)], ("t1-first",))
+        tasks, failures = lake.tasks(split="train"), lake.failures("synth")
+    assert len(tasks) + sum(failure.kind == DIRECT for failure in failures) == 6 == len(server.bodies)
+    assert all("direct_attempts" in task.provenance for task in tasks)
+
+
+def _is_first(task: Task) -> bool:
+    return "expanded_from" not in task.provenance
+
+
+@pytest.mark.parametrize("setting", ["expander.count=3", "direct_attempts.attempts=2"])
+def test_a_teacher_that_is_not_there_is_refused(setting: str) -> None:
+    with pytest.raises(RequestError, match=rf"{setting.split('.')[0]} asks for one: set synth\.teacher\.kind"):
+        load_config(str(SMALL), [f"synth.{setting}"])
+
+
+def test_a_policy_that_is_not_there_yet_is_refused() -> None:
+    by_policy = ["synth.direct_attempts.by=policy"]
+    with pytest.raises(RequestError, match=r"from scratch does not exist before the first turn's training: set it under later"):
+        load_config(str(SMALL), by_policy)
+    assert load_config(str(SMALL), [*by_policy, "policy.path=reader"]).synth.direct_attempts is not None
+    assert load_config(str(SMALL), ["later.synth.direct_attempts.by=policy"]).for_turn(2).synth.direct_attempts is not None

@@ -46,6 +46,32 @@ def test_questions_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_training_questions_are_grown_by_layers_where_a_profile_says_nothing_else(tmp_path: Path) -> None:
+    profile = tmp_path / "own.toml"
+    profile.write_text(
+        "[corpus]\ntrain = { entities = 300 }\nheld_out = { entities = 100 }\n[synth.webshaper]\ncounts = { 1 = 5, 2 = 5 }\n"
+    )
+    config = load_config(str(profile))
+    others = (config.synth.demonstration_questions, *config.evaluation.all_suites.values())
+    assert {each.structure for each in others} == {"paths"}
+    with Lake(tmp_path / "home") as lake:
+        assert make(RunContext(Home(tmp_path / "home"), config, lake), "webshaper")["tasks.train"] == 10
+        tasks = lake.tasks(split="train")
+    assert {task.provenance["shape"] for task in tasks} == {"layerwise"} and {task.layers for task in tasks} == {1, 2}
+    assert all(task.layers == 1 or task.proofs["shortcuts"] == [] for task in tasks)
+
+
+@pytest.mark.slow
+def test_a_graph_that_gives_nothing_so_deep_is_told_in_the_unit_that_was_asked(tmp_path: Path) -> None:
+    data, deep = films(tmp_path / "data"), 'synth.webshaper.counts={"6":3}'
+    for structure, unit in (("layerwise", "6 layers"), ("paths", "6 hops")):
+        said = rf"synth\.webshaper\.counts asks for up to {unit}; ask for fewer"
+        settings = (*data, deep, f"synth.webshaper.structure={structure}")
+        with shop_at(tmp_path / structure, *settings) as context, pytest.raises(RequestError, match=said):
+            make(context, "webshaper")
+
+
+@pytest.mark.slow
 def test_first_order_text_and_nothing_else(tmp_path: Path) -> None:
     with shop_at(tmp_path) as context:
         make(context, "fas")

@@ -65,6 +65,15 @@ FROM metrics WHERE stage = 'synth' AND regexp_matches(name, '^(count\\.[a-z_]+|m
 """,
     ),
     View(
+        "unproven",
+        "What could not be proven of which question? Only the rows of questions that a model made, or changed, over documents.",
+        """
+SELECT key AS task_key, split, provenance->>'expander' AS teacher, provenance->>'expanded_by' AS structure,
+    unnest(from_json(proofs->'unproven', '["VARCHAR"]')) AS proof
+FROM tasks WHERE json_array_length(proofs, '$.unproven') > 0
+""",
+    ),
+    View(
         "check_agreement",
         "How often do the index and the teacher agree on a sample?",
         """

@@ -22,12 +22,14 @@ from rl.envs.search import SearchOptions
 from rl.renderers.base import Schema
 from rl.retrieval.indexes import as_imperfect, build_index
 from rl.retrieval.search import Index, SearchIndex
+from synth.corpora.expansion_proofs import KnownFacts
 from synth.corpora.passages import NameFinder
 from synth.demonstrations.tries import Search
 from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.parts import offer
 from synth.questions.decontamination import EvaluationIndex
+from synth.questions.direct_attempts import DirectAttemptsConfig, DirectModel, PolicyAttempts, TeacherAttempts
 from synth.questions.paths import Retrieve, first_hit, first_real_hit
 from synth.questions.splits import HELD_OUT, TRAIN, split_of
 from synth.teachers.metering import MeteredTeacher, add_counts
@@ -182,6 +184,11 @@ class SynthesisContext:
         return SearchIndex(self.sources.documents(DocumentSplit.HELD_OUT))
 
     @cached_property
+    def known_facts(self) -> KnownFacts:
+        """The training graph, for whoever writes names and relations in words of their own."""
+        return KnownFacts(self.train.graph)
+
+    @cached_property
     def searched(self) -> Index:
         """What rollouts of training tasks search, as imperfect as the configuration says; without that, the search by words."""
         config = self.context.config.rollout.search
@@ -227,6 +234,27 @@ class SynthesisContext:
             return None
         judge = Judge(self._teacher)  # the calibration is counted where it is made
         return None if unfit_reason(judge.name, calibrate(judge)) else Judge(self.asked("fas.answer_judge"))
+
+    @cached_property
+    def direct_model(self) -> DirectModel:
+        """Who attempts questions without tools; where it is the policy, its engines start here.
+
+        Raises:
+            RequestError: there is no teacher, or no policy yet.
+        """
+        config, seed = self.settings.direct_attempts or DirectAttemptsConfig(), self.seed("direct attempts")
+        if config.by == "teacher":
+            return TeacherAttempts(self.asked("direct_attempts"), config, seed)
+        champion = self.context.champion(before=self.turn)
+        folder = self.context.config.policy.folder if champion is None else self.context.folder(champion)
+        if folder is None:
+            raise RequestError(
+                f"{self.context.home.root} has no promoted policy of a turn before {self.turn} that could attempt questions; set "
+                "synth.direct_attempts.by = teacher, or set it under later."
+            )
+        rollouts = self.context.rollouts(folder)
+        name = folder.name if champion is None else champion.id
+        return PolicyAttempts(name, rollouts.pool, rollouts, rollouts.dialect, config, seed, rollouts.config.concurrency)
 
     @property
     def reads_text(self) -> bool:

@@ -1,5 +1,6 @@
 """Questions of an iteration: the suites' held-out tasks, the tasks that RL draws from, their rewordings and expansions by a teacher.
 
+What is trained on may be attempted without tools first (`synth.direct_attempts`), and what is answered so is left out, whoever made it.
 Where there are more than a batch may hold, they are made in several with a seed of their own each. Every batch has its share of each depth;
 a later one leaves out what the lake has already, and all leave out what may not be kept. How what the graph is short of is made up for is
 the business of `synth.questions.builder.build_questions` alone.
@@ -13,14 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from flows.stages.synthesis.batches import Batch, Made
+from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made
 from flows.stages.synthesis.context import QuestionSource, SynthesisContext
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expander import expand
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
+from synth.questions.direct_attempts import DIRECT, hard_enough
 from synth.questions.rewording import RewordingConfig, reword
-from warehouse import Failure, Task
+from warehouse import Failure, Outcome, Task
 from warehouse.digests import seed_from
 
 log = logging.getLogger("flywheel")
@@ -94,7 +96,32 @@ def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
     config = synthesis.settings.webshaper.model_copy(update={"split": "train"})
     seed, refuse = synthesis.seed("questions"), synthesis.evaluation.objection
     setting, size = f"synth.webshaper.{config.asked_by}", synthesis.settings.batch
-    yield from question_batches("questions", synthesis.train, config, seed, size, synthesis.keys, setting, refuse)
+    known = partial(_seen, synthesis)
+    if synthesis.settings.direct_attempts is not None:
+        size = min(size, ASKED_BATCH)
+    for batch in question_batches("questions", synthesis.train, config, seed, size, known, setting, refuse):
+        yield Batch(batch.part, batch.number, partial(_attempted, synthesis, batch))
+
+
+def _seen(synthesis: SynthesisContext) -> set[str]:
+    """The keys of the questions that are stored, and of those that were dropped because they are answered directly."""
+    dropped = synthesis.context.lake.query("SELECT item->>'task' AS key FROM failures WHERE stage = 'synth' AND kind = ?", [DIRECT])
+    return synthesis.keys() | set(dropped.column("key").to_pylist())
+
+
+def _attempted(synthesis: SynthesisContext, questions: Batch) -> Made:
+    made, failures = questions.make()
+    return _hard_enough(synthesis, [task for task in made if isinstance(task, Task)], failures)
+
+
+def _hard_enough(synthesis: SynthesisContext, tasks: Sequence[Task], failures: Sequence[Failure]) -> Made:
+    """The tasks that nobody answers without tools, where the settings have somebody try; and the failures with those of the others."""
+    config = synthesis.settings.direct_attempts
+    if config is None or not tasks:
+        return tasks, failures
+    kept, dropped = hard_enough(tasks, synthesis.direct_model, config)
+    synthesis.count(attempted=len(tasks), answered=len(tasks) - len(kept))
+    return kept, [*failures, *dropped]
 
 
 def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:
@@ -123,9 +150,13 @@ def _written(synthesis: SynthesisContext) -> list[Task]:
 
 
 def _expand(synthesis: SynthesisContext, tasks: Sequence[Task], config: ExpanderConfig) -> Made:
-    made = expand(tasks, synthesis.asked("expander"), synthesis.train_index, config, synthesis.seed("expander"), synthesis.turn)
-    kept, removed = synthesis.evaluation.clear_tasks(made.tasks)
-    return [*kept, *made.trajectories], [*made.failures, *removed]
+    teacher, seed = synthesis.asked("expander"), synthesis.seed("expander")
+    made = expand(tasks, teacher, synthesis.train_index, config, seed, synthesis.turn, synthesis.known_facts)
+    clear, removed = synthesis.evaluation.clear_tasks(made.tasks)
+    kept, failures = _hard_enough(synthesis, clear, [*made.failures, *removed])
+    found = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in made.trajectories)
+    synthesis.count(questions=len(tasks), expanded=len(made.tasks), runs=len(made.trajectories), descriptions=found)
+    return [*kept, *made.trajectories], failures
 
 
 def _reword(synthesis: SynthesisContext, tasks: Sequence[Task], config: RewordingConfig) -> Made:
@@ -133,4 +164,4 @@ def _reword(synthesis: SynthesisContext, tasks: Sequence[Task], config: Rewordin
         tasks, synthesis.asked("rewording"), config, synthesis.seed("rewording"), synthesis.train.graph, synthesis.train.retrieve
     )
     kept, removed = synthesis.evaluation.clear_tasks(made)
-    return kept, [*failures, *removed]
+    return _hard_enough(synthesis, kept, [*failures, *removed])

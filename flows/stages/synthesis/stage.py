@@ -73,7 +73,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     settings = context.config.for_turn(turn).synth
     if kind == "has":
         _check_trajectories(context, turn, settings.has_count)
-    wanted = settings.teacher is not None and (kind != "webshaper" or bool(settings.rewording or settings.expander))
+    wanted = settings.teacher is not None and (kind != "webshaper" or settings.asks_for_questions)
     if wanted and settings.teacher is not None and settings.teacher.kind == "engine":
         context.stop_engines()  # the teacher's own take their place
         context.start_ray()
@@ -95,10 +95,10 @@ def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Seq
     if failed:
         first, config = failed[0], wanted[failed[0]]
         setting = "synth.webshaper" if first == "train" else context.config.evaluation.setting_of(first)
-        deepest = max(hops for hops, count in config.wanted().items() if count)
+        deepest = max(depth for depth, count in config.wanted().items() if count)
         raise RequestError(
-            f"the graph gives no task for {', '.join(failed)}: {setting}.{config.asked_by} asks for up to {deepest} hops; ask for fewer, "
-            f"or bring more facts and documents that state them. The reasons are in the lake: "
+            f"the graph gives no task for {', '.join(failed)}: {setting}.{config.asked_by} asks for up to {deepest} {config.unit}; ask for "
+            f"fewer, or bring more facts and documents that state them. The reasons are in the lake: "
             f'flywheel sql "SELECT kind, count(*) FROM failures GROUP BY kind" --home {context.home.root}'
         )
     left = [split for split in empty if split != "train"]

@@ -1,10 +1,11 @@
-"""The Expander: its loop over a real HTTP server that plays the agent, and the checks of what it may propose."""
+"""The Expander: its loop over a real HTTP server that plays the agent, and layers that are completed or left as they were."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +14,38 @@ import pytest
 from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Result
 from rl.retrieval.search import SearchIndex
 from synth.corpora.config import ExpanderConfig
-from synth.corpora.expander import SYSTEM, Expansion, expand
-from synth.corpora.grounding import GroundingDefect
-from synth.corpora.proposals import Proposal, ProposalDefect, objection_to, replaceable
+from synth.corpora.expander import INVALID, SYSTEM, Expansion, expand
+from synth.corpora.expansion_proofs import KnownFacts
+from synth.corpora.proposals import ProposalDefect
+from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.conversation import TextDialect, messages_of
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault, Teacher
+from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, STAR, TASK, TWO
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Document, Lake, Outcome, RequestError, Task
+from warehouse import Lake, Outcome, RequestError, Task
 from warehouse.records import Message
 
-DOCUMENTS = (
-    Document("d1", "Amber Stone", "Amber Stone works for Blue River. She studied at Red Hill.", "test"),
-    Document("d2", "Blue River", "Blue River is based in Green Lake.", "test"),
-    Document("d3", "Quiet Field", "Quiet Field is a film. It stars Amber Stone.", "test"),
-)
-BY_ID = {document.id: document for document in DOCUMENTS}
-TASK = Task("k", "search", "base of Blue River?", ("Green Lake",), (("C@Blue River", "seat", "?"),))
-FACT = {
-    "subject": "Amber Stone",
-    "relation": "employer",
-    "object": "Blue River",
-    "quote": "Amber Stone works for Blue River",
-    "document": "d1",
-}
-STAR = {"subject": "Quiet Field", "relation": "star", "object": "Amber Stone", "quote": "It stars Amber Stone", "document": "d3"}
-GOOD = {"description": "the workplace of Amber Stone", "facts": [FACT]}
-DEEP = {"description": "the workplace of the star of Quiet Field", "facts": [FACT, STAR], "unknowns": ["Amber Stone"]}
+INCOMPLETE = ProposalDefect.LAYER_INCOMPLETE
+LAST = ExpanderConfig(attempts=1)
+"""No second run for a constant."""
+SEQUENTIAL = ExpanderConfig(structure="sequential", attempts=1)
+SEAT = {"subject": "Harbour Inn", "relation": "town", "object": "Green Lake", "quote": "Harbour Inn stands in Green Lake", "document": "d4"}
+INN = {"description": "the town of Harbour Inn", "facts": [SEAT]}
 
 
 class Agent:
-    """What the server says: the steps of an agent to the Expander's own requests, and judgements to the others."""
+    """What the server says: the steps of an agent to the Expander's own requests, and judgements to the others.
 
-    def __init__(self, *proposals: Any, kind: str = "Yes.", guess: str = "Red Hill") -> None:
-        self.proposals, self.kind, self.guess = list(proposals), kind, guess
+    `proposals` are those of its runs in their order, or by the name that is to be replaced.
+    """
+
+    def __init__(
+        self, *proposals: Any, kind: str = "Yes.", guess: str = "Red Hill", stated: str = "Yes.", by_name: dict[str, Any] | None = None
+    ) -> None:
+        self.proposals, self.by_name = list(proposals), by_name or {}
+        self.kind, self.guess, self.stated = kind, guess, stated
         self.seen: list[str] = []
 
     def __call__(self, body: dict[str, Any]) -> str:
@@ -59,11 +57,17 @@ class Agent:
         steps = ("<think>who works there?</think><search>works for Blue River", '<summarize>{"documents": ["d1"], "goal": "who"}')
         if spoken < 2:
             return steps[spoken]
-        return "<validate>the workplace of Amber Stone" if spoken == 2 else f"<answer>{json.dumps(self.proposals.pop(0))}"
+        return "<validate>the workplace of Amber Stone" if spoken == 2 else f"<answer>{json.dumps(self._proposal(messages[1]))}"
+
+    def _proposal(self, goal: str) -> Any:
+        name = goal.split("Name to replace: ")[1].splitlines()[0]
+        return self.by_name[name] if name in self.by_name else self.proposals.pop(0)
 
     def _judge(self, question: str) -> str:
         if "kind of thing" in question:
             return self.kind
+        if "Does the passage state the claim?" in question:
+            return self.stated
         return self.guess if question.startswith("What is meant by") else "Amber Stone works for Blue River [d1]."
 
 
@@ -78,16 +82,20 @@ def served(
 
 
 def run(
-    agent: Agent, task: Task = TASK, script: list[str] | None = None, config: ExpanderConfig | None = None, **options: Any
+    agent: Agent,
+    task: Task = TASK,
+    script: list[str] | None = None,
+    config: ExpanderConfig = LAST,
+    known: KnownFacts | None = None,
+    **options: Any,
 ) -> Expansion:
     with served(agent, script, **options) as (_, teacher):
-        return expand([task], teacher, SearchIndex(DOCUMENTS), config or ExpanderConfig(), 0)
+        return expand([task], teacher, SearchIndex(DOCUMENTS), config, 0, known=known)
 
 
 @pytest.mark.slow
 def test_a_constant_gives_way_to_what_was_found() -> None:
-    agent = Agent(GOOD)
-    result = run(agent)
+    result = run(Agent(GOOD))
     assert result.failures == []
     (task,) = result.tasks
     assert task.question == "base of the workplace of Amber Stone?"
@@ -101,11 +109,92 @@ def test_a_constant_gives_way_to_what_was_found() -> None:
         "constant_edges": [],
         "unsupported": None,
         "easy": False,
+        "defined": None,
         "type_consistent": True,
         "too_simple": False,
-        "unproven": ["answers", "redundant", "unsupported"],
+        "stated": True,
+        "unproven": ["answers", "redundant", "unsupported", "defined"],
     }
-    assert task.provenance["expanded_from"] == "k"
+    assert (task.provenance["expanded_from"], task.provenance["expanded_by"]) == ("k", "layerwise")
+
+
+@pytest.mark.slow
+def test_all_constants_of_a_layer_give_way_and_no_shortcut_is_left() -> None:
+    agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}, "Green Lake": INN})
+    result = run(agent, TWO)
+    assert result.failures == []
+    (task,) = result.tasks
+    assert task.question == "film with the one who studied at Red Hill, shot in the town of Harbour Inn?"
+    assert set(task.formula) == {
+        ("?", "star", "V@x0"),
+        ("?", "place", "V@x1"),
+        ("V@x0", "school", "C@Red Hill"),
+        ("C@Harbour Inn", "town", "V@x1"),
+    }
+    assert task.proofs["shortcuts"] == [] and task.layers == 2 and len(result.trajectories) == 2
+    assert [step["constant"] for step in task.provenance["expansions"]] == ["Amber Stone", "Green Lake"]
+
+
+@pytest.mark.slow
+def test_one_constant_after_the_other_leaves_a_shortcut() -> None:
+    agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}})
+    (task,) = run(agent, TWO, config=SEQUENTIAL).tasks
+    assert task.question == "film with the one who studied at Red Hill, shot in Green Lake?"
+    assert [task.formula[number] for number in task.proofs["shortcuts"]] == [("?", "place", "C@Green Lake")]
+    assert task.provenance["expanded_by"] == "sequential"
+
+
+def test_a_layer_that_cannot_be_completed_leaves_the_question_as_it_was() -> None:
+    agent = Agent(by_name={"Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]}, "Green Lake": STAR})
+    result = run(agent, TWO)
+    assert result.tasks == []
+    assert [failure.kind for failure in result.failures] == [Fault.MALFORMED, INCOMPLETE]
+    assert result.failures[-1].item["described"] == ["Amber Stone"] and result.failures[-1].item["constant"] == "Green Lake"
+    assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
+
+
+def test_no_more_is_asked_of_a_layer_that_is_lost() -> None:
+    agent = Agent(by_name={"Amber Stone": "nothing", "Green Lake": INN})
+    result = run(agent, TWO)
+    assert len(result.trajectories) == 1 and not any("Name to replace: Green Lake" in text for text in agent.seen)
+
+
+def test_what_the_description_before_names_is_taken() -> None:
+    """Both would be told by Red Hill: the second is refused, and says so to the teacher beforehand."""
+    school = {"subject": "Green Lake", "relation": "near", "object": "Red Hill", "quote": "Green Lake lies near Red Hill", "document": "d5"}
+    agent = Agent(
+        by_name={
+            "Amber Stone": {"description": "the one who studied at Red Hill", "facts": [_studied()]},
+            "Green Lake": {"description": "the place near Red Hill", "facts": [school]},
+        }
+    )
+    result = run(agent, TWO)
+    assert [failure.kind for failure in result.failures] == [ProposalDefect.MET_TWICE, INCOMPLETE]
+    (goal,) = {text for text in agent.seen if "Name to replace: Green Lake" in text}
+    assert goal.endswith("Taken: Amber Stone; Red Hill")
+
+
+def test_a_second_run_mends_what_the_first_one_got_wrong() -> None:
+    result = run(Agent("nothing", GOOD), config=ExpanderConfig(attempts=2))
+    assert len(result.tasks) == 1 and [failure.kind for failure in result.failures] == [Fault.MALFORMED]
+    assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.FAILURE, Outcome.SUCCESS]
+    assert len({trajectory.seed for trajectory in result.trajectories}) == 2
+
+
+@pytest.mark.parametrize(
+    ("formula", "question"),
+    [
+        ((("?", "star", "C@Amber Stone | Carl Reed"),), "film with Amber Stone or Carl Reed?"),
+        ((("?", "star", "C@Amber Stone | Carl Reed"),), "film with Amber Stone | Carl Reed?"),
+        ((("?", "star", "C@Amber Stone"), ("?", "place", "C@Green Lake")), "film with Amber Stone, shot there?"),
+        ((("?", "star", "V@x"),), "film with somebody?"),
+    ],
+)
+def test_a_constant_that_nothing_can_stand_for_keeps_the_whole_layer_back(formula: Any, question: str) -> None:
+    agent = Agent(GOOD)
+    result = run(agent, replace(TWO, formula=formula, question=question))
+    assert [failure.kind for failure in result.failures] == [ProposalDefect.NO_CONSTANT]
+    assert result.tasks == result.trajectories == agent.seen == []
 
 
 def test_the_run_is_a_trajectory_of_text() -> None:
@@ -118,6 +207,10 @@ def test_the_run_is_a_trajectory_of_text() -> None:
     assert trajectory.turns[2].observation == "Type: consistent. Difficulty: not too simple."
     assert not any(turn.action_ids or turn.action_logprobs or turn.observation_ids for turn in trajectory.turns)
     assert any("Goal: who" in text and "[d1]" in text for text in agent.seen)
+    read_again = (
+        "Passage:\nAmber Stone\nAmber Stone works for Blue River. Amber Stone studied at Red Hill.\n\nClaim: Amber Stone — employer"
+    )
+    assert any(text.startswith(read_again) for text in agent.seen), "a second reader sees the whole passage, and nothing of the question"
 
 
 def test_layers_follow_one_another() -> None:
@@ -127,13 +220,27 @@ def test_layers_follow_one_another() -> None:
     assert task.question == "base of the workplace of the star of Quiet Field?"
     assert task.layers == 3
     assert [step["constant"] for step in task.provenance["expansions"]] == ["Blue River", "Amber Stone"]
+    assert task.provenance["expanded_from"] == "k", "the version between is stored nowhere"
     assert len(result.trajectories) == 2
 
 
+def test_a_later_layer_does_not_tell_what_an_earlier_one_hides() -> None:
+    """The second description would lead back to Blue River, openly or as an unknown."""
+    back = {**FACT, "quote": "Amber Stone works for Blue River"}
+    for second, kind in (
+        ({"description": "the one who works for Blue River", "facts": [back]}, ProposalDefect.LEAKED),
+        ({"description": "the one who works there", "facts": [back], "unknowns": ["Blue River"]}, ProposalDefect.MET_TWICE),
+    ):
+        result = run(Agent(GOOD, second), config=ExpanderConfig(layers=2, attempts=1))
+        assert [failure.kind for failure in result.failures] == [kind, INCOMPLETE]
+        assert [task.layers for task in result.tasks] == [2]
+
+
 def test_a_layer_that_fails_leaves_what_the_earlier_ones_made() -> None:
-    result = run(Agent(GOOD, {"description": "Amber Stone", "facts": [STAR]}), config=ExpanderConfig(layers=2))
+    result = run(Agent(GOOD, {"description": "Amber Stone", "facts": [STAR]}), config=ExpanderConfig(layers=2, attempts=1))
     assert [task.question for task in result.tasks] == ["base of the workplace of Amber Stone?"]
-    assert [failure.kind for failure in result.failures] == [ProposalDefect.LEAKED]
+    assert [failure.kind for failure in result.failures] == [ProposalDefect.LEAKED, INCOMPLETE]
+    assert {failure.item["task"] for failure in result.failures} == {"k"}, "the version between is stored nowhere"
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.SUCCESS, Outcome.FAILURE]
 
 
@@ -142,26 +249,31 @@ def test_a_layer_that_fails_leaves_what_the_earlier_ones_made() -> None:
     [
         (Agent(GOOD, kind="No."), ProposalDefect.TYPE_INCONSISTENT),
         (Agent(GOOD, guess="It is Blue River!"), ProposalDefect.TOO_SIMPLE),
+        (Agent(GOOD, stated="No, it does not."), ProposalDefect.NOT_STATED),
         (Agent("nothing"), Fault.MALFORMED),
         (Agent({"description": "x", "facts": []}), Fault.MALFORMED),
+        (Agent({**GOOD, "facts": [FACT] * 9}), Fault.MALFORMED),
+        (Agent({**GOOD, "description": "the workplace of Amber Stone" + "!" * 400}), Fault.MALFORMED),
+        (Agent({f"the_{key}": value for key, value in GOOD.items()}), Fault.MALFORMED),
     ],
 )
 def test_what_validation_refuses_is_kept_with_its_reason(agent: Agent, kind: str) -> None:
     result = run(agent)
     assert result.tasks == []
-    assert [failure.kind for failure in result.failures] == [kind]
+    assert [failure.kind for failure in result.failures] == [kind, INCOMPLETE]
+    assert result.failures[0].item["trajectory"] == result.trajectories[0].id and result.failures[0].item["constant"] == "Blue River"
 
 
 def test_an_open_verdict_is_no_refusal_and_is_marked() -> None:
-    (task,) = run(Agent(GOOD, kind="Hard to say.")).tasks
-    assert task.proofs["type_consistent"] is None
-    assert "type_consistent" in task.proofs["unproven"]
+    (task,) = run(Agent(GOOD, kind="Hard to say.", stated="Hm.")).tasks
+    assert task.proofs["type_consistent"] is task.proofs["stated"] is None
+    assert {"type_consistent", "stated"} <= set(task.proofs["unproven"])
 
 
 def test_a_fault_of_the_teacher_is_invalid_and_no_refusal() -> None:
-    result = run(Agent(GOOD), script=["500"] * 3, attempts=3)
+    result = run(Agent(GOOD), script=["500"] * 3, attempts=3, config=ExpanderConfig(attempts=2))
     assert [trajectory.outcome for trajectory in result.trajectories] == [Outcome.INVALID]
-    assert [failure.kind for failure in result.failures] == ["invalid"]
+    assert [failure.kind for failure in result.failures] == [INVALID, INCOMPLETE]
     assert "server_error" in result.failures[0].reason
 
 
@@ -177,50 +289,46 @@ def test_an_action_that_was_cut_off_is_told_and_tried_again() -> None:
 
 
 def test_a_run_without_a_proposal_says_so() -> None:
-    result = run(Agent(GOOD), config=ExpanderConfig(horizon=2))
-    assert [failure.kind for failure in result.failures] == [ProposalDefect.NO_PROPOSAL]
+    result = run(Agent(GOOD), config=ExpanderConfig(horizon=2, attempts=1))
+    assert [failure.kind for failure in result.failures] == [ProposalDefect.NO_PROPOSAL, INCOMPLETE]
 
 
 @pytest.mark.slow
 def test_an_interrupted_expansion_pays_nothing_twice(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         with served(Agent(GOOD), lake=lake, max_requests=3) as (_, teacher):
-            stopped = expand([TASK], teacher, SearchIndex(DOCUMENTS), ExpanderConfig(), 0)
+            stopped = expand([TASK], teacher, SearchIndex(DOCUMENTS), LAST, 0)
         assert [trajectory.outcome for trajectory in stopped.trajectories] == [Outcome.INVALID]
         with MisbehavingServer(answer=Agent(GOOD)) as server:
             config = TeacherConfig(kind="openai", model="agent", base_url=server.url)
             with open_teacher(config, lake) as teacher:
-                assert len(expand([TASK], teacher, SearchIndex(DOCUMENTS), ExpanderConfig(), 0).tasks) == 1
-            assert len(server.bodies) == 7 - 3
+                assert len(expand([TASK], teacher, SearchIndex(DOCUMENTS), LAST, 0).tasks) == 1
+            assert len(server.bodies) == 8 - 3
 
 
-@pytest.mark.parametrize(
-    ("proposal", "kind"),
-    [
-        (GOOD, None),
-        (DEEP, None),
-        ({**GOOD, "facts": [{**FACT, "document": "d9"}]}, ProposalDefect.DOCUMENT_UNKNOWN),
-        ({**GOOD, "facts": [{**FACT, "quote": "Amber Stone owns Blue River"}]}, GroundingDefect.QUOTE_NOT_FOUND),
-        ({**GOOD, "facts": [{**FACT, "quote": "She studied at Red Hill"}]}, GroundingDefect.OBJECT_NOT_NAMED),
-        ({**GOOD, "facts": [{**FACT, "subject": "Red Hill"}]}, GroundingDefect.SUBJECT_NOT_NAMED),
-        ({**GOOD, "facts": [{**FACT, "object": "amber stone"}]}, GroundingDefect.SELF),
-        ({**GOOD, "facts": [{**FACT, "quote": " "}]}, GroundingDefect.EMPTY),
-        ({**GOOD, "description": "Blue River of Amber Stone"}, ProposalDefect.LEAKED),
-        ({**GOOD, "description": "what Amber Stone has in Green Lake"}, ProposalDefect.LEAKED),
-        ({**GOOD, "description": "the workplace"}, ProposalDefect.NOT_NAMED),
-        ({**DEEP, "description": "the workplace of Amber Stone, star of Quiet Field"}, ProposalDefect.LEAKED),
-        ({**DEEP, "facts": [STAR], "description": "the star of Quiet Field"}, ProposalDefect.NOT_ABOUT_CONSTANT),
-        ({**DEEP, "unknowns": [], "description": "the workplace of Amber Stone, star of Quiet Field"}, ProposalDefect.CONSTANT_EDGE),
-    ],
-)
-def test_what_a_proposal_must_show(proposal: dict[str, Any], kind: str | None) -> None:
-    objection = objection_to(Proposal.model_validate(proposal), TASK, "Blue River", BY_ID)
-    assert (None if objection is None else objection.kind) == kind
+def test_what_is_known_proves_or_refuses_what_was_made() -> None:
+    known = KnownFacts(KnowledgeGraph(FACTS, DOCUMENTS))
+    (task,) = run(Agent(GOOD), known=known).tasks
+    assert (task.proofs["answers"], task.proofs["defined"], task.proofs["unproven"]) == (["Green Lake"], True, [])
+    two = {"description": "an employer in the county of Red Hill", "facts": [_county()]}
+    refused = run(Agent(two), known=known)
+    assert [failure.kind for failure in refused.failures] == [ProposalDefect.NOT_UNIQUE] and refused.tasks == []
+    assert refused.failures[0].item["descriptions"] == {"Blue River": two["description"]}
+    assert run(Agent(DEEP), known=known).tasks[0].proofs["unproven"] == []
 
 
-def test_names_are_replaced_from_the_target_outwards() -> None:
-    formula = (("C@Far", "r", "V@a"), ("V@a", "r", "?"), ("?", "r", "C@Near"), ("?", "r", "C@A | B"), ("?", "r", "C@Unnamed"))
-    assert replaceable(Task("k", "search", "far near A B?", ("x",), formula)) == ["Near", "Far"]
+def _studied() -> dict[str, str]:
+    return {
+        "subject": "Amber Stone",
+        "relation": "school",
+        "object": "Red Hill",
+        "quote": "Amber Stone studied at Red Hill",
+        "document": "d1",
+    }
+
+
+def _county() -> dict[str, str]:
+    return {"subject": "Blue River", "relation": "county", "object": "Red Hill", "quote": "the county of Red Hill", "document": "d2"}
 
 
 def test_text_that_spells_tags_or_marks_ends_nothing() -> None:

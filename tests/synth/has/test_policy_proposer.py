@@ -98,7 +98,7 @@ def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> No
     folder = create_policy(config, ["Amber Stone is in Green Lake."], ("Amber", "Stone"), tmp_path / "tiny", seed=0)
     dialect = TagDialect(AutoTokenizer.from_pretrained(folder))
     run = trajectory(dialect)
-    ray = RayRuntime(RayConfig(), 1, 0)
+    ray = RayRuntime(RayConfig(object_store_gib=0.1), cpus=1)
     try:
         with BackgroundLoop("test") as loop:
             pool = loop.wait(EnginePool.start(EngineConfig(kv_cache_gib=0.1), str(folder)))

@@ -1,0 +1,177 @@
+"""Difficulty by a model: questions that are answered directly, from what the model knows and without a tool, are dropped.
+
+WebShaper's validation rejects what a model names without tools (arXiv 2507.15061). Here each question is asked so several
+times, of the teacher or of the policy itself. An accepted answer that stands anywhere in a reply counts: the check errs towards dropping.
+An attempt that brought no reply says nothing of the question. How many attempts were read and how many answered is kept with each question
+that stays; one that goes is a `Failure` with what was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from pydantic import PositiveInt, model_validator
+
+from eval.graders.answers import sub_match
+from rl.engines.base import EngineFault, Sampling
+from rl.engines.config import Temperature
+from rl.renderers.base import ParseError, RolloutDialect
+from synth.generation import AsyncRunner, GenerationPool
+from synth.teachers.teacher import Teacher
+from warehouse.digests import seed_from
+from warehouse.records import ANSWER, Failure, Task, user
+from warehouse.settings import Section
+
+STAGE = "synth"
+DIRECT = "answered_directly"
+"""The kind of a question that is dropped."""
+KEY = "direct_attempts"
+"""Where the account of the attempts stands in a question's provenance."""
+_PROMPT = "{question}\nAnswer from what you know, in a few words and without an explanation; if you do not know, say so."
+
+
+class DirectAttemptsConfig(Section):
+    """Who attempts the questions that are trained on without tools, and how often."""
+
+    by: Literal["teacher", "policy"] = "teacher"
+    """The teacher, or the policy that the wheel has promoted last (before the first, the model of `policy.path`)."""
+    attempts: PositiveInt = 3
+    """Attempts at each question, each under a seed of its own."""
+    answered: PositiveInt = 1
+    """Attempts that must answer a question for it to be dropped; no more are made then."""
+    temperature: Temperature = 0.7
+    max_tokens: PositiveInt = 128
+    """Tokens of one attempt."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DirectAttemptsConfig:
+        if self.answered > self.attempts:
+            raise ValueError(f"answered is {self.answered}, and only {self.attempts} attempts are made: no question would be dropped")
+        return self
+
+
+class DirectModel(Protocol):
+    """Attempts questions without tools."""
+
+    @property
+    def name(self) -> str:
+        """Whose attempts they are."""
+        ...
+
+    def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        """What the attempt of that number says to each question, empty where it gives no answer; or why it brought nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherAttempts:
+    """A teacher's attempts."""
+
+    teacher: Teacher
+    config: DirectAttemptsConfig
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The teacher's."""
+        return self.teacher.name
+
+    def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        """One request a question."""
+        config = self.config
+        requests = [
+            user(
+                _PROMPT.format(question=task.question),
+                max_tokens=config.max_tokens,
+                temperature=config.temperature,
+                seed=seed_from("direct", self.seed, task.key, number),
+            )
+            for task in tasks
+        ]
+        return [reply if isinstance(reply, Failure) else reply.text for reply in self.teacher.complete(requests)]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAttempts:
+    """A policy's attempts on its own engines, which `loop` runs; the prompt offers no tool, and an action other than an answer is none."""
+
+    name: str
+    pool: GenerationPool
+    loop: AsyncRunner
+    dialect: RolloutDialect
+    config: DirectAttemptsConfig
+    seed: int
+    concurrency: int = 64
+
+    def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        """One continuation a question."""
+        return self.loop.wait(self._all(tasks, number))
+
+    async def _all(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
+        places = asyncio.Semaphore(self.concurrency)
+        return list(await asyncio.gather(*(self._one(task, number, places) for task in tasks)))
+
+    async def _one(self, task: Task, number: int, places: asyncio.Semaphore) -> str | Failure:
+        seed = seed_from("direct", self.seed, task.key, number)
+        sampling = Sampling(self.config.temperature, self.config.max_tokens, self.dialect.stop_token_ids, seed=seed)
+        request = f"direct/{task.key}/{number}"
+        async with places:
+            try:
+                generation = await self.pool.generate(request, self.dialect.prompt_ids(task.question), sampling)
+            except EngineFault as fault:
+                return Failure(STAGE, "direct_engine_fault", str(fault), {"task": task.key, "attempt": number})
+            finally:
+                self.pool.release(request)
+        action = self.dialect.parse(generation.token_ids)
+        answers = [] if isinstance(action, ParseError) else [call.arguments for call in action.calls if call.tool == ANSWER]
+        return answers[0] if answers else ""
+
+
+@dataclass(slots=True)
+class _Account:
+    """The attempts at one question: what was said in those that were read, and how many of these answered."""
+
+    task: Task
+    said: list[str] = field(default_factory=list)
+    answered: int = 0
+
+
+def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttemptsConfig) -> tuple[list[Task], list[Failure]]:
+    """The questions that direct attempts do not answer, with an account of the attempts in their provenance; the others as failures.
+
+    The failures have the attempts without a reply too. A question that is decided is not attempted again.
+    """
+    accounts, failures = [_Account(task) for task in tasks], list[Failure]()
+    for number in range(config.attempts):
+        undecided = [account for account in accounts if account.answered < config.answered]
+        replies = model.attempt([account.task for account in undecided], number) if undecided else []
+        for account, reply in zip(undecided, replies, strict=True):
+            if isinstance(reply, Failure):
+                failures.append(reply)
+                continue
+            account.said.append(reply)
+            account.answered += answers_directly(account.task, reply)
+    kept = [_marked(account, model.name) for account in accounts if account.answered < config.answered]
+    return kept, [*failures, *(_dropped(account, model.name) for account in accounts if account.answered >= config.answered)]
+
+
+def answers_directly(task: Task, reply: str) -> bool:
+    """Whether a reply, less what was thought before it, names an accepted answer; all of them where the question asks for all."""
+    said = reply.rpartition("</think>")[2]
+    named = [sub_match(said, [answer]) for answer in task.answers]
+    return bool(named) and (all(named) if task.provenance.get("set") is True else any(named))
+
+
+def _marked(account: _Account, name: str) -> Task:
+    about = {"by": name, "attempts": len(account.said), "answered": account.answered}
+    return replace(account.task, provenance={**account.task.provenance, KEY: about})
+
+
+def _dropped(account: _Account, name: str) -> Failure:
+    task, read = account.task, len(account.said)
+    reason = f"{account.answered} of {read} attempts without tools answer it"
+    item = {"task": task.key, "question": task.question, "answers": task.answers, "by": name, "said": account.said}
+    return Failure(STAGE, DIRECT, reason, item)

@@ -1,0 +1,57 @@
+"""A few documents about a harbour, a graph that knows part of what they say, questions over them, and what may stand for a name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warehouse import Document, Fact, Task
+
+DOCUMENTS = (
+    Document("d1", "Amber Stone", "Amber Stone works for Blue River. Amber Stone studied at Red Hill.", "test"),
+    Document("d2", "Blue River", "Blue River is based in Green Lake, in the county of Red Hill.", "test"),
+    Document("d3", "Quiet Field", "Quiet Field is a film. It stars Amber Stone. It was shot in 1999 in Green Lake.", "test"),
+    Document("d4", "Harbour Inn", "Harbour Inn stands in Green Lake. Its cook is Carl Reed.", "test"),
+    Document("d5", "Green Lake", "Green Lake lies near Red Hill.", "test"),
+    Document("d6", "White Sail", "White Sail is based in Grey Cove, in the county of Red Hill. Carl Reed works there.", "test"),
+    Document("d7", "Loud Field", "Loud Field is a film with Carl Reed.", "test"),
+)
+BY_ID = {document.id: document for document in DOCUMENTS}
+FACTS = (
+    Fact("Amber Stone", "employer", "Blue River", ("d1",), "test"),
+    Fact("Blue River", "seat", "Green Lake", ("d2",), "test"),
+    Fact("Blue River", "county", "Red Hill", ("d2",), "test"),
+    Fact("White Sail", "county", "Red Hill", ("d6",), "test"),
+    Fact("White Sail", "seat", "Grey Cove", ("d6",), "test"),
+    Fact("Carl Reed", "employer", "White Sail", ("d6",), "test"),
+    Fact("Quiet Field", "star", "Amber Stone", ("d3",), "test"),
+    Fact("Loud Field", "star", "Carl Reed", ("d7",), "test"),
+)
+TASK = Task("k", "search", "base of Blue River?", ("Green Lake",), (("C@Blue River", "seat", "?"),))
+TWO = Task(
+    "two",
+    "search",
+    "film with Amber Stone, shot in Green Lake?",
+    ("Quiet Field",),
+    (("?", "star", "C@Amber Stone"), ("?", "place", "C@Green Lake")),
+)
+"""A question of two constants."""
+FACT: dict[str, str] = {
+    "subject": "Amber Stone",
+    "relation": "employer",
+    "object": "Blue River",
+    "quote": "Amber Stone works for Blue River",
+    "document": "d1",
+}
+STAR: dict[str, str] = {
+    "subject": "Quiet Field",
+    "relation": "star",
+    "object": "Amber Stone",
+    "quote": "It stars Amber Stone",
+    "document": "d3",
+}
+GOOD: dict[str, Any] = {"description": "the workplace of Amber Stone", "facts": [FACT]}
+DEEP: dict[str, Any] = {
+    "description": "the workplace of the star of Quiet Field",
+    "facts": [FACT, STAR],
+    "unknowns": ["Amber Stone"],
+}

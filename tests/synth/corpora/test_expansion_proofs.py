@@ -1,0 +1,114 @@
+"""Proofs of questions over documents: by a graph where it knows enough, by documents else, and what nobody shows is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.retrieval.search import SearchIndex
+from synth.corpora.expansion_proofs import KnownFacts, proofs_of
+from synth.corpora.proposals import LeafExpansion, Objection, Proposal, ProposalDefect, merged_formula, merged_question
+from synth.corpora.tools import DescriptionVerdict
+from synth.formulas.proofs import prove
+from synth.graph.knowledge_graph import KnowledgeGraph
+from synth.questions.paths import first_hit
+from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, TASK
+from warehouse import Fact, Lake, Task
+
+INDEX = SearchIndex(DOCUMENTS)
+SURE = DescriptionVerdict(True, False)
+
+
+def known(*more: Fact) -> KnownFacts:
+    return KnownFacts(KnowledgeGraph([*FACTS, *more], DOCUMENTS))
+
+
+def leaf(proposal: dict[str, Any], verdict: DescriptionVerdict = SURE, stated: bool | None = True) -> LeafExpansion:
+    return LeafExpansion("Blue River", Proposal.model_validate(proposal), verdict, stated)
+
+
+def shown(proposal: dict[str, Any], graph: KnownFacts | None, task: Task = TASK) -> dict[str, Any]:
+    proofs = proofs_of(task, [leaf(proposal)], INDEX, graph)
+    assert isinstance(proofs, dict), proofs
+    return proofs
+
+
+def test_a_graph_that_knows_all_proves_all_as_it_does_for_its_own_questions() -> None:
+    proofs, graph = shown(DEEP, known()), known().graph
+    own = prove(graph, merged_formula(TASK, [leaf(DEEP)]), merged_question(TASK, [leaf(DEEP)]), first_hit(INDEX))
+    assert {name: proofs[name] for name in own.record()} == own.record()
+    assert proofs["unproven"] == [] and proofs["defined"] is True and proofs["answers"] == ["Green Lake"]
+
+
+def test_names_and_relations_in_other_words_are_the_graphs() -> None:
+    fact = {**FACT, "subject": "amber  STONE", "relation": "Employer", "object": "Blue-River"}
+    assert shown({**GOOD, "facts": [fact]}, known())["unproven"] == []
+    assert known().in_its_words((("C@blue river | WHITE SAIL", "seat", "?"),)) == (("C@Blue River | White Sail", "seat", "?"),)
+
+
+def test_of_two_that_read_the_same_only_the_one_that_is_spelled_so_is_known() -> None:
+    graph = known(Fact("amber stone", "colour", "Red", ("d1",), "test"))
+    assert graph.in_its_words((("C@Amber Stone", "employer", "?"),)) is not None
+    assert graph.in_its_words((("C@AMBER STONE", "employer", "?"),)) is None
+    graph = known(Fact("Amber Stone", "EMPLOYER", "White Sail", ("d1",), "test"))
+    assert graph.in_its_words((("C@Amber Stone", "employer", "?"),)) == (("C@Amber Stone", "employer", "?"),)
+    assert graph.in_its_words((("C@Amber Stone", "Employer", "?"),)) is None
+    assert known(Fact("???", "seat", "Green Lake", (), "test")).in_its_words((("C@!!!", "seat", "?"),)) is None
+
+
+@pytest.mark.parametrize("change", [{"relation": "patron"}, {"subject": "Nobody Known"}, {"subject": "Grey Cove"}])
+def test_what_a_graph_does_not_know_is_unproven(change: dict[str, str]) -> None:
+    proofs = shown({**GOOD, "facts": [{**FACT, **change}]}, known())
+    assert proofs["unproven"] == ["answers", "redundant", "unsupported", "defined"]
+    assert (proofs["answers"], proofs["redundant"], proofs["shortcuts"], proofs["easy"]) == (None, None, [], False)
+
+
+def test_without_a_graph_documents_show_what_they_can() -> None:
+    task = replace(TASK, proofs={"unsupported": []})
+    proofs = shown(GOOD, None, task)
+    assert proofs["unsupported"] == [] and proofs["unproven"] == ["answers", "redundant", "defined"]
+    green = replace(TASK, question="Blue River, in the county?")
+    assert shown({**GOOD, "description": "Green Lake in the county of Red Hill"}, None, green)["easy"] is True
+
+
+def test_the_graph_refuses_what_it_knows_better() -> None:
+    also = Fact("Amber Stone", "employer", "White Sail", ("d6",), "test")
+    refused = proofs_of(TASK, [leaf(GOOD)], INDEX, known(also))
+    assert isinstance(refused, Objection) and refused.kind == ProposalDefect.NOT_UNIQUE and "'White Sail' as well" in refused.reason
+    second = proofs_of(TASK, [leaf(GOOD)], INDEX, known(Fact("Blue River", "seat", "Grey Cove", ("d6",), "test")))
+    assert isinstance(second, Objection) and second == Objection(ProposalDefect.NOT_UNIQUE, "the graph knows another answer: 'Grey Cove'")
+
+
+def test_a_constraint_that_is_not_needed_is_refused() -> None:
+    county = {"subject": "Blue River", "relation": "county", "object": "Red Hill", "quote": "q", "document": "d2"}
+    both = {"description": "the workplace of Amber Stone in the county of Red Hill", "facts": [FACT, county]}
+    refused = proofs_of(TASK, [leaf(both)], INDEX, known())
+    assert isinstance(refused, Objection) and refused.kind == ProposalDefect.REDUNDANT and "county" in refused.reason
+
+
+def test_an_expansion_is_supported_by_what_it_quotes_though_the_graph_names_no_document() -> None:
+    """The old triple is not: no document of the graph states it."""
+    facts = [Fact("Amber Stone", "employer", "Blue River", (), "test"), Fact("Blue River", "seat", "Green Lake", (), "test")]
+    proofs = shown(GOOD, KnownFacts(KnowledgeGraph(facts, DOCUMENTS)))
+    assert proofs["unsupported"] == [0]
+
+
+def test_what_the_teacher_left_open_of_any_leaf_is_open_of_the_question() -> None:
+    open_ = leaf(GOOD, DescriptionVerdict(None, None), None)
+    proofs = proofs_of(TASK, [open_], INDEX, known())
+    assert isinstance(proofs, dict) and proofs["unproven"] == ["type_consistent", "too_simple", "stated"]
+
+
+@pytest.mark.slow
+def test_sql_counts_what_is_unproven(tmp_path: Path) -> None:
+    about = {"expander": "m", "expanded_by": "layerwise"}
+    proven = Task("a", "search", "q", ("x",), proofs={"unproven": []}, provenance=about)
+    unproven = Task("b", "search", "r", ("x",), proofs=shown(GOOD, None), provenance=about)
+    with Lake(tmp_path) as lake:
+        lake.add([proven, unproven, Task("c", "search", "s", ("x",)), Task("d", "search", "t", ("x",), proofs={"redundant": []})])
+        rows = lake.query("SELECT task_key, split, teacher, structure, proof FROM unproven ORDER BY proof").to_pylist()
+    assert [row["proof"] for row in rows] == ["answers", "defined", "redundant", "unsupported"]
+    assert {(row["task_key"], row["split"], row["teacher"], row["structure"]) for row in rows} == {("b", "train", "m", "layerwise")}
