@@ -7,8 +7,8 @@
 A place is marked by comments that name a table and a file of results: `<!-- evidence: stages smollm2 -->`, then what the data says, then
 `<!-- /evidence -->`. What stands in one line is put in line. A file holds of each home, that is of each seed: successes and valid tasks of
 each policy, how many tasks of a suite two policies solved both, either or neither, calls of tools, failures and those of them that had been
-shown the answer, successes of each RL step, and seconds of each stage; beside it command, commit and machine. Intervals and p-values are
-computed when a table is made.
+shown the answer, searches in vain and those that another followed, successes of each RL step, and seconds of each stage; beside it command,
+commit and machine. Intervals and p-values are computed when a table is made.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ _HABITS = """
 _STEPS = """
     SELECT policy, step, count(*) AS valid, count_if(outcome = 'success')::INT AS successes
     FROM trajectories WHERE stage = 'rl' AND step IS NOT NULL AND outcome IN ('success', 'failure') GROUP BY ALL ORDER BY ALL
+"""
+
+_TRIES = """
+    SELECT policy, stage, suite, count(*) AS valid, sum(in_vain)::INT AS in_vain, sum(retried)::INT AS retried,
+        count_if(same + pages + words > 0)::INT AS again
+    FROM search_habits WHERE stage IN ('eval', 'rollout') AND outcome IN ('success', 'failure') GROUP BY ALL ORDER BY ALL
 """
 
 Record = dict[str, Any]
@@ -118,7 +124,7 @@ def read_home(root: Path) -> Record:
         sql = "SELECT id, date_diff('second', started, finished) AS seconds FROM runs WHERE state = 'completed' ORDER BY started"
         stages = {row["id"]: row["seconds"] for row in lake.query(sql).to_pylist()}
         habits = lake.query(_HABITS).to_pylist()
-        steps = lake.query(_STEPS).to_pylist()
+        steps, tries = lake.query(_STEPS).to_pylist(), lake.query(_TRIES).to_pylist()
         verdicts = read_verdicts(lake)
     pairs = []
     for (first, suite), (second, other) in combinations(sorted(verdicts), 2):
@@ -126,7 +132,8 @@ def read_home(root: Path) -> Record:
         if test is not None:
             counts = {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
             pairs.append({"suite": suite, "a": first, "b": second, **counts})
-    return {"seed": Home(root).load().seed, "evaluations": rows, "pairs": pairs, "habits": habits, "steps": steps, "seconds": stages}
+    seed = Home(root).load().seed
+    return {"seed": seed, "evaluations": rows, "pairs": pairs, "habits": habits, "tries": tries, "steps": steps, "seconds": stages}
 
 
 def load(name: str) -> Record:
@@ -188,6 +195,19 @@ def habits(record: Record, suite: str = "held_out") -> str:
     return table(["seed", "policy", "hops", "calls a question", "failed", "of these had been shown the answer"], lines)
 
 
+def tries(record: Record, suite: str = "held_out") -> str:
+    """How often each policy of each seed searches again after a search in vain: greedily on a suite, and sampled (`benchmarks.second_tries`)."""
+    lines = []
+    for home in record["homes"]:
+        for row in (each for each in home["tries"] if each["stage"] == "rollout" or each["suite"] == suite):
+            how = "sampled" if row["stage"] == "rollout" else "greedy"
+            share = f"{100 * row['retried'] / row['in_vain']:.0f}" if row["in_vain"] else "–"
+            cells = (home["seed"], f"`{row['policy']}`", how, row["in_vain"], share, f"{100 * row['again'] / row['valid']:.1f}")
+            lines.append(map(str, cells))
+    heads = ["seed", "policy", "its actions", "searches in vain", "another followed, %", "trajectories with a second search, %"]
+    return table(heads, lines)
+
+
 def success(record: Record, policy: str, suite: str = "held_out", hops: str = "all") -> str:
     """Success of one policy in one line, %, seed by seed."""
     wanted = None if hops == "all" else int(hops)
@@ -236,7 +256,7 @@ def commands(record: Record) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (stages, habits, success, sampled, gain, answer, minutes, commands)
+    each.__name__: each for each in (stages, habits, tries, success, sampled, gain, answer, minutes, commands)
 }
 """The tables by name; the first argument of each is the content of a file of results."""
 

@@ -30,6 +30,7 @@ HOME = {
         row("t0-init", None, 0),
     ],
     "pairs": [{"suite": "held_out", "a": "t1-rl", "b": "t1-sft", "both": 18, "only_a": 12, "only_b": 2, "neither": 8}],
+    "tries": [{"policy": "t1-rl", "stage": "eval", "suite": "held_out", "valid": 40, "in_vain": 8, "retried": 6, "again": 5}],
     "habits": [{"policy": "t1-rl", "suite": "held_out", "hops": 1, "valid": 20, "calls": 30, "failures": 2, "had_the_answer": 1}],
     "steps": [{"policy": "t1-rl", "step": step, "valid": 10, "successes": step} for step in range(1, 6)],
     "seconds": {"t1-sft": 300, "t1-rl": 1500},
@@ -72,6 +73,7 @@ def test_a_table_is_made_of_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert filled(text) == text
     assert "−25.0" in filled("<!-- evidence: gain one t1-sft t1-rl --><!-- /evidence -->")
     assert " 1     20   0.9000" in filled("<!-- evidence: answer one t1-rl -->\n\n<!-- /evidence -->")
+    assert "| 100 | `t1-rl` | greedy | 8 | 75 | 12.5 |" in filled("<!-- evidence: tries one -->\n\n<!-- /evidence -->")
     assert "| 100 | `t1-rl` | 1 | 1.50 | 2 of 20 | 1 |" in filled("<!-- evidence: habits one -->\n\n<!-- /evidence -->")
     assert "-->45<!--" in filled("<!-- evidence: sampled one t1-rl 4 5 --><!-- /evidence -->")
     assert "-->30<!--" in filled("<!-- evidence: minutes one -->?<!-- /evidence -->")
