@@ -196,7 +196,7 @@ def habits(record: Record, suite: str = "held_out") -> str:
 
 
 def tries(record: Record, suite: str = "held_out") -> str:
-    """How often each policy of each seed searches again after a search in vain: greedily on a suite, and sampled (`benchmarks.second_tries`)."""
+    """How often a search in vain is followed by another: greedily on a suite, and as `benchmarks.second_tries` samples."""
     lines = []
     for home in record["homes"]:
         for row in (each for each in home["tries"] if each["stage"] == "rollout" or each["suite"] == suite):
