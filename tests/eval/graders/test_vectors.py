@@ -129,7 +129,7 @@ def test_short_answers_match_both_ways(one: str, other: str) -> None:
     assert exact_match(one, [other]) == exact_match(other, [one])
 
 
-@given(st.text(max_size=12), st.text(max_size=12))
+@given(st.text("abc1 -", max_size=12), st.text("abc1 -", max_size=12))
 def test_words_and_squads_answers_match_both_ways(one: str, other: str) -> None:
     assert squad_match(one, [other]) == squad_match(other, [one])
     assert squad_match(one, [one]) == bool(normalize(one))
