@@ -60,7 +60,7 @@ _COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|math
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
 _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
-_LAST_WORDS = re.compile(r"[0-9})]((?: ?[A-Za-z]{2,})+)$")
+_LAST_WORDS = re.compile(r"[0-9})]( ?[A-Za-z]{2,}(?: [A-Za-z]{2,})*)$")
 _SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent|per cent|pct)\b")
 _EQUATION = re.compile(r"(?<![<>!])=")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,2}(?![A-Za-z])")
