@@ -1,9 +1,9 @@
 """What the verifiers get right, and what they survive: `python benchmarks/verifiers.py [--json]`.
 
-Four tables: GSM8K's test references against themselves and against what is made from them; FireAct's own em and f1 on every released
-row; the negatives in `tests/eval/negatives.jsonl`, none of which may pass; and `--fuzz` made-up inputs through each of `--kinds`, with
-the seconds that each took, the killed ones counted. `--data` holds `math_gsm8k` and `trajectories/fireact`; without them those tables
-are left out.
+Five tables: GSM8K's test references against themselves and against what is made from them; FireAct's own em and f1 on every released
+row; the negatives in `tests/eval/negatives.jsonl`, none of which may pass; the cases of math-verify's and lighteval's own tests; and
+`--fuzz` made-up inputs through each of `--kinds`, with the seconds that each took, the killed ones counted. `--data` holds `math_gsm8k`
+and `trajectories/fireact`; without them those tables are left out, and with `--fuzz 0` the last.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ sys.path.insert(0, str(ROOT))
 
 from eval.graders.answers import f1, squad_match  # noqa: E402
 from eval.graders.math_processes import WORKERS  # noqa: E402
+from eval.graders.mathematics import Extraction  # noqa: E402
 from eval.graders.rows import verify_rows  # noqa: E402
 from eval.graders.verifiers import GRADERS  # noqa: E402
 from eval.suites.validation import Subject, validate  # noqa: E402
 from tests.eval.graders.fuzzing import GOLDS, fuzz  # noqa: E402
+from tests.eval.graders.math_cases import CASES, SUITES, taken  # noqa: E402
 from warehouse.public_data.places import data_root  # noqa: E402
 from warehouse.records import Outcome  # noqa: E402
 
@@ -70,6 +72,19 @@ def negatives() -> list[Row]:
         {"kind": kind, "negatives": total, "passed": counts[kind, Outcome.SUCCESS], "not judged": counts[kind, Outcome.INVALID]}
         for kind, total in sorted(kinds.items())
     ]
+
+
+def math_cases() -> list[Row]:
+    """How many right and wrong cases of either suite `math` takes for right, by extraction."""
+    table = []
+    for suite in SUITES:
+        for extraction in Extraction:
+            judged = [(case["right"], passed) for case, passed in zip(CASES, taken(extraction), strict=True) if case["suite"] == suite]
+            right, wrong = ([passed for sort, passed in judged if sort is wanted] for wanted in (True, False))
+            share = 100 * sum(right) / len(right)
+            counts = {"right": len(right), "taken": sum(right), "percent": share, "wrong": len(wrong), "wrong taken": sum(wrong)}
+            table.append({"suite": suite, "extraction": extraction.value, **counts})
+    return table
 
 
 def fuzzed(kind: str, count: int, seed: int) -> Row:
@@ -123,7 +138,9 @@ def main() -> None:
     if (arguments.data / "trajectories" / "fireact").is_dir():
         tables["fireact"] = fireact(arguments.data)
     tables["negatives"] = negatives()
-    tables["fuzz"] = [fuzzed(kind, arguments.fuzz, arguments.seed) for kind in arguments.kinds]
+    tables["math-verify and lighteval"] = math_cases()
+    if arguments.fuzz:
+        tables["fuzz"] = [fuzzed(kind, arguments.fuzz, arguments.seed) for kind in arguments.kinds]
     if arguments.json:
         print(json.dumps(tables))
     else:

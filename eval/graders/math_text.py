@@ -12,6 +12,7 @@ from functools import partial
 
 from eval.graders.number_contexts import changed
 from eval.graders.numbers import final_number
+from eval.graders.units import known_unit
 
 _SIGNS = {
     "−": "-",
@@ -46,8 +47,9 @@ _COMPOSED = (
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|sqrt|sin|cos|tan|log|exp)\b)[A-Za-z]{3,}")
 """A word, beside which an «and» joins words and no values."""
 _AND = r"(?:\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z]))"
-_SPACE = r"(?:\\[,;:!>]|\\q?quad\b|~|\s)"
-_LISTED = re.compile(rf"{_SPACE}*{_AND}{_SPACE}*")
+_SPACE = r"(?:\\[,;:!>]|\\q?quad(?![A-Za-z])|~|\s)"
+_LISTED = re.compile(rf"{_SPACE}*(?:{_AND}|\$\s*{_AND}\s*\$){_SPACE}*")
+"""An «and» between values, also one that a text puts between two formulas."""
 _REWRITTEN = (
     (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"√\s*\{([^{}]*)\}", r"\\sqrt{\1}"),
@@ -60,7 +62,7 @@ _REWRITTEN = (
     (r"\\(?:textnormal|textrm|textit|mathrm|mbox)\b", r"\\text"),
     (r"(?<!\\);", ","),
     (r"(?<=[0-9])\s*(?:per\s?cent|pct)\b(?!\s*points?)", r"\\%"),
-    (r"!=|\\neq\b", r"\\ne "),
+    (r"!=|\\neq(?![A-Za-z])", r"\\ne "),
     (r",\s*\\!\s*(?=[0-9]{3})", ","),
     (r",\s*(?:\\[,;:>]|\\q?quad|\\ )+\s*(?=[^A-Za-z]|[A-Za-z](?![a-z]))", ", "),
     (r"\s*\\q?quad\s*(?=[A-Za-z]_)", ", "),
@@ -77,11 +79,23 @@ _FIGURE = r"\|?[A-Z]{2,5}\|?|\\(?:angle|triangle)\s*[A-Z]{1,3}|\\overline\{[A-Z]
 _NAME = rf"(?:{_SYMBOL}|{_FIGURE})"
 _RATIO = rf"{_NAME}(?:_\{{[^{{}}]*\}})?(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}}"
 _TUPLE = rf"(?:\\left)?\(\s*{_NAME}(?:\s*,\s*{_NAME})+\s*(?:\\right)?\)"
-_NAMES = rf"(?:{_RATIO}|{_TUPLE})"
-OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\l?or\b|\\vee\b")
-_NAMED = re.compile(rf"\s*(?P<name>{_NAMES})\s*(?:=|\\in\b)\s*(?P<value>[^=]+?)\s*")
+NAMES = rf"(?:{_RATIO}|{_TUPLE})"
+"""What a value may be called: a variable, a function of variables, a figure, a ratio, or a tuple of them."""
+OR = re.compile(r"\\text\s*\{\s*or\s*\}|(?<![A-Za-z])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])")
+_NAMED = re.compile(rf"\s*(?P<name>{NAMES})\s*(?:=|\\in(?![A-Za-z]))\s*(?P<value>[^=]+?)\s*")
 _SEGMENT = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+?)\$|\\\(([^\n]+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_FRACTION = re.compile(r"(?<![\w/.^])-?[0-9]+\s*/\s*[0-9]+(?![\w/^])")
+_FRACTION = re.compile(
+    r"(?<![\w/.^{}\\])-?(?:[0-9]+\s*/\s*[0-9]+(?![\w/^])|\\[cdt]?frac\{[0-9]+\}\{[0-9]+\})"
+    r"(?!\s*(?:[*+^_×·\\({}]|-\s*[0-9A-Za-z\\(]|[A-Za-z](?![A-Za-z])))"
+)
+_FACTOR = re.compile(r"(?:[0-9)}\]]|\\[A-Za-z]+|(?<![A-Za-z'])[B-HJ-Zb-z])\s*$")
+"""What makes of a fraction after it a factor, or a part of a mixed number."""
+_TOUCHED = re.compile(r"(?<=[^\W\d_\u0000-\u024f])(?=[0-9])")
+"""Where a letter of another script than the Latin stands before a figure."""
+_UNIT = re.compile(r"\s*([A-Za-z°$€£¢²³]+)(?:\s*(?:/|\bper\b)\s*[A-Za-z]+[²³]?|\^[23])?")
+_CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds", "¢": "cents", "°": "degrees"}
+_POWERS = {"²": "2", "³": "3"}
+_EMPHASIS = re.compile(r"(?<![0-9A-Za-z)\]}])\*\*(?=[^\s*])([^*\n]*[^\s*])\*\*")
 _JOINED = re.compile(r"[\s,;]*(?:\band\b)?[\s,;]*", re.IGNORECASE)
 _HEDGED = re.compile(
     r"(?:\b(?:about|around|approximately|roughly|maybe|perhaps|possibly|either|or|to|between|and)\b|[≈~;/|+×*-])\s*$", re.IGNORECASE
@@ -90,7 +104,9 @@ _BROKEN = re.compile(r"\$\s*\n|\\[(\[]")
 """Delimiters of LaTeX that close nowhere, or on another line."""
 _PERCENT = re.compile(r"\s*(?:\\?%|(?:percent|pct)\b)")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
-_ROUNDED = re.compile(r"(?<==)([^=]*?)(?:\\approx|≈).*$", re.DOTALL)
+_ROUNDED = re.compile(r"\s*(?:\\approx(?![A-Za-z])|≈)")
+_DECIMAL = re.compile(r"\s*-?[0-9][0-9.,]*\s*")
+_NAME_OF_COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +184,7 @@ def last_in_prose(text: str) -> str | None:
 
     Segments of LaTeX that nothing but commas and «and» separate are one list.
     """
-    text = text[-LONGEST_PROSE:]
+    text = _TOUCHED.sub(" ", _EMPHASIS.sub(r"\1", text[-LONGEST_PROSE:]))
     segments = list(_SEGMENT.finditer(text))
     prose = _SEGMENT.sub(lambda found: "\x00" * len(found[0]), text)
     fraction = next(iter(list(_FRACTION.finditer(prose))[-1:]), None)
@@ -178,12 +194,12 @@ def last_in_prose(text: str) -> str | None:
     if segments and segments[-1].end() > figure:
         return _last_segments(text, segments)
     if fraction and fraction.end() > figure:
-        return None if _in_doubt(text, fraction.start(), fraction.end()) else fraction[0]
+        return None if _FACTOR.search(text[: fraction.start()]) or _in_doubt(text, fraction.start(), fraction.end()) else fraction[0]
     number = final_number(prose)
     start = re.search(r"[-−–$€£]*[0-9][0-9.,\s]*$", prose[: figure + 1])
     if number is None or start is None or _HEDGED.search(prose[: start.start()]):
         return None
-    return f"{number:f}"
+    return f"{number:f}{_unit(start[0], prose[figure + 1 :])}"
 
 
 def _last_segments(text: str, segments: list[re.Match[str]]) -> str | None:
@@ -193,8 +209,30 @@ def _last_segments(text: str, segments: list[re.Match[str]]) -> str | None:
     if _in_doubt(text, segments[first].start(), segments[-1].end()):
         return None
     inner = [next(filter(None, segment.groups())) for segment in segments[first:]]
-    sign = r"\%" if _PERCENT.match(text, segments[-1].end()) else ""
-    return ", ".join(_end_of_chain(_ROUNDED.sub(r"\1", expression)) for expression in inner) + sign
+    after = text[segments[-1].end() :]
+    sign = r"\%" if _PERCENT.match(after) else _unit("", after) if len(inner) == 1 and _DECIMAL.fullmatch(inner[0]) else ""
+    return ", ".join(_end_of_chain(exact_part(expression)) for expression in inner) + sign
+
+
+def _unit(before: str, after: str) -> str:
+    """The unit that stands beside a number, as LaTeX: a currency sign before it, or the longest unit known that follows it."""
+    found = None if _PERCENT.match(after) else _UNIT.match(after)
+    units = [sign for sign in before if sign in "$€£"] + ([found[0], found[1]] if found else [])
+    unit = next(filter(known_unit, units), None)
+    spelt = "".join(_CURRENCIES.get(sign, sign) for sign in unit or "").strip()
+    plain, power = (spelt[:-1], f"^{_POWERS[spelt[-1]]}") if spelt[-1:] in _POWERS else (spelt, "")
+    return rf"\text{{ {plain}}}{power}" if plain.isascii() and plain else ""
+
+
+def exact_part(expression: str) -> str:
+    r"""What is rounded in `x = 1/3 \approx 0.33` and `\sqrt{2} \approx 1.41`; all of the text where it is a name or a decimal."""
+    sign = _ROUNDED.search(expression)
+    if sign is None:
+        return expression
+    exact, rounded = expression[: sign.start()], expression[sign.end() :]
+    plain = _NAME_OF_COMMAND.sub("*", exact).strip()
+    constant = not re.search("[A-Za-z]", plain) and re.search(r".[-+/^]|\*", plain) and _DECIMAL.fullmatch(rounded)
+    return exact if "=" in exact or constant else expression
 
 
 def _end_of_chain(expression: str) -> str:
@@ -208,4 +246,4 @@ def _in_doubt(text: str, start: int, end: int) -> bool:
 
 
 def _tight(name: str) -> str:
-    return re.sub(r"\s|\\left|\\right", "", name)
+    return re.sub(r"_\{(\w)\}", r"_\1", re.sub(r"\s|\\left|\\right", "", name))

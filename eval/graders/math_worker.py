@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import And, Eq, Expr, FiniteSet, Float, Intersection, Interval, MatrixBase, MatrixExpr, Rational, Set, Symbol, Tuple
 from sympy import Union as SymbolicUnion
+from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
@@ -46,7 +47,7 @@ _COMMAND = re.compile(
     r"\\(?:begin|end|mathbb)\s*\{\w+\*?\}(?:\{[clr|]+\})?|\\(?:text|mathrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}|\\[A-Za-z]+"
 )
 _POWER = re.compile(r"\s*\^\s*\{?([23])\}?(?![0-9])")
-_OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|\\(?:lor|vee)\b")
+_OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
 _CURRENCIES = {"$": " dollars ", "€": " euros ", "£": " pounds "}
 _WARMING = (
     (r"\frac{1}{2}", "0.5"),
@@ -193,11 +194,19 @@ def _inequalities(value: Any) -> tuple[Any, ...]:
 
 def _solutions(value: Any, latex: str) -> Any:
     """What inequalities of one real variable allow, all together but where an «or» stands; the value itself where it is anything else."""
+    value = _of_symbol(value)
     members = _inequalities(value)
     if not members or len(value.free_symbols) != 1:
         return value
     allowed = [member.as_set() for member in members]
     return SymbolicUnion(*allowed) if _OR.search(latex) else Intersection(*allowed)
+
+
+def _of_symbol(value: Any) -> Any:
+    """Inequalities of `f(x)` alone as such of a symbol; anything else as it is."""
+    functions = value.atoms(AppliedUndef) if _inequalities(value) else set()
+    other = value.xreplace(dict.fromkeys(functions, Symbol("y", real=True))) if len(functions) == 1 else value
+    return other if len(other.free_symbols) == 1 else value
 
 
 def warm() -> None:
@@ -235,11 +244,17 @@ def _assigns(value: Any) -> bool:
 def _units_differ(gold: str, prediction: str, right: Any, given: Any) -> bool:
     """Whether the words in the texts differ where they are no variables; a plain number may go without its unit."""
     symbols = [bool(getattr(value, "free_symbols", None)) for value in (right, given)]
-    names = {str(symbol).lower() for value in (right, given) if _inequalities(value) for symbol in value.free_symbols}
+    names = {name for value in (right, given) if _inequalities(value) for name in _names(value)}
     units = [" ".join(word for word in _unit(text).split() if word.lower() not in names | {"or"}) for text in (gold, prediction)]
     if all(symbols) or same_unit(*units):
         return False
     return _kind(right) in ("interval", "set", "tuple", "matrix") or (all(units) and not any(symbols))
+
+
+def _names(value: Any) -> set[str]:
+    """The names of an expression's variables and functions, in lower case."""
+    functions = {function.func.__name__.lower() for function in value.atoms(AppliedUndef)}
+    return functions | {str(symbol).lower() for symbol in value.free_symbols}
 
 
 def _unit(text: str) -> str:

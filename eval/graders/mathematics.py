@@ -8,7 +8,9 @@ The final answer is, first that there is:
   4. the whole text, if it is one line.
 Dollar signs, `\\( \\)`, `\\[ \\]`, emphasis and a closing full stop are taken off. An answer of more than 1,000 characters is none; neither
 is one that denies («not 18») or offers a choice («17 or 18») where the right one does not. Where the last expression is asked for
-(`Extraction.LAST`), a final answer that is prose, or none, gives way to the last expression in it, unless that is denied or in doubt.
+(`Extraction.LAST`), what a model thought before `</think>` is left out, boxes that contradict one another give way to what a marker says
+after them, an exact value counts and not what it is rounded to, and a final answer that is prose, or none, gives way to the last
+expression in it, unless that is denied or in doubt.
 
 Equal texts are equal; two plain numbers are compared exactly; words are compared as short answers; the rest goes to math-verify, see
 `eval.graders.math_worker`, in a process that is killed at the deadline.
@@ -24,37 +26,45 @@ from itertools import pairwise
 
 from eval.graders.answers import normalize
 from eval.graders.math_processes import compare
-from eval.graders.math_text import OR, Assigned, as_latex, last_in_prose, one_of_name, read_names, split_list
+from eval.graders.math_text import NAMES, OR, Assigned, as_latex, exact_part, last_in_prose, one_of_name, read_names, split_list
 from eval.graders.number_contexts import changed
 from eval.graders.numbers import measure, several_answers
+from eval.graders.units import known_unit, same_unit
 
 LONGEST = 1_000
 """Characters of an expression at most."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad\b|\\text\s*\{\s*and\s*\}|\band\b)*")
+_BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad(?![A-Za-z])|\\text\s*\{\s*and\s*\}|\band\b)*")
+_BOX_NAME = re.compile(rf"(?:(?<![^$,;:.&(\[\s])|(?<=\\[(\[])){NAMES}\s*=\s*$")
+_BEFORE_NAME = re.compile(r"(?:^|[$,;:.&(\[}]|(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|ln|exp|sqrt|or|not)\b)[A-Za-z]{2,})\s*$")
+"""What may stand before a name: no operator, no function and no denial."""
+_WINDOW = 200
+"""Characters before a box at most in which its name is looked for."""
 _BOX_PERCENT = re.compile(r"[\s$]*(?:\\?%|(?:percent|pct)\b)")
 _MARKERS = (re.compile(r"####"), re.compile(r"(?i:(?<!wrong )(?<!incorrect )(?<!false )\banswer is\b:?|\banswer:)|\bA:"))
 _SENTENCE = re.compile(r"(?<!\d)\.\s+(?=[A-Z<])|\n\s*\n|\bI hope it is\b")
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _HEDGE = re.compile(
     r"\b(?:not|never|neither|nor|or|maybe|either|isn't|more|less|fewer)\b|[±≈~…']|(?<=[0-9])(?:st|nd|rd|ths?)\b"
-    r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)\b"
+    r"|\\(?:neg|lnot|neq?|lor|vee|land|wedge|pm|mp|prime|[lc]?dots|approx|sim)(?![A-Za-z])"
 )
 """What an answer may hold only where the right one does: denials, choices, ordinals, and primes, which math-verify reads over."""
 _PLUS_MINUS = re.compile(r"\\pm\s*[\w\\({]")
-_INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)\b")
+_INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)(?![A-Za-z])")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _INLINE = re.compile(r"(?<!\\)\$(\S|\S[^$]*[^\s\\])\$")
 _TEXT = re.compile(r"\\text(?:bf|it|rm|sf|tt)?\s*\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|mathbb)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
 _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
-_LAST_WORDS = re.compile(r"[0-9})]((?: ?[A-Za-z]{2,})+)$")
+_LAST_WORDS = re.compile(r"[0-9})]( ?[A-Za-z]{2,}(?: [A-Za-z]{2,})*)$")
 _SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent|per cent|pct)\b")
 _EQUATION = re.compile(r"(?<![<>!])=")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,2}(?![A-Za-z])")
+_VARIABLE = re.compile(r"[0-9][A-Za-z](?![A-Za-z])")
 _ABBREVIATED = re.compile(r"[0-9](?:[kKMB]|bn|tn)\b")
 
 
@@ -79,10 +89,13 @@ def final_expression(text: str) -> str | None:
 
 def last_expression(text: str) -> str | None:
     """The final answer of `text` where it is an expression, else the last expression of the sentence that it is, or of the text."""
+    if several_answers(text):
+        return None
+    text = _after_boxes(_after_reasoning(text))
     final = final_expression(text)
     bare = _COMMAND.sub(" ", final or text)
-    if several_answers(text) or _BOX.search(text) or not _PROSE.search(bare) or _MEASURED.fullmatch(bare):
-        return final
+    if _BOX.search(text) or not _PROSE.search(bare) or _MEASURED.fullmatch(bare):
+        return None if final is None else exact_part(final)
     ends = [found.end() for marker in _MARKERS for found in marker.finditer(text)]
     found = last_in_prose(_SENTENCE.split(text[max(ends) :].lstrip())[0] if ends else text)
     return final if found is None else _strip_wrapping(found)
@@ -112,6 +125,9 @@ def _same(right: str, given: str) -> bool:
         return all(_WORDS.fullmatch(side) for side in words) and normalize(words[0]) == normalize(words[1])
     if (numbers := (_plain_number(right), _plain_number(given))) and None not in numbers:
         return numbers[0] == numbers[1]
+    first, second = _measured(right), _measured(given)
+    if first and second:
+        return first[0] == second[0] and same_unit(first[1], second[1])
     if _indices(right) != _indices(given) or _cases_differ(right, given) or _multiplier(right) != _multiplier(given):
         return False
     return given == right or (right.isascii() and given.isascii() and compare(_unindexed(right), _unindexed(given)))
@@ -178,6 +194,13 @@ def _plain_number(text: str) -> Fraction | None:
     return found[0] / 100 if found[1] else found[0]
 
 
+def _measured(text: str) -> tuple[Fraction, str] | None:
+    """The value and the unit of a number with a unit that is known, one of a letter only after a blank; None for anything else."""
+    plain = " ".join(_TEXT.sub(r" \1 ", text).split())
+    found = None if _VARIABLE.search(plain) else measure(plain)
+    return found if found and known_unit(found[1]) else None
+
+
 def _boxed(text: str) -> str | None:
     """What the last box holds, or all boxes of its line together where they are a list; None where they are anything else."""
     boxes = _boxes(text)
@@ -187,7 +210,34 @@ def _boxed(text: str) -> str | None:
         sign = r"\%" if line and _BOX_PERCENT.match(text, line[-1][1] + 1) else ""
         return _strip_wrapping(contents[0] + sign) if contents else None
     between = [text[one[1] + 1 : text.rindex("\\", 0, other[0])] for one, other in pairwise(line)]
-    return _strip_wrapping(", ".join(contents)) if all(map(_BETWEEN_BOXES.fullmatch, between)) else None
+    if all(map(_BETWEEN_BOXES.fullmatch, between)):
+        return _strip_wrapping(", ".join(contents))
+    return _strip_wrapping(_with_names(text, line, between) or "")
+
+
+def _with_names(text: str, boxes: list[tuple[int, int]], between: list[str]) -> str | None:
+    """«x = \\boxed{1} and y = \\boxed{2}» as a list of equations; None where a box has no name, or they are joined otherwise."""
+    first = text[: text.rindex("\\", 0, boxes[0][0])].rpartition("\n")[2][-_WINDOW:]
+    names = [_BOX_NAME.search(before) for before in (first, *between) if len(before) <= _WINDOW]
+    named = [(name, name.string[: name.start()]) for name in names if name]
+    if len(named) < len(boxes) or not _BEFORE_NAME.search(named[0][1]):
+        return None
+    values = [f"{name[0]} {text[start:end]}" for (name, _), (start, end) in zip(named, boxes, strict=True)]
+    return ", ".join(values) if all(_BETWEEN_BOXES.fullmatch(joint) for _, joint in named[1:]) else None
+
+
+def _after_reasoning(text: str) -> str:
+    """What follows the last `</think>`, where anything does."""
+    _, tag, rest = text.rpartition("</think>")
+    return rest if tag and rest.strip() else text
+
+
+def _after_boxes(text: str) -> str:
+    """What follows the last box where boxes that contradict one another are followed by a marker; else all of `text`."""
+    boxes = _boxes(text)
+    rest = text[boxes[-1][1] + 1 :] if boxes else ""
+    settled = any(marker.search(rest) for marker in _MARKERS)
+    return rest if settled and final_expression(text) is None else text
 
 
 def _boxes(text: str) -> list[tuple[int, int]]:
@@ -207,15 +257,18 @@ def _strip_wrapping(text: str) -> str | None:
     """An expression without delimiters and emphasis, Unicode signs as LaTeX; None where it is empty, too long or unbalanced."""
     bare = " ".join(text.split()) if len(text) <= LONGEST else ""
     while True:
-        shorter = next(
-            (bare[len(a) : -len(b)] for a, b in _WRAPPED if bare.startswith(a) and bare.endswith(b) and len(bare) > len(a + b)), bare
-        )
-        shorter = shorter.strip().removesuffix(".").strip()
+        shorter = next((inner for a, b in _WRAPPED if (inner := _between(bare, a, b))), bare).strip().removesuffix(".").strip()
         if shorter == bare:
             break
         bare = shorter
     bare = " ".join(as_latex(_INLINE.sub(r"\1", bare)).split())
     return bare if bare and _balanced(bare) else None
+
+
+def _between(text: str, opening: str, closing: str) -> str:
+    """What stands between two delimiters around all of `text`; nothing where they are not there, as in `$1$ and $2$`."""
+    inner = text[len(opening) : -len(closing)] if text.startswith(opening) and text.endswith(closing) else ""
+    return "" if "$" in opening and _DOLLAR.search(inner) else inner
 
 
 def _balanced(text: str) -> bool:

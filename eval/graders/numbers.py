@@ -46,7 +46,7 @@ _NUMBER = re.compile(
 )
 _PERCENT = re.compile(r"\s*\\?%|\s+(?:per\s?cent|pct)\b(?!\s+points?)", re.IGNORECASE)
 _JOINED = re.compile(
-    rf"""\s*(?:\\?[{_MINUS}+/^*×÷·⋅∙|;,&~]|\*\*|\}}\s*\{{|\\(?:times|cdot|div|pm)
+    rf"""\s*(?:\\?[{_MINUS}+/^*×÷·⋅∙|;,&~到至或和与與]|\*\*|\}}\s*\{{|\\(?:times|cdot|div|pm)
         |[,(]?\s*\b(?:or|and|to|vs|versus|maybe|perhaps|possibly|times|plus|minus|mod|over|x|by|divided\s+by|point|through
         |from|in|into|choose|out\s+of)\b)?
     (?:\s*\b(?:maybe|perhaps|possibly|even|else|just|minus|negative)\b)*\s*[{{(]?[{_MINUS}+$€£]{{0,2}}

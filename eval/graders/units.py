@@ -85,6 +85,12 @@ def same_unit(one: str, other: str) -> bool:
     return len(first) == len(second) and all(_meanings(a) & _meanings(b) for a, b in zip(first, second, strict=True))
 
 
+def known_unit(unit: str) -> bool:
+    """Whether every word of a unit is one that is known here."""
+    words = [word for word in _words(unit) if word not in ("/", "^2", "^3")]
+    return bool(words) and all(word.lower() in _MEANINGS or _PREFIXED.fullmatch(word) or _DATA.fullmatch(word) for word in words)
+
+
 def _words(unit: str) -> list[str]:
     for pattern, spelling in _POWERS:
         unit = pattern.sub(spelling, unit)

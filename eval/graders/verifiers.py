@@ -113,10 +113,10 @@ GRADERS: dict[str, Grader] = {
         Grader("qa_f1", "4", _f1, frozenset({"set"})),
         Grader("squad_em", "1", _squad_match),
         Grader("set", "4", _set),
-        Grader("gsm8k", "4", _gsm8k),
-        Grader("number", "3", _number, frozenset({"absolute", "relative"})),
+        Grader("gsm8k", "5", _gsm8k),
+        Grader("number", "4", _number, frozenset({"absolute", "relative"})),
         Grader("date", "3", _date, frozenset({"granularity"})),
-        Grader("math", "3", _math, frozenset({"extraction"})),
+        Grader("math", "4", _math, frozenset({"extraction"})),
         Grader("code", "3", _code),
     )
 }

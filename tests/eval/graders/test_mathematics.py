@@ -11,7 +11,8 @@ import pytest
 
 from eval.graders import math_processes
 from eval.graders.math_processes import Undecided, compare
-from eval.graders.mathematics import final_expression, same_mathematics
+from eval.graders.mathematics import Extraction, final_expression, same_mathematics
+from tests.clock import processor_seconds
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,27 @@ def test_a_gold_that_says_nothing_cannot_be_judged() -> None:
     for gold in ("NaN", "", "two\nlines"):
         with pytest.raises(ValueError, match="gold"):
             same_mathematics("5", gold)
+
+
+@pytest.mark.parametrize("extraction", Extraction)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "He drives for 3 " + "hours and hours " * 50 + "ü",
+        "3" + "a" * 900 + "ü",
+        "3 times " + "x " * 400 + "ü",
+        "x = " * 200 + "ü",
+        "(a, " * 200 + "ü",
+        "1/2 " * 200 + "ü",
+        "**a ** " * 120 + "ü",
+        "= \\boxed{1} " * 60 + "and ü",
+    ],
+)
+def test_what_looks_like_words_or_names_takes_no_time(text: str, extraction: Extraction) -> None:
+    """A letter beyond ASCII, so that nothing goes to math-verify: what is timed reads the text."""
+    began = processor_seconds()
+    assert not same_mathematics(text, "é", extraction)
+    assert processor_seconds() - began < 1
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eval.graders.mathematics import Extraction
 from eval.graders.rows import verify_rows
 from eval.graders.verifiers import GRADERS
 from tests.clock import processor_seconds
@@ -15,6 +16,7 @@ from tests.eval.graders.fuzzing import fuzz
 from warehouse.records import Outcome
 
 NEGATIVES = [json.loads(line) for line in (Path(__file__).parents[1] / "negatives.jsonl").read_text().splitlines()]
+VECTORS = Path(__file__).with_name("vectors") / "math.jsonl"
 QUICK = sorted(set(GRADERS) - {"math", "code"})
 
 
@@ -37,8 +39,12 @@ def test_no_negative_passes() -> None:
 
 
 @pytest.mark.slow
-def test_no_negative_of_mathematics_passes() -> None:
-    assert passed([row for row in NEGATIVES if row["kind"] == "math"]) == []
+@pytest.mark.parametrize("extraction", Extraction)
+def test_no_negative_of_mathematics_passes(extraction: Extraction) -> None:
+    vectors = [json.loads(line) for line in VECTORS.read_text().splitlines()]
+    wrong = [{**row, "id": 0, "kind": "math"} for row in vectors if not row["right"] and "options" not in row]
+    rows = [row for row in NEGATIVES if row["kind"] == "math"] + wrong
+    assert passed([{**row, "options": {"extraction": extraction.value}} for row in rows]) == []
 
 
 def test_the_golds_of_the_negatives_pass() -> None:

@@ -1,8 +1,14 @@
-"""Answers known to be right or wrong, `vectors/KIND.jsonl`, each with its reason, and what holds for every answer of a kind."""
+"""Answers known to be right or wrong, `vectors/KIND.jsonl`, each with its reason, and what holds for every answer of a kind.
+
+`qa_f1` is held by the vectors of `qa_em`, whose verdict it has.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
@@ -13,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.graders.answers import exact_match, join_items, normalize, read_set
-from eval.graders.dates import Date, read_date, same_date
-from eval.graders.mathematics import final_expression
-from eval.graders.numbers import close_number, final_number, same_number
-from eval.graders.rows import verify_rows
+from eval.graders.answers import exact_match, f1, join_items, normalize, read_set, set_scores, squad_match
+from eval.graders.dates import Date, Granularity, read_date, same_date
+from eval.graders.mathematics import Extraction, final_expression, last_expression, same_mathematics
+from eval.graders.numbers import close_number, final_number, measure, same_number
+from eval.graders.rows import ROW_VERIFIERS, verify_rows
 from eval.graders.text import fold
 from eval.sandbox.sandbox import isolation
 from warehouse.records import Outcome
@@ -27,7 +33,10 @@ FOLDER = Path(__file__).with_name("vectors")
 VECTORS: dict[str, list[Row]] = {
     path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(FOLDER.glob("*.jsonl"))
 }
+VECTORS["qa_f1"] = VECTORS["qa_em"]
 OF_TEXTS = [pytest.param(kind, marks=pytest.mark.slow) if kind == "math" else kind for kind in VECTORS if kind != "code"]
+DOCS = Path(__file__).parents[3] / "docs" / "verifiers.md"
+NEGATIVES = Path(__file__).parents[1] / "negatives.jsonl"
 EXPECTED = {True: Outcome.SUCCESS, False: Outcome.FAILURE}
 
 
@@ -44,11 +53,23 @@ def padded(answer: Any) -> Any:
 
 
 def test_there_are_sixty_of_each_sort_and_each_says_why() -> None:
-    assert set(VECTORS) == {"qa_em", "set", "gsm8k", "number", "date", "math", "code"}
+    assert set(VECTORS) == set(ROW_VERIFIERS)
     for kind, rows in VECTORS.items():
         assert min(sum(row["right"] for row in rows), sum(not row["right"] for row in rows)) >= 60, kind
         assert all(row["why"] for row in rows)
         assert len({json.dumps([row["gold"], row["pred"], row.get("options")]) for row in rows}) == len(rows), kind
+
+
+def test_the_documented_counts_are_those_of_the_data() -> None:
+    lines = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in DOCS.read_text().splitlines() if line.startswith("|")]
+    table = {cells[0]: cells[1:] for cells in lines}
+    documented = {kind: (int(right), int(wrong)) for kind, right, wrong in zip(table[""], table["right"], table["wrong"], strict=True)}
+    right = {kind: sum(row["right"] for row in rows) for kind, rows in VECTORS.items() if kind != "qa_f1"}
+    assert documented == {kind: (count, len(VECTORS[kind]) - count) for kind, count in right.items()}
+    said = re.search(r"each with its reason: (.+?)\.\n", DOCS.read_text())
+    kinds = Counter(json.loads(line)["kind"] for line in NEGATIVES.read_text().splitlines())
+    assert said is not None
+    assert {kind: int(count) for count, kind in re.findall(r"(\d+) of `(\w+)`", said[1])} == kinds
 
 
 @pytest.mark.parametrize("kind", OF_TEXTS)
@@ -77,7 +98,17 @@ def test_blanks_around_an_answer_change_no_verdict(kind: str) -> None:
     assert mistaken == []
 
 
-@pytest.mark.parametrize("kind", ["qa_em", "gsm8k", pytest.param("math", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+def test_blanks_around_a_program_change_no_verdict() -> None:
+    rows = VECTORS["code"][::6]
+    with ThreadPoolExecutor(2) as pool:
+        judged = list(pool.map(lambda row: verdict("code", row["gold"], f"\n \n\t\n{row['pred']}\n\n  \n", row.get("options")), rows))
+    assert [(row["pred"], found) for row, found in zip(rows, judged, strict=True) if found is not EXPECTED[row["right"]]] == []
+    assert {row["right"] for row in rows} == {True, False}
+
+
+@pytest.mark.parametrize("kind", ["qa_em", "qa_f1", "squad_em", "gsm8k", pytest.param("math", marks=pytest.mark.slow)])
 def test_right_and_given_may_change_places(kind: str) -> None:
     """But for a choice and for doubt, which an answer may hold only where the right one does."""
     sure = [row for row in VECTORS[kind] if " or " not in str(row["pred"]) and "in doubt" not in row["why"]]
@@ -98,6 +129,23 @@ def test_short_answers_match_both_ways(one: str, other: str) -> None:
     assert exact_match(one, [other]) == exact_match(other, [one])
 
 
+@given(st.text("abc1 -", max_size=12), st.text("abc1 -", max_size=12))
+def test_words_and_squads_answers_match_both_ways(one: str, other: str) -> None:
+    assert squad_match(one, [other]) == squad_match(other, [one])
+    assert squad_match(one, [one]) == bool(normalize(one))
+    assert f1(one, [other]) == f1(other, [one])
+
+
+ITEMS = st.lists(st.text("ab1-% é", min_size=1).filter(lambda item: bool(normalize(item))), min_size=1, max_size=4)
+
+
+@given(ITEMS, ITEMS)
+def test_sets_are_the_same_both_ways(some: list[str], others: list[str]) -> None:
+    one, other = set_scores(some, others), set_scores(others, some)
+    assert (one.exact, one.f1) == (other.exact, other.f1)
+    assert set_scores(some[::-1] + some, some).exact
+
+
 @given(st.lists(st.text("ab;|, [\n", min_size=1).map(str.strip).filter(bool), min_size=1, max_size=4))
 def test_a_joined_list_is_read_back_where_no_item_holds_what_separates(items: list[str]) -> None:
     plain = [item.translate(str.maketrans(";|[\n", "cdef")) for item in items]
@@ -110,6 +158,9 @@ def test_a_number_is_itself_in_every_notation(number: Decimal) -> None:
     assert all(final_number(text) == number for text in texts)
     assert all(close_number(text, f"${number:f}") for text in texts)
     assert final_number(f"{final_number(texts[1]):f}") == number
+    measured = measure(texts[1])
+    assert measured is not None
+    assert measure(str(measured[0])) == measured
 
 
 @given(st.integers(-10_000, 10_000), st.integers(-10_000, 10_000))
@@ -125,6 +176,22 @@ def test_days_are_the_same_both_ways_and_read_back(one: date, other: date) -> No
         assert same_date(one.strftime(form), other.isoformat()) == same_date(other.isoformat(), one.strftime(form)) == (one == other)
 
 
-def test_a_final_expression_is_its_own() -> None:
-    finals = {final_expression(text) for row in VECTORS["math"] for text in (row["gold"], row["pred"])} - {None}
-    assert {final for final in finals if final_expression(str(final)) != final} == set()
+def test_a_date_written_in_figures_is_the_same() -> None:
+    read = {read_date(text) for row in VECTORS["date"] for text in (row["gold"], row["pred"]) if isinstance(text, str)} - {None}
+    modern = [found for found in read if found is not None and found.year >= 1000]
+    assert {found.granularity for found in modern} == set(Granularity)
+    for found in modern:
+        assert read_date("-".join(f"{part:02}" for part in (found.year, found.month, found.day) if part is not None)) == found
+
+
+@pytest.mark.parametrize("extract", [final_expression, last_expression])
+def test_an_expression_is_its_own(extract: Callable[[str], str | None]) -> None:
+    found = {extract(text) for row in VECTORS["math"] for text in (row["gold"], row["pred"])} - {None}
+    assert {expression for expression in found if extract(str(expression)) != expression} == set()
+
+
+@given(*[st.integers(1, 30)] * 4, st.sampled_from(Extraction))
+def test_fractions_are_the_same_both_ways(above: int, below: int, over: int, under: int, extraction: Extraction) -> None:
+    one, other = f"{above}/{below}", f"The answer is {over}/{under}."
+    same = above * under == over * below
+    assert same_mathematics(one, other, extraction) == same_mathematics(other, one, extraction) == same
