@@ -93,11 +93,14 @@ class RayRuntime:
 
 @contextmanager
 def _start_fault() -> Iterator[None]:
-    """Raise `ConnectionError` for the bare `Exception` of a Ray that does not start within 30 seconds, as on a busy machine."""
+    """Raise `ConnectionError` for a Ray that does not start in its time, as on a busy machine.
+
+    Ray has a bare `Exception` for it, and a `RuntimeError` for a process of its own that has not named its port yet.
+    """
     try:
         yield
     except Exception as error:
-        if type(error) is not Exception:
+        if type(error) is not Exception and not (isinstance(error, RuntimeError) and str(error).startswith("Timed out waiting for file")):
             raise
         raise ConnectionError(f"Ray did not start on this machine: {error}") from error
 

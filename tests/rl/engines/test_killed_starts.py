@@ -25,11 +25,11 @@ LIMITS = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tok
 
 @contextmanager
 def killed_as_soon_as_there(title: str) -> Iterator[None]:
-    """Kills the first process of that title, once."""
-    over = threading.Event()
+    """Kills the first new process of that title, once: one of an earlier test may still be ending."""
+    over, earlier = threading.Event(), engine_processes(title)
 
     def kill() -> None:
-        while not over.is_set() and not (found := engine_processes(title)):
+        while not over.is_set() and not (found := [each for each in engine_processes(title) if each not in earlier]):
             time.sleep(0.05)
         with suppress(psutil.NoSuchProcess):
             for process in () if over.is_set() else found[:1]:
@@ -54,7 +54,7 @@ def killed_as_soon_as_there(title: str) -> Iterator[None]:
 def test_an_engine_that_is_killed_while_it_starts_is_a_fault(tiny_policy: Path, title: str, told: str | tuple[str, ...]) -> None:
     config = RolloutConfig.model_validate({"limits": LIMITS, "engine": {"kv_cache_gib": 0.1, "cpus": 0.25}})
     with killed_as_soon_as_there(title), pytest.raises(WorkerDied) as died:
-        Rollouts.start(config, tiny_policy, DOCUMENTS)
+        Rollouts.start(config, tiny_policy, DOCUMENTS).close()
     assert str(died.value).startswith(told)
     assert exit_status(died.value) == 1
     assert not engine_processes("ray::VllmEngine") and not engine_processes("EngineCore")

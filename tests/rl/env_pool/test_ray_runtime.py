@@ -6,11 +6,17 @@ import pytest
 
 from flows.operations.attempts import is_fault
 from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
-
-pytestmark = pytest.mark.engine
+from rl.env_pool.ray_runtime import RayRuntime, _start_fault
 
 
+def test_a_process_of_rays_that_is_late_is_a_fault_and_another_error_is_not() -> None:
+    with pytest.raises(ConnectionError, match="did not start on this machine: Timed out"), _start_fault():
+        raise RuntimeError("Timed out waiting for file /tmp/session/gcs_server_port_1")
+    with pytest.raises(RuntimeError, match="no such option"), _start_fault():
+        raise RuntimeError("no such option")
+
+
+@pytest.mark.engine
 def test_a_machine_too_busy_for_ray_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object, **__: object) -> None:
         raise RuntimeError("the node is not known yet")
