@@ -127,12 +127,28 @@ class SynthConfig(Section):
         return self.rewording is not None or self.expander is not None or direct
 
 
+class BesideConfig(Section):
+    """Evaluation beside training: suites that the policy tries while it is being trained, on the engines that sample for it."""
+
+    every: PositiveInt
+    """Steps from one evaluation to the next."""
+    suites: tuple[str, ...] = ()
+    """Suites of the home; none is those of the gate. Of what a reported one shows here nothing may be chosen: its figures would no longer
+    be those of tasks that had no part in training."""
+    tasks: PositiveInt | None = 100
+    """Tasks of each suite, drawn once by the seed and the same at every evaluation; None is all of them."""
+    at_once: PositiveInt = 8
+    """Trajectories of it side by side, among those of `rollout.concurrency`."""
+
+
 class ReinforceSection(ReinforceConfig):
     """Policy optimisation and the curriculum over it."""
 
     tasks: str = "split = 'train'"
     """The tasks that it draws from: a SQL condition on the table `tasks`. It may meet no task of a suite."""
     horizon: CurriculumConfig = CurriculumConfig()
+    evaluate: BesideConfig | None = None
+    """Have the policy try suites while it is being trained; None: it is tried when it is done."""
 
 
 class TurnConfig(Section):
@@ -242,6 +258,11 @@ class FlywheelConfig(TurnConfig):
     attempts: AttemptConfig = AttemptConfig()
     events: EventsConfig = EventsConfig()
 
+    def beside(self, turn: int) -> BesideConfig | None:
+        """What is evaluated beside the training of a turn, with its suites by name."""
+        wanted = self.for_turn(turn).rl.evaluate
+        return wanted and wanted.model_copy(update={"suites": wanted.suites or tuple(self.evaluation.gate)})
+
     @property
     def asks_judge(self) -> str | None:
         """The first key that asks for the judge; None where only tasks and suites may."""
@@ -274,6 +295,22 @@ class FlywheelConfig(TurnConfig):
             self.for_turn(2)
         except ValidationError as error:
             raise ValueError(f"in later, {fault_of(error, 'the settings')}") from error
+        return self
+
+    @model_validator(mode="after")
+    def _check_beside(self) -> FlywheelConfig:
+        for wanted in (self.beside(1), self.beside(2)):
+            if wanted is None:
+                continue
+            known = self.evaluation.all_suites
+            if not wanted.suites:
+                raise ValueError(
+                    "rl.evaluate has no suite to try: name some under rl.evaluate.suites, or give the gate its own under evaluation.gate"
+                )
+            if unknown_suite := next((name for name in wanted.suites if name not in known), None):
+                raise ValueError(f"rl.evaluate.suites names {unknown_suite!r}, and the home's suites are {', '.join(known)}")
+            if len(set(wanted.suites)) < len(wanted.suites):
+                raise ValueError("rl.evaluate.suites names a suite twice")
         return self
 
     @model_validator(mode="after")

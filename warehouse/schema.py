@@ -200,7 +200,7 @@ TRAJECTORIES = Table(
         Column("id", TEXT, "Identity, given by the caller."),
         Column("task_key", TEXT, "tasks.key."),
         Column("policy", TEXT, "policies.id, or the name of a foreign agent."),
-        Column("stage", TEXT, "What made it: demonstration, rl, eval or import."),
+        Column("stage", TEXT, "What made it: demonstration, rl, eval, eval_beside, rollout or import."),
         Column(
             "outcome",
             enumeration(Outcome),
@@ -215,7 +215,7 @@ TRAJECTORIES = Table(
         Column("observation_tokens", INTEGER, "Tokens that were appended after its actions.", _observation_tokens),
         Column("reward", REAL, "Reward of the whole; NULL where nothing has judged it or it is invalid."),
         Column("wheel_turn", INTEGER, "Turn of the wheel, from 1."),
-        Column("step", INTEGER, "RL step, NULL elsewhere."),
+        Column("step", INTEGER, "RL step, of eval_beside the version that it was begun under, NULL elsewhere."),
         Column("suite", TEXT, "Evaluation suite, NULL elsewhere."),
         Column("sample", INTEGER, "Place among the trajectories of one task."),
         Column("prompt_ids", INTEGERS, "Token ids of the prompt."),

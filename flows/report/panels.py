@@ -147,9 +147,14 @@ def hop_axis(hops: Iterable[int]) -> dict[str, Any]:
     return {"type": "category", "categoryorder": "array", "categoryarray": [hop_label(number) for number in sorted(set(hops))]}
 
 
+def is_beside_success(name: str) -> bool:
+    """Whether a figure is the success on a suite that was tried beside training."""
+    return name.startswith("beside/") and name.endswith("/success")
+
+
 def _axis_of(name: str) -> dict[str, Any]:
     """Shares on a whole axis, losses where they lie, all else from zero."""
-    if name in _SHARES:
+    if name in _SHARES or is_beside_success(name):
         return SHARE_AXIS
     return {"rangemode": "normal" if name in _FREE else "tozero"}
 

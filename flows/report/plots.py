@@ -22,6 +22,7 @@ from flows.report.panels import (
     gather,
     hop_axis,
     hop_label,
+    is_beside_success,
     lines_panel,
     named_panels,
 )
@@ -58,12 +59,20 @@ def reinforcement_plots(data: ReportData) -> Plots:
     titles = {
         "reward": ("Reward", "Mean over the valid trajectories of a step"),
         "success": ("Success in training", "Share of the valid trajectories of a step"),
+        **_beside_titles(data),
         "horizon": ("Horizon", "Turns that a trajectory may take"),
         "turns": ("Turns taken", "Mean of a trajectory"),
         "truncated": ("Ended by the horizon", "Share of the valid trajectories of a step"),
         "hops": ("Depth of the tasks", "Mean hops of what a step drew"),
     }
     return named_panels(_own(data, "rl"), titles, _turn_entry)
+
+
+def _beside_titles(data: ReportData) -> dict[str, tuple[str, str]]:
+    """Titles of the success on each suite that was tried beside training."""
+    names = sorted({curve.name for curve in _own(data, "rl") if is_beside_success(curve.name)})
+    note = "Share of the valid, by the weights that it was begun under; no evaluation of the finished policy"
+    return {name: (f"{name.split('/', 1)[1].rsplit('/', 1)[0]} beside training", note) for name in names}
 
 
 def speed_plots(data: ReportData) -> Plots:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.stage_run import StageRun
+from flows.stages.evaluation_beside import EvaluationBeside
 from flows.stages.training import finish
 from flows.task_choice import choose_tasks
 from flows.variants import horizons
@@ -71,12 +72,16 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         store=store,
     )
     source, in_turns = source_of(reinforced, curriculum, tasks, seed), config.mode == "synchronous"
+    wanted = context.config.beside(turn)
+    beside = None if wanted is None else EvaluationBeside(context, run, policy, wanted)
 
     def before_update() -> None:
         source.before_update()
         run.settle()  # what a step learnt from is in the lake before its weights reach an engine
 
     def collect(step: int) -> Collected:
+        if beside is not None:
+            beside.begin(step - 1)
         collected = source.collect(step)
         if in_turns:
             context.running.pause()
@@ -101,11 +106,24 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         engine_dtype=context.config.rollout.engine.dtype,
         in_turns=in_turns,
         weight_sync=weight_sync(context, before_update, in_turns),
-        state={"curriculum": curriculum, "source": source, "lake": store},
+        state={"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside}),
     )
-    with closing(source):
+    with ExitStack() as stack:
+        for each in (beside, source):
+            if each is not None:
+                stack.enter_context(closing(each))
         result = train_reinforce(start, folder, config, hooks, seed, context.config.rollout.ray)
+        if beside is not None:
+            end(beside, run, result.figures["steps"])
     return finish(context, run, turn, "rl", parent, result, variant)
+
+
+def end(beside: EvaluationBeside, run: StageRun, version: int) -> None:
+    """Wait for the last evaluation; where the budget is spent, say that it is left out."""
+    if run.stopped is None:
+        beside.finish(version)
+    else:
+        beside.leave_out(run.stopped)
 
 
 def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], seed: int) -> SyncRolloutSource | AsyncRolloutSource:

@@ -44,6 +44,19 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class BesideEvaluation:
+    """The latest evaluation of a suite beside the training at work; `first_version` and `last_version` are those of its tokens."""
+
+    suite: str
+    version: int
+    tasks: int
+    invalid: int
+    success: float | None
+    first_version: int | None
+    last_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Remaining:
     """Seconds that are left; `unknown` names what could not be estimated and comes on top. None where nothing could be."""
 
@@ -68,6 +81,7 @@ class State:
     """Limits on metrics that the stage's run broke, the latest first."""
     left: Remaining
     wheel: Remaining
+    beside: tuple[BesideEvaluation, ...] = ()
 
     @property
     def at_work(self) -> StageProgress | None:
@@ -105,6 +119,7 @@ class Watcher:
             warnings=tuple(row["reason"] for row in self._rows(_WARNINGS, [working.run])) if working else (),
             left=left,
             wheel=wheel_left([(state.stage, state.state, state.seconds) for state in plan], left),
+            beside=tuple(BesideEvaluation(**row) for row in self._rows(_BESIDE, [working.run])) if working else (),
         )
 
     def _figures(self, working: StageProgress | None) -> tuple[Figure, ...]:
@@ -129,6 +144,11 @@ _RUNS = "SELECT id, stage, wheel_turn, state, started, finished FROM runs ORDER 
 
 _WARNINGS = """
 SELECT reason FROM failures WHERE starts_with(kind, 'sign_') AND (item->>'run') = ? ORDER BY (item->>'step')::INT DESC LIMIT 3
+"""
+
+_BESIDE = """
+SELECT suite, version, tasks, invalid, success, first_version, last_version FROM evaluations_beside WHERE run = ?
+QUALIFY row_number() OVER (PARTITION BY suite ORDER BY version DESC) = 1 ORDER BY suite
 """
 
 _RECENT = """

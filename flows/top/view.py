@@ -12,7 +12,7 @@ from rich.text import Text
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
 from flows.operations.control import ControlState
-from flows.top.state import Figure, Remaining, StageState, State
+from flows.top.state import BesideEvaluation, Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
 from rl.terminal import in_line
@@ -42,6 +42,8 @@ def frame(state: State) -> RenderableType:
         parts += [Text(), _stage(state)]
     if state.figures:
         parts += [Text(), _figures(state.figures)]
+    if state.beside:
+        parts += [Text(), *map(_beside, state.beside)]
     working = state.progress if state.at_work is not None else None
     if working is not None and working.engines is not None:
         parts += [Text(), _engines(working.engines, working.tokens_per_second)]
@@ -114,6 +116,15 @@ def _stage(state: State) -> Table:
     bar = ProgressBar(total=stage.steps, completed=stage.step, width=30) if stage.steps else Text()
     table.add_row(Text(stage.run, "bold cyan"), Text(position), bar, Text(f"left: {_left(state.left)}"))
     return table
+
+
+def _beside(evaluation: BesideEvaluation) -> Text:
+    """The latest evaluation of a suite beside the training, and whose tokens it is made of."""
+    success = "no verdict" if evaluation.success is None else f"success {evaluation.success:.3f}"
+    begun, first, last = evaluation.version, evaluation.first_version, evaluation.last_version
+    span = "" if first == last == begun else f", sampled by versions {first} to {last}"
+    invalid = f", {evaluation.invalid:,} invalid" if evaluation.invalid else ""
+    return Text(in_line(f"{evaluation.suite} at version {begun}: {success} of {evaluation.tasks:,} tasks{invalid}{span}"))
 
 
 def _figures(figures: Sequence[Figure]) -> Table:

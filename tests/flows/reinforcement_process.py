@@ -22,6 +22,7 @@ import torch
 
 from flows.context import open_context
 from flows.run_stage import run_attempt
+from flows.stages.evaluation_beside import STAGE as BESIDE
 from flows.stages.reinforcement import reinforce
 from rl.engines.base import PoolFigures, WeightProbe
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures
@@ -92,14 +93,16 @@ class ToyRollouts:
             return await self.one(request)
 
     async def one(self, request: RolloutRequest) -> Trajectory:
-        assert not self.paused, "sampled in the learner's turn"
+        assert not self.paused or request.stage == BESIDE, "sampled in the learner's turn"
         if next(self.numbers) == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         turns = list[Turn]()
         context = [2, 30 + request.seed % 7, 3]
         for index, observation in enumerate((OBSERVATION, ())):
             await asyncio.sleep(0.001 * (request.seed % 5))
-            made = self.act(index, context, observation, request.seed)
+            while self.paused:  # as vLLM has it: what is under way waits
+                await asyncio.sleep(0.001)
+            made = self.act(index, context, observation, request.seed, greedy=request.temperature == 0)
             context += [*made.action_ids, *observation]
             turns.append(made)
         good = sum(token >= FIRST_GOOD for each in turns for token in each.action_ids)
@@ -107,17 +110,17 @@ class ToyRollouts:
         turns[1] = replace(turns[1], tool="answer", arguments=answer, calls=(Call("answer", answer, None),))
         return Trajectory(
             request.trajectory_id, request.task.key, request.policy, request.stage, request.horizon, tuple(context[:3]), tuple(turns),
-            StopReason.ANSWERED, None, None, request.seed, None, None, request.wheel_turn, request.step, None, request.sample,
+            StopReason.ANSWERED, None, None, request.seed, None, None, request.wheel_turn, request.step, request.suite, request.sample,
         )  # fmt: skip
 
     @torch.no_grad()
-    def act(self, index: int, context: list[int], observation: Sequence[int], seed: int) -> Turn:
+    def act(self, index: int, context: list[int], observation: Sequence[int], seed: int, greedy: bool) -> Turn:
         """Three tokens, by the weights of now."""
         model, version = self.weights
         chance, ids, logprobs = torch.Generator().manual_seed(seed + index), list[int](), list[float]()
         for _ in range(3):
             logs = model(torch.tensor([[*context, *ids]])).logits[0, -1].log_softmax(-1)
-            ids.append(int(torch.multinomial(logs.exp(), 1, generator=chance)))
+            ids.append(int(logs.argmax() if greedy else torch.multinomial(logs.exp(), 1, generator=chance)))
             logprobs.append(logs[ids[-1]].item())
         return replace(turn(index, ids, logprobs, observation), policy_version=version)
 

@@ -37,10 +37,11 @@ FROM trajectories t LEFT JOIN latest s ON s.trajectory_id = t.id
     ),
     View(
         "pass_rate",
-        "How often does each policy solve each task?",
+        "How often does each policy solve each task? Evaluations beside its training are left out.",
         f"""
 WITH counted AS (
-    SELECT o.task_key, o.policy, count(*) AS attempts, {_COUNTS} FROM outcomes o GROUP BY o.task_key, o.policy
+    SELECT o.task_key, o.policy, count(*) AS attempts, {_COUNTS} FROM outcomes o WHERE o.stage IS DISTINCT FROM 'eval_beside'
+    GROUP BY o.task_key, o.policy
 )
 SELECT c.task_key, k.environment, k.hops, c.policy, c.attempts, c.successes, c.invalid, c.successes / nullif(c.valid, 0) AS rate
 FROM counted c LEFT JOIN tasks k ON k.key = c.task_key
@@ -95,6 +96,29 @@ WITH counted AS (
 )
 SELECT turn, stage, policy, suite, hops, tasks, invalid, successes / nullif(valid, 0) AS success,
     {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high, trajectories, successes
+FROM counted
+""",
+    ),
+    View(
+        "evaluations_beside",
+        "How good was a policy while it was being trained? version is that of the weights when it was begun, first_version "
+        "to last_version are those that sampled its tokens, own_tokens the share that is of version; low and high hold 95 %.",
+        f"""
+WITH told AS (
+    SELECT wheel_turn AS turn, run_id AS run, step AS version, value,
+        regexp_extract(name, '^beside/(.*)/([a-z_]+)$', ['suite', 'figure']) AS named
+    FROM metrics WHERE starts_with(name, 'beside/')
+), counted AS (
+    SELECT turn, run, named.suite AS suite, version, max(value) FILTER (named.figure = 'tasks')::BIGINT AS tasks,
+        max(value) FILTER (named.figure = 'valid')::BIGINT AS valid, max(value) FILTER (named.figure = 'invalid')::BIGINT AS invalid,
+        max(value) FILTER (named.figure = 'successes')::BIGINT AS successes, max(value) FILTER (named.figure = 'success') AS success,
+        max(value) FILTER (named.figure = 'first_version')::BIGINT AS first_version,
+        max(value) FILTER (named.figure = 'last_version')::BIGINT AS last_version,
+        max(value) FILTER (named.figure = 'own_tokens') AS own_tokens, max(value) FILTER (named.figure = 'seconds') AS seconds
+    FROM told GROUP BY ALL
+)
+SELECT turn, run, suite, version, tasks, valid, invalid, success, {wilson("successes", "valid", "-")} AS low,
+    {wilson("successes", "valid", "+")} AS high, first_version, last_version, own_tokens, seconds
 FROM counted
 """,
     ),

@@ -1,0 +1,243 @@
+"""Evaluation beside training: every so many steps the policy that learns tries tasks of suites, on the engines that sample for it.
+
+It is begun when the engines have been given a version of the weights, and no step waits for it: a thread asks for its trajectories, a few
+at a time, and has them judged and stored as they end. The engines go on to newer weights meanwhile, so an evaluation is one of the version
+that it was begun under only as far as its tokens say so: its figures hold the first and the last version that sampled any of them, and the
+share that is of the one it was begun under.
+
+Its trajectories bear a stage of their own. They are neither trained on nor counted as an evaluation of the policy that training ends with.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from flows.config import BesideConfig
+from flows.context import RunContext
+from flows.stage_run import StageRun
+from rl.rewards.reward import reward_trajectories
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import TrajectoryStream
+from rl.training.batches import token_versions
+from warehouse import Failure, Metric, Outcome, Task, Trajectory
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+
+log = logging.getLogger("flywheel")
+
+STAGE = "eval_beside"
+"""The stage of its trajectories."""
+PREFIX = "beside"
+"""What its figures are called in `metrics`: `beside/SUITE/FIGURE`, at the step whose version was tried."""
+COMMIT_SECONDS = 3.0
+"""How long an ended trajectory may wait before it is in the lake."""
+
+
+class EvaluationBeside:
+    """The evaluations beside one run of training. Its methods are called by the thread that trains, one after the other."""
+
+    def __init__(self, context: RunContext, run: StageRun, policy: str, config: BesideConfig) -> None:
+        """Draw the tasks.
+
+        Raises:
+            RequestError: a suite has no tasks in the lake, or one of them asks for a verifier that there is not.
+        """
+        self._context, self._run, self._policy, self._config = context, run, policy, config
+        self._tasks = {suite: draw(context, suite, config.tasks) for suite in config.suites}
+        self._verifiers = context.verifiers(tasks=[task for tasks in self._tasks.values() for task in tasks])
+        self._thread = ThreadPoolExecutor(1, "beside")
+        self._closing = threading.Event()
+        self._version = 0
+        self._work: Future[None] | None = None
+        self._stream: TrajectoryStream | None = None
+        self._resumed: int | None = None
+        for suite in (suite for suite in config.suites if suite in context.config.evaluation.suites):
+            log.warning("%s is tried beside training and reported: nothing may be chosen by what it shows here", suite)
+
+    @property
+    def under_way(self) -> int | None:
+        """The version that is being tried; None where nothing is under way."""
+        return self._version if self._work is not None and not self._work.done() else None
+
+    def begin(self, version: int) -> None:
+        """The engines have the weights behind that step: begin what is due, and go on with what a kill interrupted."""
+        self._go_on()
+        self._begin_due(version)
+
+    def finish(self, version: int) -> None:
+        """The training has ended with that version: wait for what is under way, and for the last evaluation where one is due."""
+        self._go_on()
+        self._wait()
+        self._begin_due(version)
+        self._wait()
+        self._context.lake.add(self._context.running.drain_retries())
+
+    def leave_out(self, reason: str) -> None:
+        """Say that what is under way is not ended."""
+        if self.under_way is not None:
+            self._record("left_out", self._version, f"the evaluation of version {self._version} is not ended: {reason}")
+
+    def close(self) -> None:
+        """Stop what is under way; what has ended of it is kept."""
+        self._closing.set()
+        if self._stream is not None:
+            self._stream.cancel()
+        self._thread.shutdown()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is under way, for a checkpoint."""
+        return {"under_way": self.under_way if self._resumed is None else self._resumed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What was under way at the checkpoint is gone on with when the engines have weights."""
+        self._resumed = state["under_way"]
+
+    def _go_on(self) -> None:
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            self._begin(resumed)
+
+    def _begin_due(self, version: int) -> None:
+        if version and version % self._config.every == 0:
+            self._begin(version)
+
+    def _begin(self, version: int) -> None:
+        if self._is_done(version):
+            return
+        if (busy := self.under_way) is not None:
+            late = f"version {version} is not evaluated: the evaluation of version {busy} is still under way; raise rl.evaluate.every or "
+            self._record("left_out", version, f"{late}.at_once, or lower .tasks")
+            return
+        self._wait()
+        self._version, self._work = version, self._thread.submit(self._evaluate, version)
+
+    def _wait(self) -> None:
+        """Wait for what is under way. Raises what kept it from storing what it did."""
+        if self._work is not None:
+            self._work.result()
+
+    def _is_done(self, version: int) -> bool:
+        run = self._run.run
+        keys = [(run.id, run.stage, f"{PREFIX}/{suite}/tasks", version) for suite in self._tasks]
+        return len(self._context.lake.existing(Metric, keys)) == len(keys)
+
+    def _evaluate(self, version: int) -> None:
+        """Try what the lake does not have of an evaluation, and store its figures; a fault is a record."""
+        began = time.monotonic()
+        requests = {request.trajectory_id: request for request in self._requests(version)}
+        try:
+            self._roll_out(requests)
+        except Exception as error:  # whatever it is: training goes on
+            first = _first(error)
+            self._record("fault", version, f"the evaluation of version {version} broke off: {type(first).__name__}: {str(first)[:500]}")
+            return
+        if not self._closing.is_set():
+            self._conclude(version, list(requests), time.monotonic() - began)
+
+    def _requests(self, version: int) -> Iterator[RolloutRequest]:
+        """Greedy, as the suite's evaluation is; a task has the same seed at every version."""
+        config, run = self._context.config, self._run.run
+        for suite, tasks in self._tasks.items():
+            for task in tasks:
+                yield RolloutRequest(
+                    trajectory_id=f"{run.id}-{PREFIX}-{version:05d}-{task.key}",
+                    task=task,
+                    policy=self._policy,
+                    horizon=config.evaluation.horizon,
+                    seed=seed_from(config.seed, PREFIX, task.key),
+                    temperature=0.0,
+                    stage=STAGE,
+                    wheel_turn=run.wheel_turn,
+                    step=version,
+                    suite=suite,
+                )
+
+    def _roll_out(self, requests: Mapping[str, RolloutRequest]) -> None:
+        """Run what is missing, `at_once` side by side, and store it as it ends."""
+        stored = self._context.lake.existing(Trajectory, list(requests))
+        missing = deque(request for key, request in requests.items() if key not in stored)
+        rollouts, waiting, committed = self._context.running, list[Trajectory](), time.monotonic()
+        first = [missing.popleft() for _ in range(min(self._config.at_once, len(missing)))]
+        self._stream = stream = rollouts.submit(first)
+        if self._closing.is_set():  # before there was a stream to cancel
+            stream.cancel()
+        try:
+            for trajectory in stream:
+                waiting.append(trajectory)
+                if missing and not self._closing.is_set():
+                    rollouts.extend(stream, [missing.popleft()])
+                if time.monotonic() - committed > COMMIT_SECONDS:
+                    self._keep(requests, waiting)
+                    waiting, committed = [], time.monotonic()
+        finally:
+            stream.cancel()
+            self._keep(requests, waiting)
+
+    def _keep(self, requests: Mapping[str, RolloutRequest], ended: Sequence[Trajectory]) -> None:
+        """Judge and store trajectories."""
+        rewarded = reward_trajectories([requests[one.id].task for one in ended], ended, self._verifiers)
+        self._context.lake.add([*rewarded.trajectories, *rewarded.scores])
+
+    def _conclude(self, version: int, ids: Sequence[str], seconds: float) -> None:
+        """Store the figures of an evaluation, suite by suite, in one commit."""
+        run, found = self._run.run, self._context.lake.trajectories("list_contains(?, id)", [ids])
+        by_suite = {suite: figures_of([each for each in found if each.suite == suite], version) for suite in self._tasks}
+        self._context.lake.add(
+            Metric(run.id, run.stage, run.wheel_turn, version, f"{PREFIX}/{suite}/{name}", value)
+            for suite, figures in by_suite.items()
+            for name, value in {**figures, "seconds": seconds}.items()
+        )
+        for suite, figures in by_suite.items():
+            log.info("%s  version %d on %s: success %s", run.id, version, suite, _words(figures))
+
+    def _record(self, kind: str, version: int, reason: str) -> None:
+        log.warning("%s: %s", self._run.id, reason)
+        item = {"run": self._run.id, "version": version, "suites": list(self._config.suites)}
+        self._context.lake.add([Failure(STAGE, kind, reason, item)])
+
+
+def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
+    """Tasks of a suite, by the home's seed, in the order of their keys. Raises RequestError where the lake has none."""
+    tasks = sorted(context.lake.tasks(split=suite), key=lambda task: task.key)
+    if not tasks:
+        raise RequestError(f"rl.evaluate: the lake in {context.home.root} has no tasks of the suite {suite}; name another.")
+    chosen = random.Random(seed_from(context.config.seed, PREFIX, suite))
+    return tasks if count is None or count >= len(tasks) else sorted(chosen.sample(tasks, count), key=lambda task: task.key)
+
+
+def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """What an evaluation begun under a version came to.
+
+    `tasks` were tried, and `valid` of them judged; `success` is the share of the valid ones that are `successes`. `first_version` and
+    `last_version` are those that sampled any token, `own_tokens` the share of the tokens that `version` sampled.
+    """
+    counts = {outcome: sum(each.outcome is outcome for each in trajectories) for outcome in Outcome}
+    valid = counts[Outcome.SUCCESS] + counts[Outcome.FAILURE]
+    figures = {"tasks": len(trajectories), "valid": valid, "invalid": counts[Outcome.INVALID], "successes": counts[Outcome.SUCCESS]}
+    if valid:
+        figures |= {"success": counts[Outcome.SUCCESS] / valid}
+    versions = [each for trajectory in trajectories for turn in trajectory.turns for each in token_versions(turn)]
+    if versions:
+        span = {"first_version": min(versions), "last_version": max(versions)}
+        figures |= {**span, "own_tokens": versions.count(version) / len(versions)}
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first where several trajectories met something."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _words(figures: Mapping[str, float]) -> str:
+    success = f"{figures['success']:.3f}" if "success" in figures else "unknown"
+    span = f", sampled by versions {figures['first_version']:.0f} to {figures['last_version']:.0f}" if "first_version" in figures else ""
+    return f"{success} of {figures['valid']:.0f}, {figures['invalid']:.0f} invalid{span}"

@@ -1,0 +1,363 @@
+"""Evaluation beside training: a real learner, lake and checkpoints; a toy policy samples in the place of engines, in one test vLLM does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from flows.config import load_config
+from flows.context import RunContext, open_context
+from flows.home import Home
+from flows.operations.budgets import Meter, Spending
+from flows.operations.config import BudgetConfig
+from flows.report.data import read_report_data
+from flows.report.plots import reinforcement_plots
+from flows.run_stage import run_attempt
+from flows.stage_run import StageRun
+from flows.stages.evaluation_beside import STAGE, EvaluationBeside, draw, figures_of
+from flows.stages.reinforcement import reinforce
+from flows.top.state import Watcher
+from rl.rollouts.base import RolloutRequest
+from rl.rollouts.rollout import Rollouts
+from tests.flows.reinforcement_process import ToyRollouts
+from tests.flows.test_resumption import Stage, rows, weights_of, weights_of_start
+from tests.flows.test_resumption import stage as stage
+from tests.flows.test_top import WORKING, tell, text
+from tests.flows.toy_home import SMALL, home_of
+from tests.rl.conftest import DOCUMENTS
+from tests.rl.toy import trajectory, turn
+from warehouse import Lake, Metric, Outcome, Run, Task, Trajectory
+from warehouse.errors import RequestError
+
+TRIED = 6
+"""Tasks of the suite in the toy's home."""
+
+
+def toy_home(root: Path, *settings: str, tasks: int = TRIED) -> Path:
+    """A home of the toy whose gate has a suite."""
+    home_of(root, *settings)
+    with Lake(root) as lake:
+        names = [f"v{number:02d}" for number in range(tasks)]
+        lake.add([Task(name, "search", f"Which is {name}?", ("yes",), split="validation") for name in names])
+    return root
+
+
+def train(root: Path, rollouts: Rollouts | None = None, meter: Meter | None = None) -> dict[str, Any]:
+    """The RL stage of a toy's home; its figures."""
+    with open_context(root) as context:
+        context._rollouts = cast(Rollouts, ToyRollouts(-1)) if rollouts is None else rollouts
+        try:
+            _, figures = run_attempt(context.lake, "t1-rl", "rl", 1, {}, lambda run: reinforce(context, run, 1, "t1-sft"), meter)
+        finally:
+            if rollouts is not None:
+                context._rollouts = None  # others use it too
+    return figures
+
+
+SAMPLED = """
+SELECT t.id, t.seed, t.reward, list([u.action_ids, u.observation_ids] ORDER BY u.index) AS tokens, list(u.policy_version ORDER BY u.index)
+    AS versions FROM trajectories t JOIN turns u ON u.trajectory_id = t.id WHERE t.stage = 'rl' GROUP BY ALL ORDER BY t.id
+"""
+LEARNT = """
+SELECT step, name, value FROM metrics
+WHERE stage = 'rl' AND name IN ('loss', 'grad_norm', 'reward', 'success', 'horizon', 'entropy', 'staleness')
+ORDER BY ALL
+"""
+FIGURES = "SELECT version, suite, tasks, valid, invalid, first_version, last_version FROM evaluations_beside ORDER BY version"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_off"])
+def test_training_is_the_same_with_and_without_it(tmp_path: Path, mode: str) -> None:
+    settings = (f"rl.mode={mode}",)
+    without, beside = toy_home(tmp_path / "without", *settings), toy_home(tmp_path / "with", *settings, "rl.evaluate.every=2")
+    train(without)
+    train(beside)
+    for sql in (SAMPLED, LEARNT):
+        assert rows(beside, sql) == rows(without, sql) != []
+    assert weights_of(beside) == weights_of(without)
+    figures = rows(beside, FIGURES)
+    assert [row["version"] for row in figures if row["suite"] == "validation"][-1] == 8, "the last one is waited for"
+    assert {row["tasks"] for row in figures} == {TRIED} and all(row["valid"] + row["invalid"] == TRIED for row in figures)
+    assert all(row["version"] <= row["first_version"] <= row["last_version"] for row in figures)
+    assert (figures[-1]["first_version"], figures[-1]["last_version"]) == (8, 8), "nothing is learnt after it"
+    (counted,) = rows(beside, f"SELECT count(*) AS n, count(DISTINCT id) AS ids FROM trajectories WHERE stage = '{STAGE}'")
+    assert counted["n"] == counted["ids"] == TRIED * len(figures)
+    assert rows(without, "FROM evaluations_beside") == []
+
+
+@pytest.mark.engine
+def test_it_is_no_evaluation_of_the_policy_and_no_rate_of_its_tasks(tmp_path: Path) -> None:
+    home = toy_home(tmp_path, "rl.steps=2", "rl.evaluate.every=1")
+    train(home)
+    assert rows(home, "SELECT DISTINCT suite, step FROM trajectories WHERE suite IS NOT NULL AND step = 2") == [
+        {"suite": "validation", "step": 2}
+    ]
+    for view in ("evaluations", "suite_tasks", "suite_coverage"):
+        assert rows(home, f"FROM {view}") == []
+    assert rows(home, "FROM pass_rate WHERE starts_with(task_key, 'v')") == [] != rows(home, "FROM pass_rate")
+
+
+@pytest.mark.engine
+def test_asynchronous_rollouts_go_on_beside_it(tmp_path: Path) -> None:
+    home = toy_home(tmp_path, 'rl.mode="asynchronous"', "rl.evaluate.every=4")
+    train(home)
+    figures = rows(home, FIGURES)
+    assert [row["version"] for row in figures] == [4, 8] and {row["tasks"] for row in figures} == {TRIED}
+    assert len(rows(home, "SELECT step FROM batches")) == 8
+
+
+class Hindered(ToyRollouts):
+    """A toy that meets each trajectory of an evaluation with `hindrance`."""
+
+    def __init__(self, hindrance: Callable[[RolloutRequest], None]) -> None:
+        super().__init__(-1)
+        self.hindrance = hindrance
+
+    async def one(self, request: RolloutRequest) -> Any:
+        if request.stage == STAGE:
+            self.hindrance(request)
+        return await super().one(request)
+
+
+@pytest.mark.engine
+def test_a_fault_in_it_is_a_record_and_training_goes_on(tmp_path: Path) -> None:
+    def fail(request: RolloutRequest) -> None:
+        if request.step == 4:
+            raise ValueError("no such world")
+
+    home = toy_home(tmp_path, "rl.evaluate.every=4")
+    assert train(home, cast(Rollouts, Hindered(fail)))["steps"] == 8
+    (failure,) = rows(home, f"SELECT kind, reason, item->>'version' AS version FROM failures WHERE stage = '{STAGE}'")
+    assert (failure["kind"], failure["version"]) == ("fault", "4") and "no such world" in failure["reason"]
+    assert [row["version"] for row in rows(home, FIGURES)] == [8]
+
+
+@pytest.mark.engine
+def test_one_that_takes_longer_than_its_steps_is_waited_for_by_none_but_the_end(tmp_path: Path) -> None:
+    last = threading.Event()
+
+    class Slow(ToyRollouts):
+        async def one(self, request: RolloutRequest) -> Any:
+            while request.stage == STAGE and request.step == 2 and not last.is_set():
+                await asyncio.sleep(0.01)
+            if request.step == 8 and request.stage == "rl":
+                last.set()
+            return await super().one(request)
+
+    home = toy_home(tmp_path, "rl.evaluate.every=2")
+    assert train(home, cast(Rollouts, Slow(-1)))["steps"] == 8
+    left = rows(home, f"SELECT kind, item->>'version' AS version FROM failures WHERE stage = '{STAGE}' ORDER BY 2")
+    assert left == [{"kind": "left_out", "version": "4"}, {"kind": "left_out", "version": "6"}]
+    assert [row["version"] for row in rows(home, FIGURES)] == [2, 8]
+    assert rows(home, "SELECT last_version FROM evaluations_beside WHERE version = 2") in ([{"last_version": 7}], [{"last_version": 8}])
+
+
+@pytest.mark.engine
+def test_a_run_whose_budget_is_spent_says_that_it_is_left_out(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    class Held(ToyRollouts):
+        async def one(self, request: RolloutRequest) -> Any:
+            while request.stage == STAGE:
+                stop.set()
+                await asyncio.sleep(0.01)
+            return await super().one(request)
+
+    home = toy_home(tmp_path, "rl.evaluate.every=2")
+    spent = Meter(BudgetConfig(tokens=1), lambda: Spending(tokens=1 if stop.is_set() else 0), look_seconds=0)
+    assert "1 tokens of 1 are spent" in train(home, cast(Rollouts, Held(-1)), spent)["stopped"]
+    (failure,) = rows(home, f"SELECT kind, reason FROM failures WHERE stage = '{STAGE}'")
+    assert failure["kind"] == "left_out" and "version 2 is not ended: t1-rl stops" in failure["reason"]
+
+
+@pytest.mark.engine
+def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage: Stage, tmp_path: Path) -> None:
+    settings = ("rl.evaluate.every=2", "rl.evaluate.at_once=1")
+    whole, killed = (toy_home(tmp_path / name, *settings, tasks=16) for name in ("whole", "killed"))
+    assert stage.run(whole) == 0
+    assert stage.run(killed, kill=3 * 12 + 12) == -signal.SIGKILL
+    checkpoint = killed / "policies" / "t1-rl" / "checkpoints" / "checkpoint-3"
+    (state,) = (json.loads(file.read_text())["beside"] for file in checkpoint.glob("*.json") if '"beside"' in file.read_text())
+    assert state == {"under_way": 2} and rows(killed, FIGURES) == []
+    before = rows(killed, f"SELECT id, started FROM trajectories WHERE stage = '{STAGE}' ORDER BY id")
+    assert stage.run(killed) == 0
+    figures = rows(killed, FIGURES)
+    assert (figures[0]["version"], figures[-1]["version"]) == (2, 8) and {row["tasks"] for row in figures} == {16}
+    assert figures[0]["last_version"] > 2, "it went on under newer weights"
+    (counted,) = rows(killed, f"SELECT count(*) AS n, count(DISTINCT id) AS ids FROM trajectories WHERE stage = '{STAGE}'")
+    assert counted["n"] == counted["ids"] == 16 * len(figures)
+    assert len(before) < 16
+    assert weights_of(killed) == weights_of(whole)
+    assert rows(killed, SAMPLED) == rows(whole, SAMPLED)
+
+
+@pytest.mark.engine
+def test_an_evaluation_whose_figures_are_stored_is_not_begun_again(tmp_path: Path) -> None:
+    asked = list[str]()
+    home = toy_home(tmp_path, "rl.evaluate.every=4")
+    train(home)
+    with open_context(home) as context:
+        context._rollouts = cast(Rollouts, Hindered(lambda request: asked.append(request.trajectory_id)))
+        context.lake.remove(Trajectory, [f"t1-rl-beside-{version:05d}-v00" for version in (4, 8)])  # else nothing would be missing
+        (run,) = context.lake.runs("id = 't1-rl'")
+        wanted = context.config.beside(1)
+        assert wanted is not None
+        beside = EvaluationBeside(context, StageRun(context.lake, run), "t1-rl", wanted)
+        for version in range(9):
+            beside.begin(version)
+        beside.finish(8)
+        beside.close()
+    assert asked == []
+
+
+@pytest.mark.engine
+def test_vllm_samples_the_same_for_training_with_and_without_it(tmp_path: Path) -> None:
+    limits = ("rollout.limits.max_action_tokens=8", "rollout.limits.max_context_tokens=200")
+    settings = (*limits, "rl.steps=3", "rollout.engine.kv_cache_gib=0.1", "rl.rewards.parts={length=1}", "rl.rewards.length_tokens=16")
+    without, beside = toy_home(tmp_path / "without", *settings), toy_home(tmp_path / "with", *settings, "rl.evaluate.every=1")
+    with Rollouts.start(load_config(str(SMALL), settings).rollout, without / "policies" / "t1-sft", DOCUMENTS) as rollouts:
+        train(without, rollouts)
+        train(beside, rollouts)
+    sampled, expected = rows(beside, SAMPLED), rows(without, SAMPLED)
+    assert sampled == expected and len(sampled) == 3 * 12
+    assert {version for row in sampled for version in row["versions"]} == {0, 1, 2}
+    assert weights_of(without) != weights_of_start(without), "it learns something"
+    figures = rows(beside, FIGURES)
+    assert figures[-1]["version"] == 3 and all(row["valid"] == TRIED for row in figures)
+    assert all(row["version"] <= row["first_version"] <= row["last_version"] for row in figures)
+    assert rows(beside, f"SELECT DISTINCT action_tokens > 0 AS sampled FROM trajectories WHERE stage = '{STAGE}'") == [{"sampled": True}]
+
+
+def home_with_suites(root: Path, *settings: str) -> Home:
+    home = Home(root)
+    home.claim(load_config(str(SMALL), settings))
+    return home
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (("rl.evaluate.suites=['nowhere']",), "rl.evaluate.suites names 'nowhere', and the home's suites are held_out, validation"),
+        (("rl.evaluate.suites=['held_out', 'held_out']",), "names a suite twice"),
+        (("evaluation.gate={}",), "rl.evaluate has no suite to try"),
+        (("later.rl.evaluate.suites=['gone']",), "rl.evaluate.suites names 'gone'"),
+    ],
+)
+def test_wrong_suites_are_a_sentence(settings: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        load_config(str(SMALL), ("rl.evaluate.every=2", *settings))
+
+
+def test_it_is_off_by_default_and_tries_the_gates_suites_where_none_is_named() -> None:
+    assert load_config(str(SMALL)).beside(1) is None
+    wanted = load_config(str(SMALL), ["rl.evaluate={ every = 5 }"]).beside(1)
+    assert wanted is not None and (wanted.suites, wanted.tasks) == (("validation",), 100)
+    named = load_config(str(SMALL), ["rl.evaluate={ every = 5 }", "later.rl.evaluate.suites=['held_out']"]).beside(2)
+    assert named is not None and named.suites == ("held_out",)
+
+
+def test_tasks_are_drawn_once_by_the_seed_and_a_suite_without_any_is_a_sentence(tmp_path: Path) -> None:
+    toy_home(tmp_path / "a", tasks=30)
+    toy_home(tmp_path / "b", "seed=1", tasks=30)
+    drawn = list[list[str]]()
+    for root in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        with open_context(root) as context:
+            drawn.append([task.key for task in draw(context, "validation", 10)])
+            assert len(draw(context, "validation", None)) == len(draw(context, "validation", 40)) == 30
+            with pytest.raises(RequestError, match="has no tasks of the suite held_out"):
+                draw(context, "held_out", 10)
+    assert drawn[0] == drawn[1] == sorted(drawn[0]) != drawn[2] and len(set(drawn[0])) == 10
+
+
+def test_a_reported_suite_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    toy_home(tmp_path, "rl.evaluate.every=2", "rl.evaluate.suites=['validation', 'held_out']")
+    with open_context(tmp_path) as context:
+        context.lake.add([Task("h", "search", "Which?", ("yes",), split="held_out")])
+        _beside(context).close()
+    assert [record.getMessage() for record in caplog.records if "nothing may be chosen" in record.getMessage()] == [
+        "held_out is tried beside training and reported: nothing may be chosen by what it shows here"
+    ]
+
+
+def _beside(context: RunContext) -> EvaluationBeside:
+    wanted = context.config.beside(1)
+    assert wanted is not None
+    return EvaluationBeside(context, cast(StageRun, None), "t1-rl", wanted)
+
+
+def test_the_figures_say_whose_tokens_an_evaluation_is_made_of() -> None:
+    own = replace(turn(0, [1, 2, 3], [-0.1] * 3, ()), policy_version=4)
+    mixed = replace(turn(1, [1, 2], [-0.1] * 2, ()), policy_version=4, policy_versions=(4, 6))
+    won, lost = trajectory("a", 0, [own, mixed], 1.0), trajectory("b", 0, [own], 0.0)
+    broken = replace(trajectory("c", 0, [], None), outcome=Outcome.INVALID)
+    found = figures_of([won, lost, broken], 4)
+    expected = {
+        "tasks": 3,
+        "valid": 2,
+        "invalid": 1,
+        "successes": 1,
+        "success": 0.5,
+        "first_version": 4,
+        "last_version": 6,
+        "own_tokens": 7 / 8,
+    }
+    assert found == expected
+    assert figures_of([broken], 4) == {"tasks": 1, "valid": 0, "invalid": 1, "successes": 0}
+
+
+def beside_metrics(run: str, version: int, suite: str, **figures: float) -> list[Metric]:
+    return [Metric(run, "rl", 2, version, f"beside/{suite}/{name}", value) for name, value in figures.items()]
+
+
+WHOLE = {"tasks": 10, "valid": 8, "invalid": 2, "successes": 6, "success": 0.75, "first_version": 10, "last_version": 12, "own_tokens": 0.5}
+NONE_VALID = {"tasks": 3, "valid": 0, "invalid": 3, "successes": 0}
+
+
+def test_a_row_of_sql_is_an_evaluation(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        lake.add([*beside_metrics("t2-rl", 10, "a/b", **WHOLE, seconds=7), *beside_metrics("t2-rl", 20, "c", **NONE_VALID, seconds=1)])
+        lake.add([Metric("t2-rl", "rl", 2, 10, "success", 0.5)])
+        first, second = lake.query("FROM evaluations_beside ORDER BY version").to_pylist()
+    low, high = first.pop("low"), first.pop("high")
+    assert (low, high) == pytest.approx((0.40927, 0.92852), abs=1e-5), "Wilson's interval of 6 in 8"
+    told = {name: value for name, value in WHOLE.items() if name != "successes"}
+    assert first == {"turn": 2, "run": "t2-rl", "suite": "a/b", "version": 10, "seconds": 7, **told}
+    assert (second["suite"], second["success"], second["low"], second["first_version"]) == ("c", None, None, None)
+
+
+@pytest.mark.slow
+def test_the_live_view_shows_the_latest_of_each_suite(tmp_path: Path) -> None:
+    home = home_with_suites(tmp_path)
+    with Lake(tmp_path) as lake:
+        lake.add([*beside_metrics("t2-rl", 10, "validation", **WHOLE), *beside_metrics("t2-rl", 5, "validation", **{**WHOLE, "tasks": 77})])
+        lake.add([*beside_metrics("t2-rl", 10, "held_out", **NONE_VALID), *beside_metrics("t1-rl", 90, "validation", **WHOLE)])
+    tell(home, replace(WORKING, written=time.time()))
+    with Lake(tmp_path, read_only=True) as lake:
+        shown = text(Watcher(home, lake).look())
+    assert "validation at version 10: success 0.750 of 10 tasks, 2 invalid, sampled by versions 10 to 12" in shown
+    assert "held_out at version 10: no verdict of 3 tasks, 3 invalid" in shown
+    assert "77" not in shown.replace("process 77", "") and "version 90" not in shown
+
+
+def test_the_report_draws_it_beside_the_success_of_training(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        now = datetime.now(UTC)
+        lake.add([Run("t2-rl", "rl", 2, {}, "d", None, None, "completed", now, now)])
+        lake.add([Metric("t2-rl", "rl", 2, step, "success", 0.1 * step) for step in (1, 2)])
+        lake.add([*beside_metrics("t2-rl", 10, "a/b", **WHOLE), *beside_metrics("t2-rl", 20, "a/b", **{**WHOLE, "success": 0.8})])
+        panels = reinforcement_plots(read_report_data(lake)).panels
+    assert [panel.title for panel in panels] == ["Success in training", "a/b beside training"]
+    (points,) = [trace for trace in panels[1].figure["data"] if "opacity" in trace]
+    assert list(points["x"]) == [10, 20] and list(points["y"]) == [0.75, 0.8]
+    assert panels[1].figure["layout"]["yaxis"]["range"] == panels[0].figure["layout"]["yaxis"]["range"]
