@@ -23,7 +23,7 @@ from rl.rollouts.config import RolloutConfig
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import CurriculumConfig
 from rl.training.supervised_config import CptConfig, SftConfig
-from synth.corpora.config import ExpanderConfig, ExtractionConfig
+from synth.corpora.config import ExpanderConfig, ExtractionConfig, SeedsConfig
 from synth.demonstrations.cold_start import DemonstrationConfig
 from synth.fas.reasoning import FasConfig
 from synth.has.records import HasConfig
@@ -45,10 +45,10 @@ PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 class CorpusConfig(Section):
     """Where facts and documents come from."""
 
-    kind: Literal["generated", "films", "countries", "files"] = "generated"
+    kind: Literal["generated", "films", "countries", "files", "pages"] = "generated"
     path: Path | None = None
-    """Folder of the films, of the countries, or of `facts.*` and `documents.jsonl`. Without it films and countries are the public data sets
-    of these names (`flywheel data list`); a generated world needs none."""
+    """Folder of the films, of the countries, of `facts.*` and `documents.jsonl`, or of pages: Markdown and text alone, without a fact.
+    Without it films and countries are the public data sets of these names (`flywheel data list`); a generated world needs none."""
     longest_document: PositiveInt | None = None
     """Characters of a film's document at most, in whole sentences: as much as an observation can show."""
     wordings: Path | None = None
@@ -62,8 +62,10 @@ class CorpusConfig(Section):
     def _check_path(self) -> CorpusConfig:
         if self.path is None and self.kind == "files":
             raise ValueError("path is needed for files: name the folder of facts.* and documents.jsonl")
+        if self.path is None and self.kind == "pages":
+            raise ValueError("path is needed for pages: name the folder of Markdown and text")
         if self.path is not None and self.kind == "generated":
-            raise ValueError("path is for films, countries and files; a generated world reads none")
+            raise ValueError("path is for films, countries, files and pages; a generated world reads none")
         if self.kind != "generated" and not self.folder.is_dir():
             raise ValueError(f"path: there is no folder {self.path}; put the data there or name another folder")
         if self.wordings is not None and self.kind != "files":
@@ -94,6 +96,8 @@ class SynthConfig(Section):
     """Successful trajectories of earlier turns that join the cold start, the deeper ones first."""
     rewording: RewordingConfig | None = None
     """Have the teacher reword the questions that RL draws from, beside those that the templates word; None: no rewording."""
+    seeds: SeedsConfig | None = None
+    """Have the teacher make questions of the documents alone, beside those that the graph builds; None: nobody is asked."""
     expander: ExpanderConfig | None = None
     """Have the teacher make questions deeper by searching the documents, beside those that the graph builds; None: no expansion."""
     direct_attempts: DirectAttemptsConfig | None = None
@@ -113,7 +117,7 @@ class SynthConfig(Section):
         wanted = {"fas.plans": self.fas.plans == "teacher", "fas.reasoner": self.fas.reasoner == "teacher", "fas.judge": self.fas.judge}
         wanted |= {"fas.slice_reasoning": self.fas.slice_reasoning}
         wanted |= {"has.mixture": "teacher" in self.has.mixture}
-        wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None}
+        wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None, "seeds": self.seeds is not None}
         wanted |= {"direct_attempts": self.direct_attempts is not None and self.direct_attempts.by == "teacher"}
         asking = [key for key, asks in wanted.items() if asks]
         if asking and (self.teacher is None or not self.teacher.is_model):
@@ -124,7 +128,7 @@ class SynthConfig(Section):
     def asks_for_questions(self) -> bool:
         """Whether the teacher is asked where questions alone are made."""
         direct = self.direct_attempts is not None and self.direct_attempts.by == "teacher"
-        return self.rewording is not None or self.expander is not None or direct
+        return any(part is not None for part in (self.rewording, self.expander, self.seeds)) or direct
 
 
 class BesideConfig(Section):
@@ -280,6 +284,14 @@ class FlywheelConfig(TurnConfig):
             raise ValueError(
                 "synth.direct_attempts.by = policy asks a policy, and one from scratch does not exist before the first turn's training: "
                 "set it under later.synth.direct_attempts, or name a model by policy.path"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pages(self) -> FlywheelConfig:
+        if self.corpus.kind == "pages" and self.synth.seeds is None:
+            raise ValueError(
+                "corpus.kind = pages has no facts to ask about: set synth.seeds.count, and a teacher that asks (synth.teacher)"
             )
         return self
 

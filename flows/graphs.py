@@ -72,6 +72,8 @@ def facts_around(config: FlywheelConfig, entity: str) -> list[tuple[str, str, st
 
 
 def _graphs(config: FlywheelConfig) -> Iterator[_Named]:
+    if config.corpus.kind == "pages":
+        raise RequestError("corpus.kind = pages has no graph to look at: `flywheel extract` has a teacher read one out of pages.")
     sources = read_sources(config.corpus, config.seed)
     if sources.shared:
         sides = {TRAINING: TRAIN, SUITES: HELD_OUT}

@@ -48,9 +48,21 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
         _folder_of_policy(config)
     for check in (_files, _verifiers, _rewards, _trackers, _environments, check_placement, *(() if begun else (_policy,)), _teacher):
         check(config)
+    if not begun:
+        _suites_of_pages(config)
     check_choice(config, home)
     if home is not None:
         _room(config, home)
+
+
+def _suites_of_pages(config: FlywheelConfig) -> None:
+    """That nobody asks pages for suites: these are drawn from a graph."""
+    wanted = [name for name, suite in config.evaluation.all_suites.items() if sum(suite.wanted().values())]
+    if config.corpus.kind == "pages" and wanted:
+        raise RequestError(
+            f"corpus.kind = pages has no graph that {config.evaluation.setting_of(wanted[0])} could be drawn from: set its counts to {{}} "
+            "and import its tasks, have `flywheel extract` read a graph out of the pages, or make questions by `flywheel synth webshaper`."
+        )
 
 
 def _room(config: FlywheelConfig, home: Path) -> None:

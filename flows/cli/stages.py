@@ -119,6 +119,11 @@ def synth(
 
     With a teacher (synth.teacher), synth.expander makes questions deeper over documents, and synth.direct_attempts drops those that it
     answers without tools: --set synth.expander.count=200 --set synth.direct_attempts.attempts=3
+
+    Of a folder of Markdown and text alone a teacher makes the questions, and what share survived each check is printed:
+
+    Example: flywheel synth webshaper --home runs/notes --set corpus.kind=pages --set corpus.path=notes --set synth.seeds.count=200
+    --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B --set synth.teacher.base_url=http://localhost:8000/v1
     """
     from flows.home import Home, choose_config
 
@@ -126,7 +131,24 @@ def synth(
     place.claim(choose_config(place, profile, set_ or [], new=profile is not None))
     from flows.stage_flows import run_flow, synthesis_flow
 
-    run_flow(home, synthesis_flow, turn=turn, kind=kind.value)
+    try:
+        run_flow(home, synthesis_flow, turn=turn, kind=kind.value)
+    finally:
+        if (home / "lake").is_dir():  # where every proposal was dropped, too
+            _show_survival(home, turn, kind)
+
+
+def _show_survival(home: Path, turn: int, kind: SynthKind) -> None:
+    """What share of the proposals for seed questions survived each check; nothing where none was asked for."""
+    from flows.cli.rows import print_rows
+    from flows.lakes import open_lake
+    from flows.plan import synthesis_id
+    from flows.report.yields import read_yields, survival
+
+    with open_lake(home) as lake:
+        found = [part.figures for part in read_yields(lake) if part.run == synthesis_id(turn, kind.value)]
+    for rows in filter(None, map(survival, found)):
+        print_rows(rows)
 
 
 def train(

@@ -5,14 +5,19 @@ The names of figures are those under which the parts count (`count.FIGURE.PART` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from flows.gains import percent
+from synth.corpora.seed_questions import ASKED, CHECKS
 from warehouse import Lake
 from warehouse.views import VIEWS
 
 COMMON = ("asked", "completed", "tokens", "seconds", "made", "dropped")
 """The figures that most parts have."""
+_KEPT = "kept"
 _STYLE = ("style_tried", "style_found", "style_by_chance")
 
 
@@ -33,8 +38,26 @@ def read_yields(lake: Lake) -> tuple[PartYield, ...]:
     return tuple(PartYield(*key, figures) for key, figures in found.items() if figures.keys() - {"made", "dropped"})
 
 
+def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
+    """What share of the proposals for seed questions survived each check, in the order of the checks; nothing where none was asked for.
+
+    A share is of those that met the check; the last row, `kept`, is of all that were asked for.
+    """
+    if ASKED not in figures:
+        return []
+    counts = [int(figures.get(name, 0)) for name in (ASKED, *CHECKS, _KEPT)]
+    rows = [_survived(check, *pair) for check, pair in zip(CHECKS, pairwise(counts), strict=False)]
+    return [*rows, _survived(_KEPT, counts[0], counts[-1])]
+
+
+def _survived(check: str, met: int, left: int) -> dict[str, Any]:
+    return {"check": check, "met": met, "survived": left, "share": percent(left / met) if met else ""}
+
+
 def counted_words(figures: dict[str, float]) -> str:
     """What was counted beside the common figures, in words."""
+    if rows := survival(figures):
+        return ", ".join(f"{row['check'].replace('_', ' ')} {row['survived']:,} of {row['met']:,}" for row in rows)
     words = [f"{name.replace('_', ' ')} {value:,.0f}" for name, value in figures.items() if name not in (*COMMON, *_STYLE)]
     tried = figures.get("style_tried", 0)
     if tried:

@@ -1,1 +1,1 @@
-"""Where there is no graph: the Expander, and facts out of plain text, both by a teacher whose every claim is checked."""
+"""Where there is no graph: questions and facts of plain text, and the Expander, by a teacher whose every claim is checked."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from rl.engines.config import Temperature
 from rl.rollouts.config import Limits
 from warehouse.settings import Section
 
@@ -57,3 +58,22 @@ class ExtractionConfig(Section):
     """The relations that are wanted, in their names as facts bear them; none given means any."""
     verify: bool = True
     """Ask again, for each fact by itself, whether the passage states it."""
+
+
+class SeedsConfig(Section):
+    """Questions that a teacher makes of documents alone, one for each walk over linked passages."""
+
+    count: PositiveInt = 100
+    """Walks, each of which is asked for one question; what its checks leave is fewer."""
+    passages: int = Field(default=3, ge=1, le=8)
+    """Passages of a walk at most, all of different documents; 1 asks about single passages, and needs no links."""
+    passage_characters: PositiveInt = 1_200
+    """Characters of a passage at most, in whole sentences where they are not longer."""
+    sharing: int = Field(default=5, ge=2)
+    """Passages that may hold a name for it to link them; one that more of them hold links none."""
+    searched: int = Field(default=3, ge=1, le=20)
+    """Passages that each search for contradictions and for second answers brings."""
+    max_tokens: PositiveInt = 1_024
+    """Tokens of a proposal, and of the list of all answers that passages give."""
+    temperature: Temperature = 0.7
+    """Of proposals; what checks them is asked at 0."""

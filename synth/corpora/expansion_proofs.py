@@ -1,4 +1,4 @@
-"""What can be shown of a question that was expanded over documents: proofs that can be had are run, the others are named.
+"""What can be shown of a question that was made or expanded over documents: proofs that can be had are run, the others are named.
 
 Where there is a graph, formulas are put into its words: names and relations that differ in case, accents or punctuation alone are the
 same. Each description is asked as the sub-question that it is: if the graph knows another thing that it fits, the layer is refused. Then
@@ -10,6 +10,7 @@ there is none, what only it could show stands under `unproven`, and the view `un
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -96,6 +97,13 @@ def proofs_of(task: Task, leaves: Sequence[LeafExpansion], index: SearchIndex, k
     }
     shown = {**(by_graph or _by_documents(task, formula, question, index)), "defined": defined, **judged}
     return {**shown, "unproven": [name for name, value in shown.items() if value is None]}
+
+
+def proofs_of_seed(task: Task, index: SearchIndex, known: KnownFacts | None) -> Proofs | Objection:
+    """What is shown of a question that was made of documents alone, whose every triple is quoted, or what speaks against it."""
+    bare = replace(task, formula=(), proofs={"unsupported": []})
+    by_graph = None if known is None else _by_graph(bare, task.formula, task.question, known, index)
+    return by_graph if isinstance(by_graph, Objection) else by_graph or _by_documents(bare, task.formula, task.question, index)
 
 
 def _defined(leaves: Sequence[LeafExpansion], known: KnownFacts) -> bool | Objection | None:

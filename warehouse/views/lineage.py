@@ -43,7 +43,7 @@ WITH removed AS (
             ELSE coalesce(nullif(regexp_extract(kind, '^(fas_plan|fas_reason|has_step|has|proposal|verdict)_', 1), ''), 'question')
             END AS kind,
         regexp_replace(kind, '^(fas_plan|fas_reason|has_step|has|proposal|verdict)_', '') AS reason
-    FROM failures WHERE stage IN ('synth', 'teacher', 'rewording', 'expander', 'extraction', 'decontamination')
+    FROM failures WHERE stage IN ('synth', 'teacher', 'rewording', 'expander', 'extraction', 'seeds', 'decontamination')
         AND NOT starts_with(kind, 'retried_')
 ), counted AS (
     SELECT kind, 'kept' AS outcome, NULL AS reason, count(*) AS samples FROM examples GROUP BY kind
@@ -68,7 +68,8 @@ FROM metrics WHERE stage = 'synth' AND regexp_matches(name, '^(count\\.[a-z_]+|m
         "unproven",
         "What could not be proven of which question? Only the rows of questions that a model made, or changed, over documents.",
         """
-SELECT key AS task_key, split, provenance->>'expander' AS teacher, provenance->>'expanded_by' AS structure,
+SELECT key AS task_key, split, coalesce(provenance->>'expander', provenance->>'seeded_by') AS teacher,
+    coalesce(provenance->>'expanded_by', provenance->>'shape') AS structure,
     unnest(from_json(proofs->'unproven', '["VARCHAR"]')) AS proof
 FROM tasks WHERE json_array_length(proofs, '$.unproven') > 0
 """,

@@ -1,6 +1,7 @@
 """What the parts of one iteration's synthesis share: the home's corpora, graphs, searches, suites and teacher.
 
-The corpora are a generated world for training and another for the suites, or one real graph split by entity. Whatever training shows is
+The corpora are a generated world for training and another for the suites, one real graph split by entity, or pages without a graph, which
+have no suites of their own. Whatever training shows is
 found among the documents that training may see; what the suites ask is proven over those that they search. What no part needs is not built.
 """
 
@@ -22,8 +23,12 @@ from rl.envs.search import SearchOptions
 from rl.renderers.base import Schema
 from rl.retrieval.indexes import as_imperfect, build_index
 from rl.retrieval.search import Index, SearchIndex
+from synth.corpora.config import SeedsConfig
 from synth.corpora.expansion_proofs import KnownFacts
+from synth.corpora.linked_passages import LinkedPassages, Walk
 from synth.corpora.passages import NameFinder
+from synth.corpora.seed_questions import Seeder
+from synth.corpora.seed_searches import PassageSearch
 from synth.demonstrations.tries import Search
 from synth.fas.memory import Memory, remember, statements_brought, statements_in
 from synth.graph.knowledge_graph import KnowledgeGraph
@@ -79,6 +84,9 @@ def read_sources(config: CorpusConfig, seed: int) -> Sources:
         train = generate_world(config.train, "train", seed_from(seed, "train"))
         held_out = generate_world(config.held_out, "heldout", seed_from(seed, "held out"))
         return Sources(train, held_out, world_words())
+    if config.kind == "pages":
+        pages = read_pages(config.folder)
+        return Sources(pages, pages, ())
     if config.kind == "films":
         corpus = read_films(config.folder, config.longest_document)
     else:
@@ -182,6 +190,24 @@ class SynthesisContext:
     def train_index(self) -> SearchIndex:
         """The search over the documents that training may see."""
         return SearchIndex(self.sources.documents(DocumentSplit.HELD_OUT))
+
+    @cached_property
+    def linked(self) -> LinkedPassages:
+        """The passages of the documents that training may see, linked as `synth.seeds` says."""
+        config = self.settings.seeds or SeedsConfig()
+        return LinkedPassages.of(self.train_index.documents, config.passage_characters, config.sharing)
+
+    @cached_property
+    def walks(self) -> list[Walk]:
+        """Those over the linked passages that a question is asked about."""
+        config = self.settings.seeds or SeedsConfig()
+        return self.linked.walks(config.count, config.passages, self.seed("seeds"))
+
+    @cached_property
+    def seeder(self) -> Seeder:
+        """Who makes questions of walks. Raises RequestError where there is no teacher."""
+        config, search = self.settings.seeds or SeedsConfig(), PassageSearch(self.linked)
+        return Seeder(self.asked("seeds"), search, self.train_index, config, self.settings.webshaper.environment, self.known_facts)
 
     @cached_property
     def known_facts(self) -> KnownFacts:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made
+from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made, sizes
 from flows.stages.synthesis.context import QuestionSource, SynthesisContext
-from synth.corpora.config import ExpanderConfig
+from synth.corpora.config import ExpanderConfig, SeedsConfig
 from synth.corpora.expander import expand
+from synth.corpora.seed_questions import STAGE as SEEDS
+from synth.corpora.seed_questions import shortfall
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.direct_attempts import DIRECT, hard_enough
@@ -92,7 +94,9 @@ def suites(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 
 def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The tasks that RL trains on."""
+    """The tasks that RL trains on; pages have no graph that could give one."""
+    if synthesis.context.config.corpus.kind == "pages":
+        return
     config = synthesis.settings.webshaper.model_copy(update={"split": "train"})
     seed, refuse = synthesis.seed("questions"), synthesis.evaluation.objection
     setting, size = f"synth.webshaper.{config.asked_by}", synthesis.settings.batch
@@ -122,6 +126,30 @@ def _hard_enough(synthesis: SynthesisContext, tasks: Sequence[Task], failures: S
     kept, dropped = hard_enough(tasks, synthesis.direct_model, config)
     synthesis.count(attempted=len(tasks), answered=len(tasks) - len(kept))
     return kept, [*failures, *dropped]
+
+
+def seeds(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """Questions that a teacher makes of documents alone, one for each walk over linked passages."""
+    config = synthesis.settings.seeds
+    if config is None:
+        return
+    for number, size in enumerate(sizes(config.count, ASKED_BATCH)):
+        yield Batch(SEEDS, number, partial(_seed, synthesis, config, number * ASKED_BATCH, size))
+
+
+def _seed(synthesis: SynthesisContext, config: SeedsConfig, start: int, size: int) -> Made:
+    """The questions of one batch of walks; the first that has fewer than it should says why."""
+    walks = synthesis.walks
+    lacking = len(walks) < config.count and start <= len(walks) < start + size
+    short = [shortfall(config.count, len(walks), config.passages)] if lacking else []
+    for failure in short:
+        log.warning("%s", failure.reason)
+    made = synthesis.seeder.make(walks[start : start + size], synthesis.seed(SEEDS), synthesis.keys())
+    synthesis.count(**made.survived)
+    clear, removed = synthesis.evaluation.clear_tasks(made.tasks)
+    kept, failures = _hard_enough(synthesis, clear, [*short, *made.failures, *removed])
+    synthesis.count(kept=len(kept))
+    return kept, failures
 
 
 def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:

@@ -13,7 +13,7 @@ from flows.stages.synthesis.actions import first_order, foreign_decisions, own_d
 from flows.stages.synthesis.batches import Batch, dropped_by, work_off
 from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
 from flows.stages.synthesis.examples import again, corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
-from flows.stages.synthesis.questions import expansions, questions, rewordings, suites
+from flows.stages.synthesis.questions import expansions, questions, rewordings, seeds, suites
 from flows.task_choice import choose_tasks
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers.model_teacher import open_teacher
@@ -32,6 +32,7 @@ def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
     """All other batches of one kind of work, in their order."""
     if kind in ("all", "webshaper"):
         yield from questions(synthesis)
+        yield from seeds(synthesis)
         yield from rewordings(synthesis)
         yield from expansions(synthesis)
     read = synthesis.context.config.for_turn(synthesis.turn).cpt.sources if kind == "all" and synthesis.reads_text else ()
@@ -91,6 +92,11 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
 def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
     """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
+    if "train" in empty and context.config.corpus.kind == "pages":
+        raise RequestError(
+            "no question about the pages is left: the checks dropped all that the teacher proposed. The reasons are in the lake: "
+            f'flywheel sql "SELECT stage, kind, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
+        )
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         first, config = failed[0], wanted[failed[0]]

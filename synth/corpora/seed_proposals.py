@@ -1,0 +1,191 @@
+"""What a teacher proposes as a question about a walk over passages, and the checks of it that need no model.
+
+A proposal states its question twice: in words, and as knowledge projections (WebShaper, arXiv 2507.15061, section 3), each a fact with the
+words of the passage that state it. Facts name entities; the formula follows from them: the answer becomes the target, what the question
+hides becomes variables, all else constants. Several facts about one unknown are an intersection, and `alternatives` beside a constant
+object make a union, which the question leaves open. So whatever the formula asks has its quotations by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from synth.corpora.grounding import GroundingDefect, StatedFact, grounding_defect
+from synth.corpora.linked_passages import Passage, Walk
+from synth.corpora.proposals import Objection, ProposalDefect
+from synth.formulas.triples import TARGET, UNION, VARIABLE, constant, count_constants, depth, formula_digest, is_constant, validate
+from synth.questions.text_comparison import mentions, numbers, plain
+from warehouse.digests import digest
+from warehouse.records import Task, Triple
+
+MOST_PROJECTIONS = 8
+"""Projections, and unknowns, of one proposal."""
+MOST_ALTERNATIVES = 3
+
+Name = Annotated[str, Field(max_length=200)]
+"""An entity or a relation, as a teacher writes it."""
+
+
+class SeedDefect(StrEnum):
+    """Why a proposal is no question, beside what a `GroundingDefect` and a `ProposalDefect` say."""
+
+    PASSAGE_UNKNOWN = "passage_unknown"
+    ANSWER_NOT_STATED = "answer_not_stated"
+    DOUBLE = "double"
+    CONTRADICTED = "contradicted"
+    NOT_ANSWERED = "not_answered"
+    SECOND_ANSWER = "second_answer"
+
+
+class ProposedProjection(StatedFact):
+    """A fact with the words that state it, and the number of the passage that they stand in, from 1."""
+
+    subject: Name
+    relation: Name
+    object: Name
+    quote: Annotated[str, Field(max_length=600)]
+    alternatives: list[Name] = Field(default=[], max_length=MOST_ALTERNATIVES)
+    passage: int
+
+
+class SeedProposal(BaseModel):
+    """A question, its answer, and what it asks. `unknowns` are the entities on the way, which the question does not name."""
+
+    question: str = Field(min_length=1, max_length=600)
+    answer: Name = Field(min_length=1)
+    projections: list[ProposedProjection] = Field(min_length=1, max_length=MOST_PROJECTIONS)
+    unknowns: list[Name] = Field(default=[], max_length=MOST_PROJECTIONS)
+
+    @property
+    def formula(self) -> tuple[Triple, ...]:
+        """The projections as triples."""
+        secret = {plain(text): f"{VARIABLE}x{number}" for number, text in enumerate(self.unknowns)} | {plain(self.answer): TARGET}
+        triples = (
+            (
+                secret.get(plain(fact.subject)) or constant(fact.subject),
+                fact.relation,
+                secret.get(plain(fact.object)) or constant(*{fact.object, *fact.alternatives}),
+            )
+            for fact in self.projections
+        )
+        return tuple(dict.fromkeys(triples))
+
+    @property
+    def named(self) -> list[str]:
+        """What the question must name: all that is neither the answer nor an unknown."""
+        secret = {plain(text) for text in (self.answer, *self.unknowns)}
+        texts = (text for fact in self.projections for text in (fact.subject, fact.object, *fact.alternatives))
+        return [text for text in dict.fromkeys(texts) if plain(text) not in secret]
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A proposal about a walk."""
+
+    walk: Walk
+    proposal: SeedProposal
+
+    def passage_of(self, fact: ProposedProjection) -> Passage:
+        """The passage that the fact is quoted from."""
+        return self.walk.passages[fact.passage - 1]
+
+    @property
+    def documents(self) -> list[str]:
+        """The ids of the documents that are quoted."""
+        return sorted({self.passage_of(fact).document for fact in self.proposal.projections})
+
+    @property
+    def key(self) -> str:
+        """The key of its task: that of all questions which ask the same and have the same answer."""
+        return digest(["seed", formula_digest(self.proposal.formula), plain(self.proposal.answer)])
+
+
+def objection_to_quotes(seed: Seed) -> Objection | None:
+    """The first projection whose words do not stand in the passage that it names."""
+    for fact in seed.proposal.projections:
+        if not 1 <= fact.passage <= len(seed.walk.passages):
+            return Objection(SeedDefect.PASSAGE_UNKNOWN, f"there is no passage {fact.passage}")
+        if not mentions(seed.passage_of(fact).text, fact.quote):
+            return Objection(GroundingDefect.QUOTE_NOT_FOUND, f"{_in_words(fact)}: {fact.quote!r} does not stand in its passage")
+    return None
+
+
+def objection_to_entities(seed: Seed) -> Objection | None:
+    """The first projection whose quotation does not name its two ends, an answer that none is about, or a formula that is none."""
+    for fact in seed.proposal.projections:
+        passage = seed.passage_of(fact)
+        if lack := grounding_defect(fact, passage.title, passage.text):
+            return Objection(lack, f"{_in_words(fact)}: {fact.quote!r}")
+    return _objection_to_formula(seed.proposal)
+
+
+def _objection_to_formula(proposal: SeedProposal) -> Objection | None:
+    secret, formula = [plain(text) for text in (proposal.answer, *proposal.unknowns)], proposal.formula
+    if not all(secret) or len(set(secret)) < len(secret):
+        return Objection(ProposalDefect.MET_TWICE, "the answer and the unknowns are not all different names")
+    if not any(TARGET in (subject, value) for subject, _, value in formula):
+        return Objection(SeedDefect.ANSWER_NOT_STATED, f"no projection is about {proposal.answer!r}")
+    if any(UNION in text for text in proposal.named):
+        return Objection(ProposalDefect.MALFORMED_FORMULA, f"a name holds {UNION!r}")
+    if any(fact.alternatives and (plain(fact.object) in secret or not all(map(plain, fact.alternatives))) for fact in proposal.projections):
+        return Objection(ProposalDefect.MALFORMED_FORMULA, "alternatives stand beside a constant that has a name, and are named")
+    if any(is_constant(subject) and is_constant(value) for subject, _, value in formula):
+        return Objection(ProposalDefect.CONSTANT_EDGE, "a projection joins two names and nothing unknown")
+    problems = validate(formula)
+    return Objection(ProposalDefect.MALFORMED_FORMULA, problems[0].detail) if problems else None
+
+
+def objection_to_words(seed: Seed) -> Objection | None:
+    """What the question says that it must hide, does not say that it must, or says and no passage does."""
+    proposal = seed.proposal
+    for secret in (proposal.answer, *proposal.unknowns):
+        if mentions(proposal.question, secret):
+            return Objection(ProposalDefect.LEAKED, f"the question names {secret!r}")
+    for text in proposal.named:
+        if not mentions(proposal.question, text):
+            return Objection(ProposalDefect.NOT_NAMED, f"the question does not name {text!r}")
+    stated = [text for fact in proposal.projections for text in (fact.subject, fact.object, fact.quote, *fact.alternatives)]
+    new = numbers(proposal.question) - {number for text in stated for number in numbers(text)}
+    return Objection(ProposalDefect.NUMBER_NOT_STATED, f"the question says {min(new)}, and no quotation does") if new else None
+
+
+def task_of(seed: Seed, teacher: str, environment: str) -> Task:
+    """The seed as a task, without its proofs."""
+    proposal, formula = seed.proposal, seed.proposal.formula
+    provenance = {
+        "seeded_by": teacher,
+        "shape": "seed",
+        "path": list(proposal.unknowns),
+        "walk": [passage.id for passage in seed.walk.passages],
+        "linked_by": [{"kind": link.kind, "words": link.words} for link in seed.walk.links],
+        "projections": [_quoted(fact, seed.passage_of(fact)) for fact in proposal.projections],
+    }
+    return Task(
+        key=seed.key,
+        environment=environment,
+        question=proposal.question.strip(),
+        answers=(proposal.answer.strip(),),
+        formula=formula,
+        hops=len(seed.documents),
+        constraints=count_constants(formula),
+        layers=depth(formula),
+        provenance=provenance,
+    )
+
+
+def numbered(passages: Sequence[Passage]) -> str:
+    """Passages as a teacher is shown them, by their numbers."""
+    return "\n\n".join(f"[{number}] {passage.title}\n{passage.text}" for number, passage in enumerate(passages, 1))
+
+
+def _in_words(fact: StatedFact) -> str:
+    return f"{fact.subject} — {fact.relation} — {fact.object}"
+
+
+def _quoted(fact: ProposedProjection, passage: Passage) -> dict[str, str]:
+    return {**fact.model_dump(include={"subject", "relation", "object", "quote"}), "document": passage.document, "passage": passage.id}

@@ -1,0 +1,135 @@
+"""Questions of a folder of pages alone: into the lake, over real HTTP servers, once only, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from flows.config import load_config
+from flows.context import RunContext
+from flows.graphs import facts_around
+from flows.home import Home
+from flows.preflight import preflight
+from flows.report.yields import counted_words, read_yields, survival
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
+from synth.corpora.linked_passages import readable
+from synth.corpora.seed_questions import CHECKS
+from synth.questions.text_comparison import mentions
+from tests.flows.test_expansions import teacher_at, yields_of
+from tests.flows.test_synthesis_kinds import SMALL
+from tests.synth.corpora.notes import asking_model, write_notes
+from tests.synth.teachers.faulty_server import FaultyServer
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from warehouse import Lake
+from warehouse.errors import RequestError
+
+FILMS = 24
+FLYWHEEL = Path(sys.executable).with_name("flywheel")
+
+
+def settings(pages: Path, count: int = 40) -> list[str]:
+    own = ["corpus.kind=pages", f"corpus.path={pages}", f"synth.seeds.count={count}", "synth.seeds.passages=2"]
+    return ["corpus.train={}", "corpus.held_out={}", *own]
+
+
+def make(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first", "t1-again")) -> None:
+    context = RunContext(Home(root), load_config(str(SMALL), options), lake)
+    for run_id in runs:
+        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "webshaper"))
+
+
+@pytest.mark.slow
+def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) -> None:
+    pages = write_notes(tmp_path / "notes", FILMS)
+    with MisbehavingServer(answer=asking_model) as server, Lake(tmp_path / "home") as lake:
+        make(tmp_path / "home", lake, [*settings(pages), *teacher_at(server)], ("t1-first",))
+        tasks, failures, documents = lake.tasks(), lake.failures("seeds"), {each.id: each for each in lake.documents()}
+        unreadable = [failure for failure in lake.failures("teacher") if failure.kind == "malformed"]
+        figures, (part,) = yields_of(lake, "seeds"), read_yields(lake)
+        unproven = lake.query("SELECT structure, teacher, proof, count(*) AS n FROM unproven GROUP BY ALL ORDER BY proof").to_pylist()
+        reasons = {row["reason"] for row in lake.query("SELECT reason FROM synthesis_outcomes WHERE kind = 'seeds'").to_pylist()}
+    assert len(server.bodies) == len({json.dumps(body, sort_keys=True) for body in server.bodies}), "nothing is asked twice"
+    kinds = Counter(str(failure.kind) for failure in failures)
+    named = ("quote_not_found", "object_not_named", "leaked", "number_not_stated", "contradicted", "second_answer", "shortfall")
+    assert set(kinds) == set(named) == reasons
+    asked = {task.question.removeprefix("Where was the director of Film ").removesuffix(" born?"): task.answers for task in tasks}
+    assert asked == {number: (f"Town {int(number) % 6}",) for number in ("0", "15", "16", "23")}, (
+        "no film of a slip, of two directors, of Person 2"
+    )
+    for fact in (fact for task in tasks for fact in task.provenance["projections"]):
+        assert mentions(readable(documents[fact["document"]].text)[0], fact["quote"])
+    assert unproven == [{"structure": "seed", "teacher": "openai:m", "proof": proof, "n": 4} for proof in ("answers", "redundant")]
+    counts = [int(figures[name]) for name in ("walks", *CHECKS, "kept")]
+    assert counts == sorted(counts, reverse=True) and counts[0] == 27 and counts[-1] == 4
+    assert 2 * (counts[0] - counts[1]) == len(unreadable), "what cannot be read is asked for twice"
+    assert sum(kinds.values()) - kinds["shortfall"] == counts[1] - counts[-1]
+    rows = survival(part.figures)
+    assert [(row["met"], row["survived"]) for row in rows] == [*pairwise(counts[:-1]), (27, 4)]
+    assert rows[-1]["share"].startswith("14.8") and "quoted 16 of 19" in counted_words(part.figures)
+
+
+@pytest.mark.slow
+def test_a_server_with_faults_brings_no_wrong_question_and_is_asked_once(tmp_path: Path) -> None:
+    pages = write_notes(tmp_path / "notes", FILMS)
+    teacher = ["synth.teacher.timeout_seconds=2", "synth.teacher.first_pause_seconds=0.01"]
+    with FaultyServer(answer=asking_model, share=0.3) as server, Lake(tmp_path / "home") as lake:
+        make(tmp_path / "home", lake, [*settings(pages), *teacher_at(server), *teacher])
+        tasks, failures = lake.tasks(), lake.failures()
+    assert {"cut", "chatty", "fenced", "keys", "refusal", "repetition"} <= set(server.met) and max(server.arrived.values()) == 1
+    assert tasks and all(task.answers == (f"Town {int(task.question.split()[6]) % 6}",) for task in tasks if task.proofs["only_answer"])
+    assert all("Person" not in task.question and "1821" not in task.question for task in tasks)
+    assert {"malformed", "retried_timeout"} <= {str(failure.kind) for failure in failures}
+
+
+@pytest.mark.engine
+def test_the_command_goes_on_where_it_was_killed_and_prints_what_survived(tmp_path: Path) -> None:
+    pages, home = write_notes(tmp_path / "notes", FILMS), tmp_path / "home"
+    with MisbehavingServer(answer=asking_model, slow_seconds=0.1) as server:
+        options = [*settings(pages, 20), *teacher_at(server), "synth.teacher.concurrency=2"]
+        command = [str(FLYWHEEL), "synth", "webshaper", "--profile", str(SMALL), "--home", str(home)]
+        command += [part for option in options for part in ("--set", option)]
+        killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(server.bodies) < 30 and killed.poll() is None:
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert killed.returncode == -signal.SIGKILL
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        asked = Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
+    assert ended.returncode == 0, ended.stderr
+    assert sum(asked.values()) - len(asked) <= 2, "only what was in flight is asked again"
+    assert all(check in ended.stdout for check in (*CHECKS, "kept"))
+
+
+def test_what_pages_cannot_give_is_refused(tmp_path: Path) -> None:
+    pages = write_notes(tmp_path / "notes", 2)
+    with pytest.raises(RequestError, match=r"corpus\.kind = pages has no facts to ask about: set synth\.seeds\.count"):
+        load_config("quickstart", ["corpus.kind=pages", f"corpus.path={pages}"])
+    with pytest.raises(RequestError, match=r"seeds asks for one: set synth\.teacher\.kind"):
+        load_config("quickstart", ["synth.seeds.count=3"])
+    with pytest.raises(RequestError, match=r"path is needed for pages"):
+        load_config("quickstart", ["corpus.kind=pages"])
+    teacher = ["synth.teacher.kind=openai", "synth.teacher.model=m"]
+    config = load_config("quickstart", [*settings(pages), *teacher])
+    with pytest.raises(RequestError, match=r"corpus\.kind = pages has no graph that evaluation\.suites\.\w+ could be drawn from"):
+        preflight(config)
+    with pytest.raises(RequestError, match=r"corpus\.kind = pages has no graph to look at"):
+        facts_around(config, "Film 1")
+
+
+@pytest.mark.slow
+def test_pages_of_which_nothing_is_left_say_so(tmp_path: Path) -> None:
+    pages = write_notes(tmp_path / "notes", 2)
+    with MisbehavingServer(answer=lambda body: "I cannot help with that.") as server, Lake(tmp_path / "home") as lake:
+        with pytest.raises(RequestError, match="no question about the pages is left"):
+            make(tmp_path / "home", lake, [*settings(pages, 4), *teacher_at(server)], ("t1-first",))
+        assert yields_of(lake, "seeds")["readable"] == 0 and not lake.tasks()
