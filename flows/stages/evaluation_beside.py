@@ -220,9 +220,10 @@ def figures_of(trajectories: Sequence[Trajectory], version: int) -> dict[str, fl
     """
     counts = {outcome: sum(each.outcome is outcome for each in trajectories) for outcome in Outcome}
     valid = counts[Outcome.SUCCESS] + counts[Outcome.FAILURE]
-    figures = {"tasks": len(trajectories), "valid": valid, "invalid": counts[Outcome.INVALID], "successes": counts[Outcome.SUCCESS]}
+    invalid, successes = counts[Outcome.INVALID], counts[Outcome.SUCCESS]
+    figures: dict[str, float] = {"tasks": len(trajectories), "valid": valid, "invalid": invalid, "successes": successes}
     if valid:
-        figures |= {"success": counts[Outcome.SUCCESS] / valid}
+        figures["success"] = successes / valid
     versions = [each for trajectory in trajectories for turn in trajectory.turns for each in token_versions(turn)]
     if versions:
         span = {"first_version": min(versions), "last_version": max(versions)}
