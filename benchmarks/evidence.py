@@ -78,7 +78,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.do == "collect":
         words = dict(text.split("=", 1) for text in options.words)
-        keep(options.name, {"commands": options.command, "words": words, "homes": [read_home(home) for home in options.homes]})
+        try:
+            keep(options.name, {"commands": options.command, "words": words, "homes": [read_home(home) for home in options.homes]})
+        except RequestError as error:
+            parser.error(str(error))
         return
     stale = [page for page in pages() if filled(text := page.read_text()) != text]
     for page in stale if options.do == "write" else ():
@@ -117,8 +120,16 @@ def _processor() -> str:
 
 
 def read_home(root: Path) -> Record:
-    """The raw counts of one finished home."""
+    """The raw counts of one finished home.
+
+    Raises:
+        RequestError: it holds calls twice, as where trajectories were deleted by hand and made anew: what counts calls would count both.
+    """
     with Lake(root, read_only=True) as lake:
+        calls = "count(*) - count(DISTINCT (trajectory_id, turn_index, call_index))"
+        (found,) = lake.query(f"SELECT {calls} AS twice FROM tool_calls").to_pylist()
+        if found["twice"]:
+            raise RequestError(f"{root} holds {found['twice']} calls of tools twice: nothing is published of it.")
         sql = "SELECT policy, suite, hops, tasks - invalid AS valid, round(success * (tasks - invalid))::INT AS successes, invalid"
         rows = lake.query(f"{sql} FROM evaluations ORDER BY suite, policy, hops NULLS FIRST").to_pylist()
         sql = "SELECT id, date_diff('second', started, finished) AS seconds FROM runs WHERE state = 'completed' ORDER BY started"

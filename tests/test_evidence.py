@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from benchmarks import evidence
 from benchmarks.evidence import PAGES, RESULTS, TABLES, filled, pages
 from eval.statistics import mcnemar, wilson
+from flows.config import load_config
+from flows.home import Home
+from warehouse import Call, Lake, Outcome, StopReason, Trajectory, Turn
 from warehouse.errors import RequestError
 
 FILES = sorted(RESULTS.glob("*.json"))
@@ -86,6 +90,20 @@ def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
         filled("<!-- evidence: stages none --><!-- /evidence -->")
     with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, commands, gain"):
         filled("<!-- evidence: graph none --><!-- /evidence -->")
+
+
+def test_a_home_that_holds_calls_twice_is_refused(tmp_path: Path) -> None:
+    call = Call("search", "Hill", "ok", "Hill: a hill.")
+    turn = Turn(0, (2,), (-0.5,), "a", "search", "Hill", (), call.observation, None, "ok", 0.1, 0, calls=(call,))
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    Home(tmp_path).claim(load_config("quickstart"))
+    with Lake(tmp_path) as lake:
+        lake.add([Trajectory("r", "q", "t1-rl", "rl", 3, (1,), (turn,), StopReason.ANSWERED, Outcome.SUCCESS, 1.0, 0, now, 1.0)])
+    assert evidence.read_home(tmp_path)["evaluations"] == []
+    with Lake(tmp_path) as lake:
+        lake.write(lambda connection: connection.execute("INSERT INTO tool_calls FROM tool_calls"))
+    with pytest.raises(RequestError, match="holds 1 calls of tools twice"):
+        evidence.read_home(tmp_path)
 
 
 def test_the_pages_are_those_that_people_read() -> None:

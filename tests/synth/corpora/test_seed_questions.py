@@ -73,7 +73,7 @@ def test_walks_are_drawn_by_their_seed_and_no_two_alike() -> None:
     met = [frozenset(passage.id for passage in walk.passages) for walk in walks]
     assert walks == LINKED.walks(50, 3, 7) and walks[:2] == LINKED.walks(2, 3, 7) and LINKED.walks(2, 3, 8) != walks[:2]
     assert len(met) == len(set(met)) and {len(each) for each in met} == {2, 3}
-    for walk in walks:
+    for walk in (walk for drawn in range(40) for walk in LINKED.walks(50, 3, drawn)):
         assert len({passage.document for passage in walk.passages}) == len(walk.passages) == len(walk.links) + 1
     assert not LinkedPassages.of(PAGES[-1:], 1_200, 5).walks(5, 2, 0)
     assert len(LinkedPassages.of(PAGES[-1:], 1_200, 5).walks(5, 1, 0)) == 1
