@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,15 +24,17 @@ LIMITS = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tok
 
 @contextmanager
 def killed_as_soon_as_there(title: str) -> Iterator[None]:
-    """Kills the first new process of that title, once: one of an earlier test may still be ending."""
+    """Kills each new process of that title: Ray starts an actor once more whose process died before it had heard of its task.
+
+    Processes of an earlier test, which may still be ending, are spared.
+    """
     over, earlier = threading.Event(), engine_processes(title)
 
     def kill() -> None:
-        while not over.is_set() and not (found := [each for each in engine_processes(title) if each not in earlier]):
-            time.sleep(0.05)
-        with suppress(psutil.NoSuchProcess):
-            for process in () if over.is_set() else found[:1]:
-                process.kill()
+        while not over.wait(0.05):
+            for process in (each for each in engine_processes(title) if each not in earlier):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
