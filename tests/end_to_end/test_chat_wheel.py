@@ -13,7 +13,7 @@ from flows.config import load_config
 from flows.stages.training import encode
 from warehouse import Lake, PartKind
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(2400)]
 PROFILE = str(Path(__file__).parent / "chat.toml")
 
 

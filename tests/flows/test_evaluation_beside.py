@@ -221,6 +221,7 @@ def test_an_evaluation_whose_figures_are_stored_is_not_begun_again(tmp_path: Pat
     assert asked == []
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_vllm_samples_the_same_for_training_with_and_without_it(tmp_path: Path) -> None:
     limits = ("rollout.limits.max_action_tokens=8", "rollout.limits.max_context_tokens=200")
