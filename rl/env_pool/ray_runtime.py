@@ -56,8 +56,6 @@ class RayRuntime:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray lowers its workers' priority by 15: beside anything else on the machine the engines would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # Of its 30 seconds for the first of its processes nothing is left on a busy machine.
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")
         # It only says that access to the cluster is guarded by a token, as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

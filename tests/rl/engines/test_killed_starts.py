@@ -24,10 +24,7 @@ LIMITS = {"max_action_tokens": 8, "max_observation_tokens": 32, "max_context_tok
 
 @contextmanager
 def killed_as_soon_as_there(title: str) -> Iterator[None]:
-    """Kills each new process of that title: Ray starts an actor once more whose process died before it had heard of its task.
-
-    Processes of an earlier test, which may still be ending, are spared.
-    """
+    """Kills each new process of that title; those of an earlier test, which may still be ending, are spared."""
     over, earlier = threading.Event(), engine_processes(title)
 
     def kill() -> None:
@@ -51,6 +48,7 @@ def killed_as_soon_as_there(title: str) -> Iterator[None]:
         ("ray::VllmEngine", "the engine engine-0 died, without a word, as by SIGKILL"),
         ("EngineCore", ("vLLM's process of an engine died, by SIGKILL", "vLLM's process of an engine died, without a word")),
     ],
+    ids=["its actor", "its own process"],  # no titles: the test's name is the title of what runs it, and of all that it forks
 )
 def test_an_engine_that_is_killed_while_it_starts_is_a_fault(tiny_policy: Path, title: str, told: str | tuple[str, ...]) -> None:
     config = RolloutConfig.model_validate({"limits": LIMITS, "engine": {"kv_cache_gib": 0.1, "cpus": 0.25}})

@@ -198,8 +198,10 @@ async def test_the_breaker_names_the_environment_that_is_down(pool: EnvironmentP
 
 async def test_the_breaker_names_the_tool_that_is_down(pool: EnvironmentPool) -> None:
     await pool.open(FAULTY)
-    for _ in range(4):
+    for _ in range(8):  # one that meets the worker's end in an earlier test never comes to the call
         await fault_of(pool, FAULTY, "none", Action("look", ""), Action("break", ""))
+        if pool.breaker.faults(tool("break")) == 4:
+            break
     with pytest.raises(CircuitOpen, match=r"the tool 'break' failed in 4 of its last 4 calls .*the tool broke") as error:
         pool.breaker.check()
     assert "'look'" not in str(error.value)
