@@ -231,7 +231,7 @@ class _Work:
         stated = facts_stated(self.teacher, [(fact, self.documents[fact.document]) for fact in proposal.facts])
         if False in stated:
             fact = proposal.facts[stated.index(False)]
-            reason = f"the second reading says that {fact.document!r} does not state: {fact.subject} — {fact.relation} — {fact.object}"
+            reason = f"the second reading says that {fact.document!r} does not state: {fact.claim}"
             return Objection(ProposalDefect.NOT_STATED, reason)
         return LeafExpansion(name, proposal, verdict, None if None in stated else True)
 

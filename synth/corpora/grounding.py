@@ -34,6 +34,11 @@ class StatedFact(BaseModel):
     object: str
     quote: str
 
+    @property
+    def claim(self) -> str:
+        """The fact without its quotation, as it is shown to readers."""
+        return f"{self.subject} — {self.relation} — {self.object}"
+
 
 class GroundingDefect(StrEnum):
     """Why a statement is not grounded in its passage."""
@@ -60,8 +65,7 @@ def grounding_defect(statement: StatedFact, title: str, text: str) -> GroundingD
 
 def question_whether_stated(statement: StatedFact, text: str) -> str:
     """What a second reader is asked; the answer is yes or no."""
-    claim = f"{statement.subject} — {statement.relation} — {statement.object}"
-    return f"Passage:\n{text}\n\nClaim: {claim}\nDoes the passage state the claim? Answer yes or no."
+    return f"Passage:\n{text}\n\nClaim: {statement.claim}\nDoes the passage state the claim? Answer yes or no."
 
 
 class AmbiguousMention(Exception):

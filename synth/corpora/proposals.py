@@ -138,7 +138,7 @@ def objection_to(proposal: Proposal, layer: Layer, name: str, documents: Mapping
         if document is None:
             return Objection(ProposalDefect.DOCUMENT_UNKNOWN, f"no document has the id {fact.document!r}")
         if lack := grounding_defect(fact, document.title, document.text):
-            return Objection(lack, f"{fact.subject} — {fact.relation} — {fact.object} in {fact.document!r}")
+            return Objection(lack, f"{fact.claim} in {fact.document!r}")
     return _objection_to_words(proposal, layer, name) or _objection_to_formula(proposal, layer, name)
 
 

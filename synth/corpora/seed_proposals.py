@@ -111,7 +111,7 @@ def objection_to_quotes(seed: Seed) -> Objection | None:
         if not 1 <= fact.passage <= len(seed.walk.passages):
             return Objection(SeedDefect.PASSAGE_UNKNOWN, f"there is no passage {fact.passage}")
         if not mentions(seed.passage_of(fact).text, fact.quote):
-            return Objection(GroundingDefect.QUOTE_NOT_FOUND, f"{_in_words(fact)}: {fact.quote!r} does not stand in its passage")
+            return Objection(GroundingDefect.QUOTE_NOT_FOUND, f"{fact.claim}: {fact.quote!r} does not stand in its passage")
     return None
 
 
@@ -120,7 +120,7 @@ def objection_to_entities(seed: Seed) -> Objection | None:
     for fact in seed.proposal.projections:
         passage = seed.passage_of(fact)
         if lack := grounding_defect(fact, passage.title, passage.text):
-            return Objection(lack, f"{_in_words(fact)}: {fact.quote!r}")
+            return Objection(lack, f"{fact.claim}: {fact.quote!r}")
     return _objection_to_formula(seed.proposal)
 
 
@@ -181,10 +181,6 @@ def task_of(seed: Seed, teacher: str, environment: str) -> Task:
 def numbered(passages: Sequence[Passage]) -> str:
     """Passages as a teacher is shown them, by their numbers."""
     return "\n\n".join(f"[{number}] {passage.title}\n{passage.text}" for number, passage in enumerate(passages, 1))
-
-
-def _in_words(fact: StatedFact) -> str:
-    return f"{fact.subject} — {fact.relation} — {fact.object}"
 
 
 def _quoted(fact: ProposedProjection, passage: Passage) -> dict[str, str]:

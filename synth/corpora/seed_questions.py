@@ -150,8 +150,8 @@ class Seeder:
         for (place, fact), reply in zip(places, self.teacher.complete(requests), strict=True):
             said = None if isinstance(reply, Failure) else read_yes(reply)
             if said is False:
-                claim = f"{fact.subject} — {fact.relation} — {fact.object}"
-                verdicts[place] = Objection(ProposalDefect.NOT_STATED, f"the second reading says that its passage does not state: {claim}")
+                reason = f"the second reading says that its passage does not state: {fact.claim}"
+                verdicts[place] = Objection(ProposalDefect.NOT_STATED, reason)
             elif said is None and verdicts[place] is True:
                 verdicts[place] = None
         return verdicts

@@ -15,7 +15,6 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.grounding import StatedFact
 from synth.corpora.linked_passages import LinkedPassages, Passage
 from synth.corpora.proposals import Objection
 from synth.corpora.seed_proposals import Name, ProposedProjection, Seed, SeedDefect, numbered
@@ -114,7 +113,7 @@ class Searcher:
         """For each seed, whether a passage that a search for one of its facts brings says otherwise."""
         facts = ((place, seed, fact) for place, seed in enumerate(seeds) for fact in seed.proposal.projections)
         asked = [(place, fact, found) for place, seed, fact in facts if (found := self._on(seed, fact))]
-        requests = [user(_CONTRADICTION.format(passages=numbered(found), claim=_claim(fact)), max_tokens=256) for _, fact, found in asked]
+        requests = [user(_CONTRADICTION.format(passages=numbered(found), claim=fact.claim), max_tokens=256) for _, fact, found in asked]
         replies = self._ask(requests, _VERDICT)
         verdicts: list[Verdict] = [True] * len(seeds)
         for (place, fact, found), reply in zip(asked, replies, strict=True):
@@ -162,10 +161,6 @@ class Searcher:
         return [None if isinstance(result, Failure) else result for result in results]
 
 
-def _claim(fact: StatedFact) -> str:
-    return f"{fact.subject} — {fact.relation} — {fact.object}"
-
-
 def _said(subject: str, relation: str, value: str) -> str:
     """A projection about a constant as words to look for; none where it joins two unknowns."""
     named = [member for node in (subject, value) if is_constant(node) for member in members(node)]
@@ -183,7 +178,7 @@ def _contradicted(fact: ProposedProjection, found: Sequence[Passage], said: Cont
     passage, quote = _passage(found, said.passage), said.quote or ""
     if passage is None or not mentions(passage.text, quote):
         return None
-    return Objection(SeedDefect.CONTRADICTED, f"{_claim(fact)}: {passage.id} says {quote!r}")
+    return Objection(SeedDefect.CONTRADICTED, f"{fact.claim}: {passage.id} says {quote!r}")
 
 
 def _answered(seed: Seed, found: Sequence[FoundAnswer] | None) -> Verdict:
