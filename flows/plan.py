@@ -81,7 +81,7 @@ def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
     if turn == 1:
         first = policy_id(0, "init")
         yield Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
-        if "cpt" not in config.wheel.stages or config.policy.path:  # it knows something already, which the others are measured against
+        if "cpt" not in config.wheel.stages or not config.policy.untaught:  # what it knows already, the others are measured against
             yield from _evaluations(turn, first, config.evaluation.suites)
     for stage in config.wheel.stages:
         policy = policy_id(turn, stage)

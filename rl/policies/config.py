@@ -43,6 +43,11 @@ class PolicyConfig(Section):
             return None
         return PACKAGED / self.path if self.path.isidentifier() and (PACKAGED / self.path).is_dir() else Path(self.path)
 
+    @property
+    def untaught(self) -> bool:
+        """Whether the first policy cannot act at all: it is from scratch, or comes with the package, where they have only read."""
+        return self.folder is None or self.folder.parent == PACKAGED
+
     @model_validator(mode="after")
     def _check_heads(self) -> PolicyConfig:
         if self.heads % self.key_value_heads:

@@ -1,0 +1,42 @@
+"""The policies that come with the package: which weights they are, what they can do, and what a wheel makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.reader import DIGEST, read_share
+from flows.config import FlywheelConfig
+from flows.plan import evaluation_id, turn_steps
+from rl.policies.config import PACKAGED, PolicyConfig
+from synth.worlds.names import NAME_WORDS
+from warehouse.digests import digest_files
+
+READER = PACKAGED / "reader"
+
+
+def test_a_name_is_a_policy_of_the_package_and_anything_else_a_folder() -> None:
+    assert PolicyConfig(path="reader").folder == READER and (READER / "config.json").is_file()
+    assert str(PolicyConfig(path="models/reader").folder) == "models/reader"
+
+
+def test_the_reader_is_the_one_that_its_script_made() -> None:
+    assert digest_files(READER) == DIGEST
+    assert sum(file.stat().st_size for file in READER.iterdir()) < 3e6
+
+
+def test_the_reader_has_a_token_for_every_word_of_a_name() -> None:
+    vocabulary = json.loads((READER / "tokenizer.json").read_text())["model"]["vocab"]
+    assert {word for word in NAME_WORDS if f"Ġ{word}" not in vocabulary} == set()
+
+
+@pytest.mark.slow
+def test_the_reader_answers_questions_about_texts_that_it_has_not_read() -> None:
+    assert read_share(READER, 60) >= 0.6
+
+
+@pytest.mark.parametrize(("path", "tried"), [(None, False), ("reader", False), ("models/other", True)])
+def test_a_first_policy_is_evaluated_where_it_may_know_how_to_act(path: str | None, tried: bool) -> None:
+    config = FlywheelConfig.model_validate({"policy": {"path": path}})
+    assert (evaluation_id("t0-init", next(iter(config.evaluation.suites))) in {step.run_id for step in turn_steps(config, 1)}) == tried
