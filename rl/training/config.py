@@ -220,6 +220,8 @@ class ReinforceConfig(OptimizerConfig):
     def _check_critic(self) -> ReinforceConfig:
         if self.estimator in CRITICS and (self.lora is not None or self.learner.sharded):
             raise ValueError(f"rl.estimator = {self.estimator} has a critic, which goes with neither rl.lora nor rl.learner.sharded")
+        if self.estimator in CRITICS and self.optimizer == "muon":
+            raise ValueError(f"rl.estimator = {self.estimator} has a critic, which learns by AdamW: leave rl.optimizer at adamw")
         return self
 
     @property

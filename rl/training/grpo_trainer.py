@@ -40,6 +40,7 @@ from rl.training.config import CRITICS, ReinforceConfig
 from rl.training.critic import NAME, Critic, value_loss
 from rl.training.figures import crossed, prompt_information, ratio_figures
 from rl.training.monitor import MetricMonitor
+from rl.training.optimizers import optimizer_factory
 from rl.training.packing import JoinedRows
 from rl.training.speed import StepTimes, StepTokens, device_name, flops_of, peak_memory_gib, sampler_errors, speed_figures
 from rl.training.token_scores import can_choose, chosen_scores, tiled_scores
@@ -83,6 +84,7 @@ class RowTrainer(GRPOTrainer):
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed),
         )
+        self.optimizer_cls_and_kwargs = optimizer_factory(config)  # TRL's own trainer takes none
         self._workers = self.accelerator.num_processes
         self._config = config
         self._output = output

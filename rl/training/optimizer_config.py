@@ -50,9 +50,13 @@ Tracker = Literal["trackio", "wandb", "tensorboard", "mlflow"]
 
 
 class OptimizerConfig(Section):
-    """How weights are changed: AdamW under warmup, constant rate, decay."""
+    """How weights are changed: AdamW or Muon under warmup, constant rate, decay."""
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For small policies."""
     learning_rate: PositiveFloat = 1e-3
+    muon_learning_rate: PositiveFloat = 0.02
+    """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
     warmup_steps: NonNegativeInt = 20
     decay_share: float = Field(default=0.1, ge=0, le=1)
     """Share of the steps, at the end, in which the rate falls linearly to nothing."""

@@ -1,4 +1,4 @@
-"""Optimisers of the supervised stages: AdamW, or Muon for the matrices between the embeddings with AdamW for all the rest.
+"""Optimisers of all stages: AdamW, or Muon for the matrices between the embeddings with AdamW for all the rest.
 
 Muon (K. Jordan, 2024) moves a matrix by the orthogonalised momentum of its gradient; a policy from scratch learns to look up and to
 copy far sooner by it (docs/small_policies.md). Both are torch's own; here they are joined into one, for a trainer holds, schedules
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rl.training.supervised_config import SupervisedConfig
+from rl.training.optimizer_config import OptimizerConfig
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -53,7 +53,7 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     return hidden, [parameter for parameter in trained if id(parameter) not in inner]
 
 
-def optimizer_factory(config: SupervisedConfig) -> tuple[Any, dict[str, Any]] | None:
+def optimizer_factory(config: OptimizerConfig) -> tuple[Any, dict[str, Any]] | None:
     """What a trainer of transformers takes as `optimizer_cls_and_kwargs`; None for its own AdamW."""
     if config.optimizer == "adamw":
         return None

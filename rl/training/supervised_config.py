@@ -31,10 +31,6 @@ class SupervisedConfig(OptimizerConfig):
     """Share of the examples that is not trained on; their loss is measured at each checkpoint. 0: none, and no early stop."""
     patience: PositiveInt = 3
     """Checkpoints in a row without a lower held-out loss that end the training; the policy is then that of the lowest."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For policies from scratch."""
-    muon_learning_rate: PositiveFloat = 0.02
-    """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
 
 
 class GeneralTextConfig(Section):

@@ -112,6 +112,11 @@ def test_a_clip_that_cispo_cannot_mean_is_refused() -> None:
         ReinforceConfig(loss_type="cispo")
 
 
+def test_a_critic_and_muon_are_refused_together() -> None:
+    with pytest.raises(ValidationError, match=r"rl\.optimizer at adamw"):
+        ReinforceConfig(estimator="gae", optimizer="muon")
+
+
 # The trainer
 
 
@@ -139,6 +144,22 @@ def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
     assert expected.norm() > 1e-3
     assert torch.allclose(gradient(policy, tmp_path, cut, shortened), expected, atol=1e-6, rtol=1e-4)
     assert torch.allclose(gradient(policy, tmp_path, cut, [*faulty, *shortened]), expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.engine
+def test_muon_moves_a_hidden_matrix_as_far_in_every_direction_and_adamw_does_not(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path
+) -> None:
+    name = "model.layers.0.self_attn.q_proj.weight"
+    spread = {}
+    for optimizer in ("muon", "adamw"):
+        config = CONFIG.model_copy(update={"optimizer": optimizer, "steps": 1, "muon_learning_rate": 0.01})
+        hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), unpublished, quiet)
+        done = train_reinforce(policy, tmp_path / optimizer, config, hooks, 1)
+        before, after = (load_policy(folder)[0].state_dict()[name] for folder in (policy, done.path))
+        sizes = torch.linalg.svdvals(after - before)
+        spread[optimizer] = (sizes.quantile(0.5) / sizes.max()).item()
+    assert spread["muon"] > 0.4 > spread["adamw"]
 
 
 @pytest.mark.engine
@@ -170,8 +191,9 @@ def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: lis
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "estimator": "rloo"},
         {"loss_type": "dr_grpo", "estimator": "dr_grpo", "max_completion_tokens": 9},
         {"loss_type": "cispo", "clip_high": 5.0},
+        {"optimizer": "muon"},
     ],
-    ids=["dapo", "epochs and kl", "gspo rloo", "dr_grpo", "cispo"],
+    ids=["dapo", "epochs and kl", "gspo rloo", "dr_grpo", "cispo", "muon"],
 )
 def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     sampler, figures = Sampler(16), list[dict[str, float]]()
@@ -211,12 +233,14 @@ def good_probability(model: PreTrainedModel) -> float:
 
 
 @pytest.mark.engine
-def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
+    config = CONFIG.model_copy(update={"optimizer": optimizer})
     whole, stopped, resumed = Sampler(), Sampler(), Sampler()
-    expected = train_reinforce(policy, tmp_path / "whole", CONFIG, TrainingHooks(whole.collect, whole.publish, quiet), 1)
+    expected = train_reinforce(policy, tmp_path / "whole", config, TrainingHooks(whole.collect, whole.publish, quiet), 1)
     with pytest.raises(KeyboardInterrupt):
-        train_reinforce(policy, tmp_path / "resumed", CONFIG, TrainingHooks(stopping(stopped.collect, 4), stopped.publish, quiet), 1)
-    result = train_reinforce(policy, tmp_path / "resumed", CONFIG, TrainingHooks(resumed.collect, resumed.publish, quiet), 1)
+        train_reinforce(policy, tmp_path / "resumed", config, TrainingHooks(stopping(stopped.collect, 4), stopped.publish, quiet), 1)
+    result = train_reinforce(policy, tmp_path / "resumed", config, TrainingHooks(resumed.collect, resumed.publish, quiet), 1)
     assert resumed.versions == [2, 3, 4, 5, 6]
     assert weights_differ(expected.path, result.path) < 1e-6
     assert weights_differ(expected.path, policy) > 1e-3
