@@ -72,6 +72,7 @@ def main() -> None:
     collecting.add_argument("name")
     collecting.add_argument("homes", nargs="+", type=Path)
     collecting.add_argument("--command", action="append", required=True, help="what made them; repeatable")
+    collecting.add_argument("--add", action="store_true", help="keep what the file has of other seeds")
     collecting.add_argument("--words", action="append", default=[], metavar="POLICY=TEXT", help="what a policy is; repeatable")
     commands.add_parser("write")
     commands.add_parser("check")
@@ -79,7 +80,10 @@ def main() -> None:
     if options.do == "collect":
         words = dict(text.split("=", 1) for text in options.words)
         try:
-            keep(options.name, {"commands": options.command, "words": words, "homes": [read_home(home) for home in options.homes]})
+            homes = [read_home(home) for home in options.homes]
+            if options.add and (RESULTS / f"{options.name}.json").is_file():
+                homes = beside(load(options.name)["homes"], homes)
+            keep(options.name, {"commands": options.command, "words": words, "homes": homes})
         except RequestError as error:
             parser.error(str(error))
         return
@@ -89,6 +93,11 @@ def main() -> None:
     for page in stale:
         print(f"{page.relative_to(ROOT)} {'is written anew' if options.do == 'write' else 'says something else than the data'}")
     raise SystemExit(1 if stale and options.do == "check" else 0)
+
+
+def beside(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
+    """All homes by their seeds: one of `new` takes the place of an old one."""
+    return [home for _, home in sorted({home["seed"]: home for home in (*old, *new)}.items())]
 
 
 def keep(name: str, content: Record) -> Path:
@@ -193,6 +202,19 @@ def stages(record: Record, suite: str = "held_out", main: str = "t1-rl") -> str:
     return table(heads, rows)
 
 
+def seeds(record: Record, suite: str = "held_out", main: str = "t1-rl") -> str:
+    """Each policy's success, a column a seed, and how far `main` is above it where that is least and where it is most."""
+    homes = record["homes"]
+    rates = [{row["policy"]: row for row in home["evaluations"] if row["suite"] == suite and row["hops"] is None} for home in homes]
+    rows = []
+    for policy in _in_order(policy for of_seed in rates for policy in of_seed):
+        shown = [_rate(of_seed[policy]) if policy in of_seed else "" for of_seed in rates]
+        tests = sorted((test for home in homes if (test := _pair(home, suite, policy, main))), key=lambda test: test.difference)
+        change = [points(test.difference, test.p_value) for test in (tests[0], tests[-1])] if tests else ["", ""]
+        rows.append([f"`{policy}`{_words(record, policy)}", *shown, *change])
+    return table(["policy", *(f"seed {home['seed']}" for home in homes), f"`{main}` above it: least", "most"], rows)
+
+
 def habits(record: Record, suite: str = "held_out") -> str:
     """How often each policy of each seed calls a tool, and how many of its failures had an accepted answer in what it was shown."""
     lines = []
@@ -267,7 +289,7 @@ def commands(record: Record) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (stages, habits, tries, success, sampled, gain, answer, minutes, commands)
+    each.__name__: each for each in (stages, seeds, habits, tries, success, sampled, gain, answer, minutes, commands)
 }
 """The tables by name; the first argument of each is the content of a file of results."""
 

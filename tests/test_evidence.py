@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import PAGES, RESULTS, TABLES, filled, pages
+from benchmarks.evidence import PAGES, RESULTS, TABLES, beside, filled, pages
 from eval.statistics import mcnemar, wilson
 from flows.config import load_config
 from flows.home import Home
@@ -81,6 +81,17 @@ def test_a_table_is_made_of_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "| 100 | `t1-rl` | 1 | 1.50 | 2 of 20 | 1 |" in filled("<!-- evidence: habits one -->\n\n<!-- /evidence -->")
     assert "-->45<!--" in filled("<!-- evidence: sampled one t1-rl 4 5 --><!-- /evidence -->")
     assert "-->30<!--" in filled("<!-- evidence: minutes one -->?<!-- /evidence -->")
+
+
+def test_seeds_stand_side_by_side_with_the_least_and_the_largest_gain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    pair = {"suite": "held_out", "a": "t1-rl", "b": "t1-sft", "both": 20, "only_a": 11, "only_b": 0, "neither": 9}
+    other = {**HOME, "seed": 99, "evaluations": [row("t1-sft", None, 20), row("t1-rl", None, 31)], "pairs": [pair]}
+    (tmp_path / "one.json").write_text(json.dumps({**RECORD, "homes": beside([HOME, {"seed": 99}], [other])}))
+    text = filled("<!-- evidence: seeds one -->\n\n<!-- /evidence -->")
+    assert "| policy | seed 99 | seed 100 | `t1-rl` above it: least | most |" in text
+    assert "| `t1-sft` | 50.0 | 50.0 | +25.0 (p = 0.013) | +27.5 (p < 0.001) |" in text
+    assert "| `t0-init` |  | 0.0 |  |  |" in text and "| `t1-rl` | 77.5 | 75.0 |  |  |" in text
 
 
 def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
