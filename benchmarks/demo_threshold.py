@@ -1,7 +1,7 @@
 """Whether a finished demo is as good and as fast as it was: `python -m benchmarks.demo_threshold --home runs/demo`.
 
-The least successes lie below the lowest of three seeds (docs/learning.md) by the half-width of the interval of 1,000 tasks. A demo that
-takes twice as long as the fastest of README.md, which had two cores, is too slow. Ends with status 1 where either is so.
+The least successes lie some ten points below those of seed 0 (`benchmarks/results/quickstart.json`), the only seed that is known. A demo
+that takes twice as long as the one of README.md, which had two cores, is too slow. Ends with status 1 where either is so.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from warehouse import Lake
 Key = tuple[str, int, str]
 
 THRESHOLDS: dict[Key, float] = {
-    ("held_out", 1, "cpt"): 0.97,
-    ("held_out", 1, "rl"): 0.97,
-    ("held_out", 2, "rl"): 0.96,
-    ("deep", 2, "rl"): 0.85,
+    ("held_out", 1, "cpt"): 0.47,
+    ("held_out", 1, "rl"): 0.54,
+    ("held_out", 2, "rl"): 0.59,
 }
 """Least share of successes by suite, iteration and stage."""
-FASTEST_SECONDS = 934 - 110
+FASTEST_SECONDS = 559
 """From the first stage's start to the last one's end; making the environment took the rest."""
 
 

@@ -2,7 +2,7 @@
 
     own      from turn 2 on the policy's own successes, and decision records of which every option is an action of one of its runs
     again    from turn 2 on the first turn's text once more
-    oracle   from turn 2 on as the quickstart does: fresh text of the oracle's beside own decision records and successes
+    oracle   from turn 2 on as the profile from_scratch does: fresh text of the oracle's beside own decision records and successes
 
 The first turn is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home in which `flywheel run` goes on.
 Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far is passed by, and one

@@ -1,6 +1,6 @@
 """Success turn by turn, on all suites together, over several homes: `python -m benchmarks.turns runs/demo runs/seed1 … [--json]`.
 
-The homes are made by, for each seed: `flywheel run --profile quickstart --home runs/seedN --turns 5 --set seed=N`. Suites are drawn
+The homes are made by, for each seed: `flywheel run --profile from_scratch --home runs/seedN --turns 5 --set seed=N`. Suites are drawn
 once, in the first turn, so every turn answers the same tasks; of a turn it is RL's policy that counts. Columns: all tasks in each
 home, their mean over the homes, and the mean over the homes of each number of hops.
 """
