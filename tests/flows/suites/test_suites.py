@@ -20,7 +20,7 @@ from warehouse import Lake, Run, StopReason, Task, Trajectory
 from warehouse.errors import RequestError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
-CONFIG = load_config("quickstart")
+CONFIG = load_config("from_scratch")
 SHIPPED = sorted(file.stem for file in FOLDER.glob("*.toml"))
 MEANING = "Share of the questions in this file that one greedy attempt answers rightly."
 
