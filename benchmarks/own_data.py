@@ -1,13 +1,13 @@
-"""A wheel on its own data against two others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100] [--json]`.
+"""A wheel on its own data against two others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100]`.
 
     own      from turn 2 on the policy's own successes, and decision records of which every option is an action of one of its runs
     again    from turn 2 on the first turn's text once more
-    oracle   from turn 2 on as the profile from_scratch does: fresh text of the oracle's beside own decision records and successes
+    oracle   from turn 2 on fresh chains of the oracle's, to the depth of the questions, beside own decision records and successes
 
-The first turn is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home in which `flywheel run` goes on.
-Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far is passed by, and one
-that was cut short goes on. Printed are the success of each turn's last policy by suite, by how much `own` is above each other arm on the
-same tasks, and the optimiser's steps: where these differ, an arm had too little text for its budget.
+The first turn, the quickstart's, is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home where `flywheel
+run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far is passed
+by, and one that was cut short goes on. Printed are the success of each turn's last policy by suite, by how much `own` is above each other
+arm on the same tasks, and the optimiser's steps: where these differ, an arm had too little text for its budget.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ ARMS = (
             'later.cpt.from=["fas", "has"]',
             'later.sft.from=["oracle", "own"]',
             "later.synth.has.mixture={oracle=1.0}",
-            "later.synth.has_count=300",
             "later.synth.demonstration_questions.counts={}",
             "later.synth.fas.reasoning={1=800, 2=800, 3=800, 4=800, 5=1000, 6=1000}",
         ),
@@ -66,13 +65,14 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in ARMS], default=[arm.name for arm in ARMS], help="by default all")
     parser.add_argument("--profile", default=PROFILE, help="a profile, or the path of a TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="over the profile, for all arms")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     for seed in options.seeds if not options.table else ():
-        for arm in ARMS:
+        for arm in (arm for arm in ARMS if arm.name in options.arms):
             run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
     rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns)]
     print(json.dumps(rows) if options.json else markdown(rows))

@@ -188,22 +188,22 @@ def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None
     first, own, again = config.for_turn(1), config.for_turn(2), control.for_turn(2)
     assert (own.cpt.sources, own.sft.sources, own.synth.has.mixture) == (("has",), ("own",), {"others": 1.0})
     assert own.synth.has.contrasts == 0 and own.synth.rewording is None and own.synth.expander is None
-    assert first == load_config("from_scratch").for_turn(1)
+    assert first == load_config("quickstart").for_turn(1)
     for one, two in ((own.cpt, again.cpt), (own.sft, again.sft)):
         assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
         assert two == one.model_copy(update={"sources": ("again",)})
     assert again.rl == own.rl and again.synth == own.synth
 
 
-def test_the_present_way_is_that_of_from_scratch_within_the_budgets_of_the_others() -> None:
-    own, oracle, present = load_config(PROFILE), load_config(PROFILE, ARM["oracle"].settings), load_config("from_scratch")
-    assert oracle.for_turn(1) == own.for_turn(1)
-    mine, that = oracle.for_turn(2), present.for_turn(2)
-    unread = {"documents": that.synth.documents, "rejection_samples": that.synth.rejection_samples}
-    assert mine.synth.model_copy(update=unread) == that.synth and "documents" not in mine.cpt.sources
-    for stage in ("cpt", "sft"):
-        assert getattr(mine, stage) == getattr(own.for_turn(2), stage).model_copy(update={"sources": getattr(mine, stage).sources})
-    assert mine.rl == own.for_turn(2).rl == that.rl
+def test_the_oracles_arm_differs_by_what_is_read_alone_and_reads_chains_as_deep_as_the_questions() -> None:
+    own, oracle = load_config(PROFILE), load_config(PROFILE, ARM["oracle"].settings)
+    assert oracle.for_turn(1) == own.for_turn(1) and oracle.evaluation == own.evaluation
+    mine, that = own.for_turn(2), oracle.for_turn(2)
+    assert set(that.synth.fas.reasoning) == set(range(1, max(that.synth.webshaper.counts) + 1))
+    assert that.synth.demonstration_questions.counts == {} and that.synth.webshaper == mine.synth.webshaper
+    for stage, sources in (("cpt", ("fas", "has")), ("sft", ("oracle", "own"))):
+        assert getattr(that, stage) == getattr(mine, stage).model_copy(update={"sources": sources})
+    assert that.rl == mine.rl
 
 
 def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_above_it(tmp_path: Path) -> None:
