@@ -1,17 +1,13 @@
-"""What each idea is worth on the generated world: `python benchmarks/ablations.py --home runs/ablations [--only masks] [--seeds 0 1 2]`.
+"""The claims of benchmarks/claims.py, tried: `python -m benchmarks.ablations --home runs/ablations [--only masks] [--seeds 100 101]`.
 
-For each claim a reference and variants that differ from it in one thing, on the same tasks and with the same seeds; what is compared
-is greedy success on held-out tasks after RL, success of what RL sampled on its way (the mean of its steps: who learns sooner, where all
-end alike), and where pre-training is in question the last loss of SFT too. Each variant has a home for each seed under `--home`. Those
-that are done are passed over and those that were cut short go on, so the same command goes on where it was; `--table` prints what is
-there and runs nothing, `--update docs/claims.md` writes it into that page. What a variant came to on a seed is a line of `--results` too
-(benchmarks/ablations.jsonl), and what has a line there for the present settings is not run again: seeds may be run side by side, one
-command each, or on several machines.
+Each variant has a home for each seed under `--home`. Those that are done are passed over and those that were cut short go on, so the same
+command goes on where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a
+variant came to on a seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is
+not run again: seeds may be run side by side, one command each, or on several machines.
 
-A seed has a world, questions, a tokenizer and first weights of its own. `start` is what the variants of a seed share: synthesis, CPT on
-FAS, SFT. A variant is a copy of it (or of `grpo`, whose trajectories HAS rewrites) in which the stages that it changes are done
-anew, and all after them. benchmarks/ablations.toml has the sizes. Means have Student's 95 % interval over the seeds, that of a share cut at
-0 and 100 %; differences are taken seed by seed.
+A seed has a world, questions and demonstrations of its own. `start` is what the variants of a seed on one base share: synthesis, CPT on
+FAS, SFT. A variant is a copy of it (or of another variant, whose trajectories HAS rewrites) in which the stages that it changes are done
+anew, and all after them. One that the metric monitor halts is a result too: it has kept nothing of what it had.
 """
 
 from __future__ import annotations
@@ -19,122 +15,84 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from eval.statistics import Interval, student_mean
-from flows.config import FlywheelConfig, load_config
+from benchmarks.claims import CLAIMS, SEEDS, TOKENS, VARIANTS, Claim, Measure, Variant, verdict
+from benchmarks.homes import copy_home, do, judge, place
+from benchmarks.tables import table as as_table
+from eval.statistics import Interval
+from flows.config import load_config
 from flows.context import RunContext, open_context
 from flows.home import Home
+from flows.operations.budgets import Meter, Spending
+from flows.operations.config import BudgetConfig
 from flows.plan import completed, evaluation_id, policy_id, synthesis_id
-from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
 from rl.training.monitor import TrainingHalted
 from warehouse import Lake
 from warehouse.digests import digest, seed_from
 from warehouse.errors import RequestError
 
-SIZES = Path(__file__).with_suffix(".toml")
-RESULTS = SIZES.with_suffix(".jsonl")
-SUITE = "held_out"
-STAGES = ("cpt", "sft", "rl")
-TABLE = "<!-- benchmarks/ablations.py writes this table -->"
-
-Work = Callable[[StageRun], dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way of doing it: what it is called, its settings, and the first stage that is not the start's.
-
-    `text` is the kind of examples that its pre-training reads; `cpt` is left out altogether where it begins with `sft` from `t0-init`.
-    """
-
-    name: str
-    words: str
-    settings: tuple[str, ...] = ()
-    begins: str = "rl"
-    parent: str = "t1-sft"
-    text: str = ""
-    copies: str = "start"
-
-    @property
-    def suffix(self) -> str:
-        """What the names of its policies end in; nothing in `grpo`, which is the wheel's own way."""
-        return "" if self.name == "grpo" else self.name
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that it does itself."""
-        return STAGES[STAGES.index(self.begins) :]
-
-    @property
-    def policy(self) -> str:
-        """The policy at its end."""
-        return policy_id(1, "rl", self.suffix)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What is in question, by whom it was claimed, and its variants; the first one is the reference."""
-
-    name: str
-    words: str
-    variants: tuple[str, ...]
-
-
-VARIANTS = {
-    variant.name: variant
-    for variant in (
-        Variant("grpo", "GRPO, observations masked, horizon 3, 4, 5"),
-        Variant("unmasked_rl", "observations in the loss of RL", ("rl.mask_observations=false",)),
-        Variant("unmasked_sft", "observations in the loss of SFT", ("sft.mask_observations=false",), "sft", "t1-cpt"),
-        Variant("fixed_short", "horizon fixed at 3", ("rl.horizon.rounds=[3]",)),
-        Variant("fixed_long", "horizon fixed at 5", ("rl.horizon.rounds=[5]",)),
-        Variant("gated", "horizon 3, 4, 5 by evidence", ("rl.horizon.gate.steps=3",)),
-        Variant(
-            "gspo",
-            "GSPO",
-            ("rl.loss_type=grpo", "rl.importance_sampling_level=sequence", "rl.clip_low=3e-4", "rl.clip_high=4e-4"),
-        ),
-        Variant("rloo", "RLOO", ("rl.estimator=rloo",)),
-        Variant("ppo", "PPO with a critic", ("rl.estimator=gae",)),
-        Variant("fas_has", "CPT on FAS and HAS", (), "cpt", "t0-init", "has", "grpo"),
-        Variant("documents", "CPT on documents, as many tokens", (), "cpt", "t0-init", "documents"),
-        Variant("no_cpt", "no CPT", (), "sft", "t0-init"),
-    )
-}
-CLAIMS = (
-    Claim("masks", "Observations do not belong in the loss (Search-R1, 2503.09516)", ("grpo", "unmasked_rl", "unmasked_sft")),
-    Claim("horizon", "A growing horizon beats fixed ones (ScalingInter-RL, 2509.08755)", ("grpo", "fixed_short", "fixed_long", "gated")),
-    Claim("algorithms", "The algorithm matters", ("grpo", "gspo", "rloo", "ppo")),
-    Claim("cpt", "Agentic CPT helps, FAS and HAS both (AgentFounder, 2509.13310)", ("grpo", "fas_has", "documents", "no_cpt")),
-)
-REFERENCE_WORDS = {"cpt": "CPT on FAS"}
-"""What the reference is called in a claim where its general name says nothing."""
+RESULTS = Path(__file__).with_suffix(".jsonl")
+TABLE, END = "<!-- benchmarks/ablations.py writes this table -->", "<!-- /benchmarks/ablations.py -->"
+GOAL = 0.8
+"""Success of a suite beside the training at which `Measure.SOONER` looks."""
+WINDOW = 5
+"""Steps whose mean success counts in `Measure.KEPT`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a variant came to on one seed."""
 
-    success: float
-    on_the_way: float
-    """Success of the trajectories that RL learnt from: the mean over its steps."""
+    successes: Mapping[str, tuple[int, int]]
+    """Successes and valid attempts by suite, after RL."""
     sft_loss: float
+    steps: Sequence[tuple[int, float]]
+    """Of each step of RL: action tokens that were sampled up to its end, and the success of what it sampled."""
+    beside: Sequence[tuple[int, float]] = ()
+    """Of each evaluation beside the training: action tokens that had been sampled, and success."""
+    halted: str = ""
+    """Why the metric monitor ended RL, where it did."""
+
+    def of(self, measure: Measure, suite: str) -> float | None:
+        """The figure that a claim compares; None where there is none."""
+        if self.halted:
+            return 0.0 if measure is Measure.KEPT else None
+        if measure is Measure.SUCCESS:
+            counts = [count for name, count in self.successes.items() if suite in (name, "*") and count[1]]
+            return fmean(won / valid for won, valid in counts) if counts else None
+        curve = [success for _, success in self.steps]
+        if not curve:
+            return None
+        if measure is Measure.ON_THE_WAY:
+            return fmean(curve)
+        if measure is Measure.KEPT:
+            return 1 - deepest_fall(curve)
+        reached = next((tokens for tokens, success in self.beside if success >= GOAL), None)
+        return 0.0 if reached is None else 1 - reached / self.steps[-1][0]
 
 
 Results = Mapping[tuple[str, int], Result]
 """By variant and seed."""
 
 
+def deepest_fall(curve: Sequence[float], window: int = WINDOW) -> float:
+    """How far the mean of `window` values in a row falls below the highest that it had been; 0 where it never does."""
+    means = [fmean(curve[place : place + window]) for place in range(max(len(curve) - window + 1, 1))]
+    return max(highest - mean for highest, mean in zip(accumulate(means, max), means, strict=True))
+
+
 def settings_digest(variant: Variant) -> str:
     """What a result holds for: the variant and all that it shares with the others."""
-    return digest([SIZES.read_text(), asdict(variant)])
+    return digest([variant.sizes.read_text(), asdict(variant), TOKENS.get(variant.base)])
 
 
 def read_results(path: Path) -> dict[tuple[str, int], Result]:
@@ -142,43 +100,65 @@ def read_results(path: Path) -> dict[tuple[str, int], Result]:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     present = {name: settings_digest(variant) for name, variant in VARIANTS.items()}
     return {
-        (line["variant"], line["seed"]): Result(line["success"], line["on_the_way"], line["sft_loss"])
+        (line["variant"], line["seed"]): Result(
+            {suite: (won, valid) for suite, (won, valid) in line["successes"].items()},
+            line["sft_loss"],
+            *(tuple((tokens, success) for tokens, success in line[name]) for name in ("steps", "beside")),
+            line["halted"],
+        )
         for line in lines
         if present.get(line["variant"]) == line["settings"]
     }
 
 
 def keep_result(path: Path, variant: Variant, seed: int, result: Result) -> None:
-    """Append a line to `path`."""
-    line = {"variant": variant.name, "seed": seed, **asdict(result), "settings": settings_digest(variant)}
+    """Append a line to `path`, with the commit that it was had at."""
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    line = {"variant": variant.name, "seed": seed, **asdict(result), "settings": settings_digest(variant), "commit": commit}
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def run_variant(root: Path, variant: Variant, seed: int) -> None:
     """Do what is left to do of a variant, and of what it is a copy of."""
-    home = place(root, variant.name, seed)
+    home = own_home(root, variant, seed)
     if done(home, variant):
         return
-    if not home.root.is_dir():
+    if variant.begins == "synth":
+        begin(home, variant, seed)
+    elif not home.root.is_dir():
+        start = home_of(root, variant, "start", seed)
         if variant.copies == "start":
-            begin(root, seed)
+            begin(start, replace(variant, settings=()), seed)
         else:
             run_variant(root, VARIANTS[variant.copies], seed)
-        copy_home(place(root, variant.copies, seed), home, load_config(str(SIZES), (f"seed={seed}", *variant.settings)))
+            start = own_home(root, VARIANTS[variant.copies], seed)
+        copy_home(start, home, load_config(str(variant.sizes), (f"seed={seed}", *variant.settings)))
     with open_context(home.root) as context:
-        parent = variant.parent
-        for stage in variant.stages:
+        parent = policy_id(1, "sft") if variant.begins == "synth" else variant.parent
+        for stage in ("rl",) if variant.begins == "synth" else variant.stages:
             policy = policy_id(1, stage, variant.suffix)
-            do(context, policy, stage, partial(train, context, variant, stage, parent))
+            meter = tokens_meter(context, policy, TOKENS[variant.base]) if stage == "rl" and variant.base in TOKENS else None
+            do(context, policy, stage, partial(train, context, variant, stage, parent), meter)
             parent = policy
-        do(context, evaluation_id(parent, SUITE), "eval", partial(judge, context, parent))
+        for suite in context.config.evaluation.suites:
+            do(context, evaluation_id(parent, suite), "eval", partial(judge, context, parent, suite=suite))
 
 
-def begin(root: Path, seed: int) -> None:
-    """What the variants of a seed share."""
-    home = place(root, "start", seed)
-    home.claim(load_config(str(SIZES), (f"seed={seed}",)))
+def tokens_meter(context: RunContext, policy: str, tokens: int) -> Meter:
+    """A budget of the action tokens that one policy's RL samples."""
+    sql = "SELECT coalesce(sum(action_tokens), 0)::BIGINT AS n FROM trajectories WHERE stage = 'rl' AND policy = ?"
+
+    def reckon() -> Spending:
+        return Spending(tokens=context.lake.query(sql, [policy]).to_pylist()[0]["n"])
+
+    return Meter(BudgetConfig(tokens=tokens), reckon, look_seconds=0.0)
+
+
+def begin(home: Home, variant: Variant, seed: int) -> None:
+    """What the variants of a seed on one base share."""
+    home.claim(load_config(str(variant.sizes), (f"seed={seed}", *variant.settings)))
     if policy_id(1, "sft") in completed(home):
         return
     from flows.stages.synthesis.stage import synthesise
@@ -222,123 +202,131 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
     return finish(context, run, 1, "cpt", parent, result, variant.suffix)
 
 
-def judge(context: RunContext, policy: str, run: StageRun, suite: str = SUITE) -> dict[str, Any]:
-    """Greedy success on a suite of the home."""
-    from flows.stages.rollouts import evaluate
-
-    return evaluate(context, context.policy(policy), suite, run)
+def home_of(root: Path, variant: Variant, name: str, seed: int) -> Home:
+    """A home on the base of a variant."""
+    return place(root, f"{variant.base}/{name}", seed)
 
 
-def do(context: RunContext, run_id: str, stage: str, work: Work) -> None:
-    """A stage's work with its row in the lake, unless it is done; Prefect, which would start a server for each home, is not needed."""
-    run_attempt(context.lake, run_id, stage, 1, context.config.for_turn(1).model_dump(mode="json"), work)
-
-
-def copy_home(source: Home, home: Home, config: FlywheelConfig, without: Sequence[str] = ()) -> None:
-    """A home with the lake and the policies of `source` under another configuration; there as a whole or not at all.
-
-    `without` are patterns of names that stay behind.
-    """
-    draft = Home(home.root.with_name(f"{home.root.name}.draft"))
-    shutil.rmtree(draft.root, ignore_errors=True)
-    draft.claim(config)
-    for part in ("lake", "policies"):
-        shutil.copytree(source.root / part, draft.root / part, ignore=shutil.ignore_patterns(*without))
-    draft.root.rename(home.root)
-
-
-def place(root: Path, name: str, seed: int) -> Home:
+def own_home(root: Path, variant: Variant, seed: int) -> Home:
     """The home of a variant on a seed."""
-    return Home(root / f"seed{seed}" / name)
+    return home_of(root, variant, variant.name, seed)
 
 
 def done(home: Home, variant: Variant) -> bool:
-    """Whether a variant has been judged."""
-    return evaluation_id(variant.policy, SUITE) in completed(home)
+    """Whether a variant has been judged on every suite."""
+    policy, runs = policy_id(1, "rl", variant.suffix), completed(home)
+    return bool(runs) and all(evaluation_id(policy, suite) in runs for suite in home.load().evaluation.suites)
 
 
-def read_result(home: Home, variant: Variant) -> Result | None:
-    """What a variant came to, out of its lake; None where it is not done, or none of its trajectories has a verdict."""
-    if not done(home, variant):
+_STEPS = """
+SELECT step, sum(sum(action_tokens)) OVER (ORDER BY step)::BIGINT AS tokens,
+    avg((outcome = 'success')::INT) FILTER (outcome <> 'invalid') AS success
+FROM trajectories WHERE stage = 'rl' AND policy = ? GROUP BY step ORDER BY step
+"""
+_SUITES = """
+SELECT suite, (tasks - invalid)::BIGINT AS valid, round(success * (tasks - invalid))::BIGINT AS won
+FROM evaluations WHERE policy = ? AND hops IS NULL AND list_contains(?, suite) ORDER BY suite
+"""
+
+
+def read_result(home: Home, variant: Variant, halted: str = "") -> Result | None:
+    """What a variant came to, out of its lake; None where it is not done, unless `halted` says why it never will be."""
+    if not halted and not done(home, variant):
         return None
-    sft = policy_id(1, "sft", variant.suffix if "sft" in variant.stages else "")
+    policy, suites = policy_id(1, "rl", variant.suffix), list(home.load().evaluation.suites)
+    sft = policy_id(1, "sft", variant.suffix if variant.begins != "rl" else "")
     with Lake(home.root, read_only=True) as lake:
-        sql = "SELECT success FROM evaluations WHERE policy = ? AND suite = ? AND hops IS NULL"
-        (row,) = lake.query(sql, [variant.policy, SUITE]).to_pylist()
-        sql = "SELECT avg(value) AS success FROM learning_curve WHERE run = ? AND metric = 'success'"
-        (steps,) = lake.query(sql, [variant.policy]).to_pylist()
+        counts = {row["suite"]: (row["won"] or 0, row["valid"]) for row in lake.query(_SUITES, [policy, suites]).to_pylist()}
+        steps = lake.query(_STEPS, [policy]).to_pylist()
+        beside = lake.query("SELECT version, success FROM evaluations_beside WHERE run = ? ORDER BY version", [policy]).to_pylist()
         (loss,) = [run.figures["loss"] for run in lake.runs("id = ?", [sft])]
-    return None if row["success"] is None else Result(row["success"], steps["success"], loss)
+    tokens = {0: 0, **{row["step"]: row["tokens"] for row in steps}}
+    curve = tuple((row["tokens"], row["success"]) for row in steps if row["success"] is not None)
+    seen = tuple((tokens[row["version"]], row["success"]) for row in beside if row["version"] in tokens and row["success"] is not None)
+    return Result(counts, loss, curve, seen, halted)
 
 
 def table(found: Results, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """A row for each variant of each claim: the seeds that are done, means, and differences from the claim's reference."""
+    """A row for each comparison of each claim: the figure of both by seed, the mean difference, and the verdict."""
     for claim in CLAIMS:
-        reference = claim.variants[0]
-        for name in claim.variants:
-            results = {seed: found[name, seed] for seed in seeds if (name, seed) in found}
-            against = {seed: found[reference, seed] for seed in results if (reference, seed) in found and name != reference}
-            pairs = [(results[seed], result) for seed, result in against.items()]
-            losses = [result.sft_loss for result in results.values()] if claim.name == "cpt" else []
-            yield {
-                "claim": claim.name,
-                "variant": name,
-                "words": REFERENCE_WORDS.get(claim.name, VARIANTS[name].words) if name == reference else VARIANTS[name].words,
-                "seeds": sorted(results),
-                "missing": [seed for seed in seeds if seed not in results],
-                "success": _mean_share([result.success for result in results.values()]),
-                "difference": _mean([own.success - other.success for own, other in pairs]),
-                "on_the_way": _mean_share([result.on_the_way for result in results.values()]),
-                "sooner": _mean([own.on_the_way - other.on_the_way for own, other in pairs]),
-                "sft_loss": _mean(losses),
-            }
+        for better, others in claim.claimed.items():
+            for other in others:
+                yield compare(found, claim, better, other, seeds)
+
+
+def compare(found: Results, claim: Claim, better: str, other: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """One variant against another, by the claim's measure, over the seeds that both have."""
+    figures = {name: _figures(found, claim, name, seeds) for name in (better, other)}
+    both = [seed for seed in seeds if all(seed in figures[name] for name in figures)]
+    differences = [figures[better][seed] - figures[other][seed] for seed in both]
+    said, mean = verdict(differences, claim.margin, len(SEEDS))
+    return {
+        "claim": claim.name,
+        "better": better,
+        "other": other,
+        "figures": {name: [figures[name].get(seed) for seed in seeds] for name in figures},
+        "losses": {name: [found[name, seed].sft_loss for seed in seeds if (name, seed) in found] for name in figures},
+        "halted": sum(bool(found[name, seed].halted) for name in figures for seed in both),
+        "seeds": both,
+        "difference": mean,
+        "verdict": said.value,
+    }
+
+
+def _figures(found: Results, claim: Claim, name: str, seeds: Sequence[int]) -> dict[int, float]:
+    values = {seed: found[name, seed].of(claim.measure, claim.suite) for seed in seeds if (name, seed) in found}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as one table."""
-    heads = ("claim", "variant", "seeds", "success, %", "against the first, points", "on the way, %", "against the first", "last SFT loss")
-    lines = [f"| {' | '.join(heads)} | `--only` |", f"|{' --- |' * (len(heads) + 1)}"]
-    words = {claim.name: claim.words for claim in CLAIMS}
-    for row in rows:
-        missing = f"; not yet {', '.join(map(str, row['missing']))}" if row["missing"] else ""
-        cells = (
+    """The comparisons that a seed has been run for as one table, and what there is beside them."""
+    heads = (
+        "claim",
+        "said to be better",
+        "than",
+        "its figure by seed, %",
+        "the other's",
+        "difference, points (95 %)",
+        "verdict",
+        "`--only`",
+    )
+    words = {claim.name: f"{claim.words}; {claim.measure.value.replace('_', ' ')}" for claim in CLAIMS}
+    cells = (
+        (
             words.pop(row["claim"], ""),
-            row["words"],
-            f"{len(row['seeds'])}{missing}",
-            _shown(row["success"], 100, "{:.1f}"),
-            _shown(row["difference"], 100, "{:+.1f}"),
-            _shown(row["on_the_way"], 100, "{:.1f}"),
-            _shown(row["sooner"], 100, "{:+.1f}"),
-            _shown(row["sft_loss"], 1, "{:.3f}"),
-            f"`{row['variant']}`",
+            VARIANTS[row["better"]].words,
+            VARIANTS[row["other"]].words,
+            *(_by_seed(row["figures"][row[name]]) for name in ("better", "other")),
+            _points(row["difference"]),
+            row["verdict"] + (f", {row['halted']} runs halted" if row["halted"] else ""),
+            f"`{row['better']},{row['other']}`",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for row in rows
+        if row["seeds"]
+    )
+    made = as_table(heads, cells)
+    waiting = [
+        f"- {claim.words}: `--only {claim.name}`" for claim in CLAIMS if claim.name in {row["claim"] for row in rows if not row["seeds"]}
+    ]
+    return "\n".join([made, "", "Not run yet, or not all of it:", "", *waiting]) if waiting else made
 
 
-def _mean(values: Sequence[float]) -> Interval | None:
-    return student_mean(values) if values else None
+def _by_seed(values: Sequence[float | None]) -> str:
+    return ", ".join("–" if value is None else f"{100 * value:.1f}" for value in values) if any(v is not None for v in values) else ""
 
 
-def _mean_share(values: Sequence[float]) -> Interval | None:
-    """As `_mean`, the interval cut where no share can be."""
-    mean = _mean(values)
-    return mean and Interval(mean.value, max(0.0, mean.low), min(1.0, mean.high))
-
-
-def _shown(interval: Interval | None, scale: float, form: str) -> str:
-    """A mean with the ends of its interval, which one seed alone does not have."""
-    if interval is None:
+def _points(mean: Interval | None) -> str:
+    """A mean difference with the ends of its interval, which one seed alone does not have."""
+    if mean is None:
         return ""
-    value, low, high = (form.format(scale * end).replace("-", "\N{MINUS SIGN}") for end in (interval.value, interval.low, interval.high))
-    return f"{value} ({low} to {high})" if interval.low < interval.high else value
+    value, low, high = (f"{100 * end:+.1f}".replace("-", "\N{MINUS SIGN}") for end in (mean.value, mean.low, mean.high))
+    return f"{value} ({low} to {high})" if mean.low < mean.high else value
 
 
 def update(page: Path, text: str) -> None:
-    """Put the table into a page, in the place of the one that stands behind the mark."""
-    before, _, after = page.read_text().partition(TABLE)
-    rest = after.lstrip("\n").split("\n\n", 1)
-    page.write_text(f"{before}{TABLE}\n\n{text}\n" + (f"\n{rest[1]}" if len(rest) > 1 else ""))
+    """Put the table into a page, between its marks."""
+    before, _, rest = page.read_text().partition(TABLE)
+    page.write_text(f"{before}{TABLE}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
 
 
 def chosen(only: str) -> list[Variant]:
@@ -356,7 +344,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True, help="the folder of all homes")
     parser.add_argument("--only", default="", help="names of variants or of claims, with commas between them")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--results", type=Path, default=RESULTS, help="the lines of what is done")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--update", type=Path, help="write the table into this page too")
@@ -379,13 +367,17 @@ def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], resul
         for seed in seeds:
             if (variant.name, seed) in read_results(results):
                 continue
+            halted = ""
             try:
                 run_variant(root, variant, seed)
-                if (result := read_result(place(root, variant.name, seed), variant)) is not None:
-                    keep_result(results, variant, seed, result)
-            except (RequestError, TrainingHalted) as error:
+            except TrainingHalted as error:
+                halted = str(error)
+            except RequestError as error:
                 logging.error("%s on seed %d: %s", variant.name, seed, error)
                 yield f"{variant.name} on seed {seed}: {error}"
+                continue
+            if (result := read_result(own_home(root, variant, seed), variant, halted)) is not None:
+                keep_result(results, variant, seed, result)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.ablations import copy_home
+from benchmarks.homes import copy_home
 from flows.config import FlywheelConfig, apply_overrides
 from flows.context import RunContext, open_context
 from flows.home import Home

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ablations import do, judge
+from benchmarks.homes import do, judge
 from benchmarks.tables import points, rate, table
 from flows.context import RunContext, open_context
 from flows.plan import evaluation_id, policy_id

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.ablations import copy_home, place
+from benchmarks.homes import copy_home, place
 from flows.config import load_config
 from flows.home import Home
 from flows.plan import gate_id, is_done, policy_id

@@ -25,6 +25,8 @@ class ImperfectSearchConfig(Section):
     """Share of the documents that also are there without half of what they state; such a stub stands before a displaced document."""
     empty: float = Field(default=0.0, ge=0.0, le=0.5)
     """Share of the queries that find nothing."""
+    foreign: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the documents that are found among what pages bring beside their text: menus, notices, advertisements, codes."""
 
 
 class SearchConfig(Section):

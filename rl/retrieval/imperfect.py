@@ -5,8 +5,9 @@ nothing is found.
     found        what the index underneath finds, best first; each document brings its namesake and its stub along, right behind it
     displaced    of some queries the best document moves to the second or the third place
     empty        some queries find nothing, on no page
+    foreign      some documents stand among what a page brings beside its text, in another register than theirs
 
-Whether a query is displaced or empty follows from the seed and its words, whether a document has a namesake or a stub from the seed and its
+Whether a query is displaced or empty follows from the seed and its words, what a document has beside it and around it from the seed and its
 id: there is no state, and all samples of a task meet the same search. So it pays to read on, to ask in other words, and to look at what a
 document is about before its facts are used. The best document of a query that is not empty is always among the first three.
 
@@ -38,6 +39,13 @@ _DONORS = 32
 """Documents that are looked at for one that can lend its text to a namesake."""
 _MENTIONS = 100
 """Places of a namesake's text that get its own title: a title of one letter would make it grow without bound."""
+_CLUTTER = (
+    "SKIP TO MAIN CONTENT", "MENU / SEARCH / SIGN IN", "we value your privacy: accept all cookies?", "SALE!!! up to 70% off today only >>",
+    "share this on:", "3 min read * 1,204 views", "related: ten tricks you won't believe", "(c) all rights reserved",
+    "ERR_AD_BLOCKED retry", "subscribe 4 free", "print | e-mail | pdf", "<- previous / next ->", "loading... 87%",
+    "terms & conditions apply",
+)  # fmt: skip
+"""What stands around a text on a page."""
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -68,7 +76,7 @@ class ImperfectIndex:
         ranked = list(islice((each for document in hits.documents for each in (document, *self._likes(document))), max(page * k, AMONG)))
         if displaced:
             ranked.insert(min(place, len(ranked) - 1), ranked.pop(0))
-        found = tuple(ranked[(page - 1) * k : page * k])
+        found = tuple(map(self._as_page, ranked[(page - 1) * k : page * k]))
         return Hits(found, None if found else Miss.NO_FURTHER)
 
     def scored(self, query: str, k: int = 1) -> list[tuple[Document, float]]:
@@ -84,6 +92,12 @@ class ImperfectIndex:
             yield namesake
         if self._draws("stub", document, self._config.stubs) and (stub := stub_of(document)) is not None:
             yield stub
+
+    def _as_page(self, document: Document) -> Document:
+        """A document as its page shows it."""
+        if not self._draws("foreign", document, self._config.foreign):
+            return document
+        return replace(document, text=cluttered(document.text, random.Random(seed_from("page of", self._config.seed, document.id))))
 
     def _draws(self, what: str, document: Document, share: float) -> bool:
         return share > 0 and random.Random(seed_from(what, self._config.seed, document.id)).random() < share
@@ -110,6 +124,12 @@ def split_page(query: str) -> tuple[str, int]:
         if 1 <= page <= MAX_PAGE:
             return " ".join(words[:-2]), page
     return query, 1
+
+
+def cluttered(text: str, rng: random.Random) -> str:
+    """A text between one to two pieces of what pages bring beside theirs, and a code, on either side."""
+    before, after = ([*rng.sample(_CLUTTER, rng.randint(1, 2)), f"#{rng.getrandbits(24):06x}"] for _ in range(2))
+    return f"{' '.join(before)} {text} {' '.join(after)}"
 
 
 def stub_of(document: Document) -> Document | None:

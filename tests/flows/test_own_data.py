@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ablations import place
+from benchmarks.homes import place
 from benchmarks.own_data import ARMS, PROFILE, markdown, table
 from flows.config import load_config
 from flows.context import RunContext

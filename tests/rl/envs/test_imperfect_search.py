@@ -94,6 +94,19 @@ def test_shares_of_documents_have_namesakes_and_stubs() -> None:
     assert sorts(imperfect(namesakes=1.0, stubs=1.0)) == {"right": 400}, "they stand behind what is not displaced"
 
 
+def test_a_share_of_the_documents_stands_among_what_pages_bring_and_always_the_same() -> None:
+    index = imperfect(foreign=0.5)
+    pages = {document.id: index.find(document.title).documents[0] for document in WORLD.documents}
+    cluttered = [document for document in WORLD.documents if pages[document.id].text != document.text]
+    assert 150 < len(cluttered) < 250
+    for document in cluttered:
+        page = pages[document.id]
+        before, text, after = page.text.partition(document.text)
+        assert text and before.strip() and after.strip() and (page.id, page.title) == (document.id, document.title)
+        assert imperfect(foreign=0.5).find(document.title).documents[0] == page
+    assert len({pages[document.id].text.partition(document.text)[0] for document in cluttered}) > 100, "each has its own"
+
+
 def test_a_stub_lacks_some_of_the_facts_and_states_no_others() -> None:
     for variety, world in WORLDS.items():
         stated = {document.id: [f.object for f in world.facts if f.documents == (document.id,)] for document in world.documents}
