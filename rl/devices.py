@@ -81,7 +81,7 @@ def open_device(name: str, key: str) -> Any:
     device = torch.device(name)
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
         raise RequestError(
-            f"{key} = {name} names no device that this process sees: reserve GPUs for what runs it, as by rollout.environments.kinds.NAME.gpus "
-            "for its workers, or take cpu."
+            f"{key} = {name} names no device that this process sees: reserve GPUs for what runs it, as "
+            "rollout.environments.kinds.NAME.gpus does for workers, or take cpu."
         )
     return device

@@ -15,7 +15,7 @@ import gc
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from rl.content import PlacedImage, collapse_images, decode_image
 from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
@@ -28,6 +28,8 @@ from rl.worker_death import own_process_died
 
 SHUTDOWN_SECONDS = 1.0
 """How long vLLM's process may take to end by itself; it holds nothing to save."""
+DEATH_SECONDS = 0.5
+"""How often somebody who waits for vLLM's process looks whether it lives."""
 SLEEPING = ("weights", "kv_cache")
 """What sleeps, by vLLM's names and in the order in which it wakes."""
 
@@ -58,17 +60,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _tells_its_death(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Have a method raise `EngineDead` where vLLM says that its process has died, so that another engine is started."""
+def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Have a method raise `EngineDead` where vLLM's process dies, so that another engine is started.
+
+    A call to that process which is under way as it dies is never answered (vLLM's pull request 56416), so somebody has to look.
+    """
 
     @functools.wraps(method)
-    async def told(*arguments: P.args, **named: P.kwargs) -> T:
+    async def told(engine: VllmEngine, *arguments: P.args, **named: P.kwargs) -> T:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        work = asyncio.ensure_future(method(engine, *arguments, **named))
         try:
-            return await method(*arguments, **named)
+            while not (await asyncio.wait([work], timeout=DEATH_SECONDS))[0]:
+                if engine.dead:
+                    raise EngineDead("vLLM's process died")
+            return await work
         except EngineDeadError as error:
             raise EngineDead(f"{type(error).__name__}: {error}") from error
+        finally:
+            work.cancel()
 
     return told
 
@@ -161,17 +172,20 @@ class VllmEngine(BatchedActor):
             if "weights" in self._asleep:
                 await self._rouse(["weights"])
 
+    @_tells_its_death
     async def join_transfer(self, info: dict[str, Any]) -> None:
         """Join the learner's group; vLLM's `init_weight_transfer_engine`."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
 
+    @_tells_its_death
     async def start_transfer(self) -> None:
         """Make ready for weights from the learner."""
         self._receiving = True
         await self._llm.start_weight_update()
 
+    @_tells_its_death
     async def receive_weights(self, info: dict[str, Any]) -> None:
         """Take weights while the learner sends them."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -228,6 +242,11 @@ class VllmEngine(BatchedActor):
         from rl.engines.vllm_stats import pressure_logger
 
         return [pressure_logger(self._gauge)]
+
+    @property
+    def dead(self) -> bool:
+        """Whether vLLM's process has died."""
+        return self._llm is not None and bool(self._llm.errored)
 
     @property
     def _pause_mode(self) -> Literal["keep", "wait"]:

@@ -286,7 +286,7 @@ def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = No
 
     torch.manual_seed(seed)
     layers = list(lora.layers) or "all-linear"
-    kept = {} if whole is None else {"modules_to_save": [whole], "exclude_modules": rf"(.*\.)?{re.escape(whole)}(\..*)?"}
+    kept: dict[str, Any] = {} if whole is None else {"modules_to_save": [whole], "exclude_modules": rf"(.*\.)?{re.escape(whole)}(\..*)?"}
     return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0, **kept)}
 
 

@@ -77,7 +77,8 @@ class Critic:
         states = states.detach() if alone or not states.requires_grad else scaled_gradient(states, self._trunk_gradient)
         if joined is not None:
             return joined.part(self.head(states))[:, -tokens - 1 : -1]
-        return self.head(states[:, -tokens - 1 : -1])  # type: ignore[no-any-return]
+        found: Tensor = self.head(states[:, -tokens - 1 : -1])
+        return found
 
     def _keep(self, module: nn.Module, arguments: object, output: object) -> None:
         states: Tensor = output.last_hidden_state  # type: ignore[attr-defined]
