@@ -343,6 +343,16 @@ def test_weights_travel_together_as_far_as_a_message_holds_them() -> None:
     assert list(messages([])) == []
 
 
+def test_a_policy_that_lacks_one_of_its_files_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
+    model = load_policy(tiny_policy)[0]
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert shapes_in(tmp_path) == shapes_in(tiny_policy)
+    last = sorted(tmp_path.glob("*.safetensors"))[-1]
+    last.unlink()
+    with pytest.raises(RequestError, match=f"holds no whole policy: model.safetensors.index.json names {last.name}"):
+        shapes_in(tmp_path)
+
+
 def test_weights_that_are_sent_are_those_of_a_folder_by_name_and_shape(tiny_policy: Path) -> None:
     model = load_policy(tiny_policy)[0]
     assert "lm_head.weight" in model.state_dict(), "it is tied, and stands in no folder"
