@@ -4,7 +4,7 @@ Each measurement is a process of its own that loads a policy and makes two steps
 one row: forward, the log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/training/token_scores.py`), backward,
 clipping, AdamW. `measured` is the high-water mark of its resident set over what it had before the weights were loaded; `planned` is
 `rl/memory.py`'s. `--attention sdpa` has the same row under a mask of tokens times tokens, which nobody plans for. `--layers` takes the
-first of the policy's layers alone, for a machine with less memory.
+first of the policy's layers alone, for a machine with less memory; `--critic` puts a value head on it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LARGE_BLOCK = 1 << 16
 
 
 def measure(
-    policy: Path, tokens: int, layers: int | None, bfloat16: bool, checkpointing: bool, attention: str = "varlen"
+    policy: Path, tokens: int, layers: int | None, bfloat16: bool, checkpointing: bool, attention: str = "varlen", critic: bool = False
 ) -> dict[str, Any]:
     """One measurement, in a process of its own."""
     task = {
         "policy": str(policy), "tokens": tokens, "layers": layers, "bfloat16": bfloat16, "checkpointing": checkpointing,
-        "attention": attention,
+        "attention": attention, "critic": critic,
     }  # fmt: skip
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(LARGE_BLOCK), "MALLOC_TRIM_THRESHOLD_": str(LARGE_BLOCK)}
     command = [sys.executable, "-m", "benchmarks.memory", "--child", json.dumps(task)]
@@ -39,7 +39,8 @@ def measure(
     config = json.loads((policy / "config.json").read_text())
     if layers is not None:
         config["num_hidden_layers"] = layers
-    planned = learner_memory(Architecture.of_config(config), Pass(tokens, measured["scored"], bfloat16, checkpointing)).peak
+    work = Pass(tokens, measured["scored"], bfloat16, checkpointing)
+    planned = learner_memory(Architecture.of_config(config), work, critic=critic).peak
     return {**task, **measured, "planned": planned, "ratio": round(planned / measured["measured"], 3)}
 
 
@@ -49,6 +50,7 @@ def child(task: dict[str, Any]) -> dict[str, int]:
 
     from rl.policies.policy import load_policy
     from rl.training.attention import joins_rows, set_attention
+    from rl.training.critic import Critic
     from rl.training.optimizer_config import OptimizerConfig
     from rl.training.packing import borders, row_positions
     from rl.training.token_scores import chosen_scores
@@ -58,6 +60,7 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     base = status("VmRSS")
     model, _ = load_policy(Path(task["policy"]))
     model.train()
+    critic = Critic(model, 0, 0.0) if task["critic"] else None
     set_attention(model, OptimizerConfig(attn_implementation=task["attention"]))
     if task["layers"] is not None:
         kept: Any = model.base_model
@@ -73,7 +76,8 @@ def child(task: dict[str, Any]) -> dict[str, int]:
     for _ in range(2):
         with torch.autocast("cpu", torch.bfloat16, enabled=task["bfloat16"]):
             scores, _ = chosen_scores(model, ids, chosen, **inputs)
-        (-scores.mean()).backward()
+            values = critic.values(task["tokens"] - 1) if critic is not None else torch.zeros(1)
+        ((values**2).mean() - scores.mean()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     return {"measured": status("VmHWM") - base, "scored": int(chosen.sum())}
@@ -93,6 +97,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--critic", action="store_true", help="a value head as well, as PPO has it")
     parser.add_argument("--attention", choices=("varlen", "sdpa"), default="varlen")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -103,7 +108,7 @@ def main() -> None:
     if options.policy is None:
         parser.error("name a policy's folder with --policy")
     sizes = [int(size) for size in options.contexts.split(",")]
-    settings = (options.layers, options.precision == "bfloat16", options.checkpointing, options.attention)
+    settings = (options.layers, options.precision == "bfloat16", options.checkpointing, options.attention, options.critic)
     table = [measure(options.policy, size, *settings) for size in sizes]
     if options.json:
         print(json.dumps(table))

@@ -357,9 +357,9 @@ class FlywheelConfig(TurnConfig):
 
     @model_validator(mode="after")
     def _check_sleep(self) -> FlywheelConfig:
-        if self.rollout.engine.sleep_mode and any(self.for_turn(turn).rl.mode != "synchronous" for turn in (1, 2)):
+        if self.rollout.engine.sleep_level and any(self.for_turn(turn).rl.mode != "synchronous" for turn in (1, 2)):
             raise ValueError(
-                "rollout.engine.sleep_mode is for engines and a learner that take turns: set rl.mode = synchronous, or leave it out"
+                "rollout.engine.sleep_level is for engines and a learner that take turns: set rl.mode = synchronous, or leave it out"
             )
         return self
 

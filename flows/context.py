@@ -135,7 +135,7 @@ class RunContext:
         return rollouts
 
     def rest_engines(self) -> None:
-        """Stop sampling while a learner has its turn, and with `sleep_mode` give GPU memory back, until `rollouts` is called again."""
+        """Stop sampling while a learner has its turn, and give back what `engine.sleep_level` says, until `rollouts` is called again."""
         if self._rollouts is not None:
             self._rollouts.pause()
 

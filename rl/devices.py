@@ -1,8 +1,14 @@
-"""What GPUs give by their makers' data sheets: the yardstick of a learner's share of the peak, and what `flywheel plan` reckons with."""
+"""What GPUs give by their makers' data sheets: the yardstick of a learner's share of the peak, and what `flywheel plan` reckons with.
+
+And the device that a configuration names for a model that is no policy, such as an encoder or a reward model.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from warehouse.errors import RequestError
 
 TERA = 1e12
 
@@ -54,3 +60,28 @@ def model_flops_utilisation(tokens_per_second: float, flops_per_token: float, te
     if teraflops is None:
         return None
     return tokens_per_second * flops_per_token / (teraflops * TERA * devices)
+
+
+DEVICE_NAME = r"^(cpu|cuda(:[0-9]+)?)$"
+"""What a configuration may name as the device of a model that is no policy."""
+
+
+def open_device(name: str, key: str) -> Any:
+    """The device of torch that a configuration names, in this process.
+
+    Args:
+        name: fits `DEVICE_NAME`.
+        key: where the configuration names it.
+
+    Raises:
+        RequestError: this process sees no such device, as a worker of Ray's that has reserved none.
+    """
+    import torch  # not where only cards are looked up
+
+    device = torch.device(name)
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise RequestError(
+            f"{key} = {name} names no device that this process sees: reserve GPUs for what runs it, as "
+            "rollout.environments.kinds.NAME.gpus does for workers, or take cpu."
+        )
+    return device

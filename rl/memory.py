@@ -128,11 +128,13 @@ class LearnerMemory:
     """Copies of weights in the precision that is computed in: of all of them, or of the layers that FSDP has gathered."""
     activations: int
     logits: int
+    critic: int
+    """What a value head adds to activations; its numbers are among the others."""
 
     @property
     def peak(self) -> int:
         """All of it: behind the forward pass of a later micro-batch."""
-        return self.resting + self.gradients + self.casts + self.activations + self.logits
+        return self.resting + self.gradients + self.casts + self.activations + self.logits + self.critic
 
     @property
     def resting(self) -> int:
@@ -140,7 +142,9 @@ class LearnerMemory:
         return self.weights + self.optimiser
 
 
-def learner_memory(policy: Architecture, work: Pass, shards: int = 1, adapters: int | None = None, tiled: bool = False) -> LearnerMemory:
+def learner_memory(
+    policy: Architecture, work: Pass, shards: int = 1, adapters: int | None = None, tiled: bool = False, critic: bool = False
+) -> LearnerMemory:
     """Of one worker: float32 weights under AdamW, whose two moments and gradient are each as large as what is trained.
 
     ZeRO (arXiv 1910.02054, §3) calls weights, gradients and moments the model states, 16 bytes a number here; its stage 3, which FSDP2
@@ -150,8 +154,10 @@ def learner_memory(policy: Architecture, work: Pass, shards: int = 1, adapters: 
         shards: workers that share the model states.
         adapters: the rank of low-rank adapters, which are then all that is trained (arXiv 2106.09685).
         tiled: whether logits are built in TRL's tiles, as on GPUs, and not by `rl/training/token_scores.py`.
+        critic: whether a value head is trained with the policy, whole also beside adapters (`rl/training/critic.py`).
     """
     trained = policy.parameters if adapters is None else adapter_parameters(policy, adapters)
+    trained += head_parameters(policy) if critic else 0
     states = FLOAT32 * trained // shards
     frozen = 0 if adapters is None else FLOAT32 * policy.parameters // shards
     computed = BFLOAT16 if work.bfloat16 else FLOAT32
@@ -164,7 +170,21 @@ def learner_memory(policy: Architecture, work: Pass, shards: int = 1, adapters: 
         casts=gathered if shards > 1 else cast,
         activations=activation_bytes(policy, work),
         logits=logit_bytes(policy, work, tiled),
+        critic=critic_bytes(policy, work) if critic else 0,
     )
+
+
+def head_parameters(policy: Architecture) -> int:
+    """Numbers in the critic's value head: a matrix from states to as many, a vector to one value, two biases."""
+    return policy.hidden * (policy.hidden + 2) + 1
+
+
+def critic_bytes(policy: Architecture, work: Pass) -> int:
+    """What the value head adds to a pass: for each token the output of its first layer, which the backward pass needs, and what that is
+    computed from or its gradient; under autocast a copy of the states in bfloat16 as well.
+    """
+    kept = 2 * FLOAT32 if not work.bfloat16 else 3 * BFLOAT16
+    return kept * work.tokens * policy.hidden
 
 
 def adapter_parameters(policy: Architecture, rank: int) -> int:

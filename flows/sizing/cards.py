@@ -60,7 +60,8 @@ def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig,
     tokens = _tokens_of_pass(own, config)
     work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing, own.activation_offloading)
     shards = own.learner.workers if own.learner.sharded else 1
-    return learner_memory(policy, work, shards, own.lora.rank if own.lora else None, tiled=bool(own.learner.gpus))
+    critic = isinstance(own, ReinforceConfig) and own.has_critic
+    return learner_memory(policy, work, shards, own.lora.rank if own.lora else None, bool(own.learner.gpus), critic)
 
 
 def computes_in_bfloat16(own: OptimizerConfig) -> bool:
@@ -92,7 +93,7 @@ def _shared(
 ) -> list[Card]:
     """The card in the learner's turn and, of RL, in the engine's: the learners of other stages are gone by then."""
     awake = _named(asdict(engine), "engine")
-    asleep = {} if config.rollout.engine.sleep_mode else awake
+    asleep = {} if config.rollout.engine.sleep_level else awake
     found = [_card(f"shared card, learner's turn in {stage}", {**_parts(learner), **asleep}, True, assumptions, processes=2)]
     if stage == "rl":
         resting = {"learner, weights": learner.weights, "learner, optimiser": learner.optimiser}

@@ -150,7 +150,7 @@ def _to_make_faster(stage: StageTime, config: FlywheelConfig) -> Iterator[str]:
     elif sampled > MOST_SHARE * whole:
         more = (
             ""
-            if config.rl.mode != "synchronous" or config.rollout.engine.sleep_mode
+            if config.rl.mode != "synchronous" or config.rollout.engine.sleep_level
             else ", or let them run ahead (rl.mode = one_step_off)"
         )
         yield f"rollouts hold the step up: more engines (rollout.engine.count) or more at once on each{more}"

@@ -75,6 +75,8 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
     trajectories = own.tasks_per_step * own.samples_per_task
     tokens = trajectories * assumptions.trajectory_tokens
     learning = _learning(policy, own, tokens * own.epochs, assumptions.trajectory_tokens / 2, assumptions)
+    if learning is not None and (own.has_critic or own.correction.needed):
+        learning += learning / (3 * own.epochs)  # a forward pass more, before the step
     if learning is None or not engine.gpus:
         return StageTime("rl", own.steps, tokens, None)
     given, held = sequences_at_once(policy, config, assumptions)

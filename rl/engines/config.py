@@ -80,8 +80,9 @@ class EngineConfig(Section):
     """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
     enforce_eager: bool = True
     """No compilation: starts sooner, and is no slower for small policies on CPUs."""
-    sleep_mode: bool = False
-    """Give GPU memory back while a learner has its turn: for engines and a learner on the same card. Weights wait in host memory."""
+    sleep_level: Literal[0, 1, 2] = 0
+    """What an engine gives back while a learner has its turn, for engines and a learner on the same card: 0 nothing, 1 its memory, with the
+    weights waiting in the host's, 2 the weights too, which must then come anew before it samples."""
     seed: NonNegativeInt = 0
     updates: Literal["keep", "drain"] = "keep"
     """What becomes of requests under way when weights are loaded: they keep their tokens and go on under the new ones, or they end under
@@ -119,6 +120,10 @@ class EngineConfig(Section):
             raise ValueError(
                 f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
             )
-        if self.sleep_mode and not self.gpus:
-            raise ValueError("engine.sleep_mode gives GPU memory back, and engine.gpus is 0: set that, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sleep(self) -> EngineConfig:
+        if self.sleep_level == 2 and self.older:
+            raise ValueError("engine.sleep_level = 2 loses weights, and those of an older policy (engine.older) come from nowhere: take 1")
         return self

@@ -99,7 +99,10 @@ class EnginePool:
 
         Raises:
             EngineFault: where it does not start in time, as when Ray has no room for it; the others are untouched.
+            RequestError: the engines have given their memory back, which a further one would take from the learner.
         """
+        if self._memory_is_lent:
+            raise RequestError("the engines sleep and have given their memory back: add another when they are awake.")
         replica = self._launch()
         try:
             await replica.ready
@@ -227,14 +230,19 @@ class EnginePool:
             self._updates += 1
 
     async def sleep(self) -> None:
-        """Stop sampling until `wake`, and free the engines' memory where `sleep_mode` is on; requests under way wait with their tokens."""
+        """Stop sampling until `wake`, and give back what `sleep_level` says; requests under way wait with their tokens.
+
+        Engines that take the place of dead ones meanwhile start at `wake`, where memory was given back.
+        """
         self._asleep = True
-        await self._call_all("sleep")
+        await asyncio.gather(*(self._command(replica, replica.sleep()) for replica in self._serving))
 
     async def wake(self) -> None:
-        """Wake all engines."""
+        """Wake all engines. Those that have lost their weights and were given no others take the newest that lie in a folder."""
         self._asleep = False
-        await self._call_all("wake")
+        for replica in self._replicas:
+            replica.may_start.set()
+        await asyncio.gather(*(self._command(replica, replica.wake(self._weights)) for replica in self._serving))
 
     async def shutdown(self) -> None:
         """End all engines; requests under way raise `EngineFault`, for none of them is replaced."""
@@ -272,8 +280,14 @@ class EnginePool:
             replica.trajectories.add(request_id)
         return replica
 
+    @property
+    def _memory_is_lent(self) -> bool:
+        return self._asleep and self._config.sleep_level > 0
+
     def _launch(self, older: bool = False) -> Replica:
         replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights, older)
+        if not self._memory_is_lent:
+            replica.may_start.set()
         replica.ready = asyncio.ensure_future(self._bring_up(replica))
         # It may fail before anything waits for it; requests routed to it get the exception.
         replica.ready.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -281,14 +295,18 @@ class EnginePool:
         return replica
 
     async def _bring_up(self, replica: Replica) -> None:
-        """Start an engine, and let it catch up with the pool's weights and sleep."""
+        """Start an engine, and let it catch up with the pool's weights and sleep, which may change while it does."""
+        await replica.may_start.wait()
         try:
             async with asyncio.timeout(self._config.start_timeout_seconds):
                 await replica.call("start")
-                while replica.weights != self._weights and not replica.older:
-                    await replica.load_weights(self._weights)
-                if self._asleep:
-                    await replica.call("sleep")
+                while (behind := replica.weights != self._weights and not replica.older) or replica.asleep != self._asleep:
+                    if behind:
+                        await replica.load_weights(self._weights)
+                    elif self._asleep:
+                        await replica.sleep()
+                    else:
+                        await replica.wake(self._weights)
         except TimeoutError as error:
             seconds = self._config.start_timeout_seconds
             raise EngineDead(f"an engine did not start within {seconds:g} seconds; has Ray the CPUs and GPUs that it asks for?") from error
@@ -324,6 +342,3 @@ class EnginePool:
             await work
         except EngineDead:
             self._replace(replica)
-
-    async def _call_all(self, method: str) -> None:
-        await asyncio.gather(*(self._command(replica, replica.call(method)) for replica in self._serving))

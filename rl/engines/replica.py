@@ -43,6 +43,9 @@ class Replica:
     older: bool
     """Whether it holds an older policy, and takes requests of that alone."""
     ready: asyncio.Task[None] = field(init=False)
+    may_start: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it may take the memory that it needs."""
+    asleep: bool = False
     leaving: bool = False
     in_flight: int = 0
     requests: int = 0
@@ -91,6 +94,18 @@ class Replica:
         await self.call("load_weights", *weights)
         self.weights = weights
 
+    async def sleep(self) -> None:
+        """Put it to sleep. Raises as `call` does."""
+        await self.call("sleep")
+        self.asleep = True
+
+    async def wake(self, newest: Weights) -> None:
+        """Wake it; one that has lost its weights takes the newest that lie in a folder. Raises as `call` does."""
+        can = await self.call("wake")
+        self.asleep = False
+        if not can:
+            await self.load_weights(newest)
+
     def figures(self) -> EngineFigures:
         """Its state, requests and tokens."""
         state = EngineState.LEAVING if self.leaving else EngineState.SERVING if self.serving else EngineState.STARTING
@@ -108,6 +123,7 @@ class Replica:
 
     def kill(self) -> None:
         """Kill the actor, and free its resources; requests that wait for it get an `EngineDead`."""
+        self.may_start.set()  # it would wait for ever, and finds that it is dead
         ray.kill(self.actor)
         if self.group is not None:
             remove_placement_group(self.group)

@@ -3,16 +3,19 @@
 Weights are loaded in place, between two steps of the engine, from a folder or as the learner sends them. A request under way is frozen
 meanwhile with the tokens it has (or ends first, by configuration) and goes on from a context computed anew: no stale key or value is
 read. vLLM itself notes for each token which weights sampled it.
+
+An engine that sleeps wakes in the order that vLLM asks for: memory for the weights, new weights, then the cache.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from rl.content import PlacedImage, collapse_images, decode_image
 from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
@@ -25,6 +28,10 @@ from rl.worker_death import own_process_died
 
 SHUTDOWN_SECONDS = 1.0
 """How long vLLM's process may take to end by itself; it holds nothing to save."""
+DEATH_SECONDS = 0.5
+"""How often somebody who waits for vLLM's process looks whether it lives."""
+SLEEPING = ("weights", "kv_cache")
+"""What sleeps, by vLLM's names and in the order in which it wakes."""
 
 
 def environment_variables(config: EngineConfig) -> dict[str, str]:
@@ -49,6 +56,34 @@ def environment_variables(config: EngineConfig) -> dict[str, str]:
     }
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Have a method raise `EngineDead` where vLLM's process dies, so that another engine is started.
+
+    A call to that process which is under way as it dies is never answered (vLLM's pull request 56416), so somebody has to look.
+    """
+
+    @functools.wraps(method)
+    async def told(engine: VllmEngine, *arguments: P.args, **named: P.kwargs) -> T:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        work = asyncio.ensure_future(method(engine, *arguments, **named))
+        try:
+            while not (await asyncio.wait([work], timeout=DEATH_SECONDS))[0]:
+                if engine.dead:
+                    raise EngineDead("vLLM's process died")
+            return await work
+        except EngineDeadError as error:
+            raise EngineDead(f"{type(error).__name__}: {error}") from error
+        finally:
+            work.cancel()
+
+    return told
+
+
 class VllmEngine(BatchedActor):
     """One vLLM engine. Lives in a process of its own, whose environment holds `environment_variables(config)`."""
 
@@ -62,6 +97,11 @@ class VllmEngine(BatchedActor):
         self._held = False
         self._receiving = False
         self._asleep: list[str] = []
+        """What it has given back and not yet taken again."""
+        self._lost = False
+        """Whether it gave back its weights for good, and has been given no others since."""
+        self._turn = asyncio.Lock()
+        """Of stopping and going on: each of them is several calls of vLLM."""
         self._llm: Any = None
         self._gauge = PressureGauge()
 
@@ -102,6 +142,7 @@ class VllmEngine(BatchedActor):
             raise EngineFault("the engine made other placeholders of the images than stand in the context; look at the policy's processor")
         return _as_generation(outputs[-1].outputs[0])
 
+    @_tells_its_death
     async def load_weights(self, path: str, version: int) -> None:
         """Load the weights in folder `path` between two steps of the engine, and forget every cached prefix.
 
@@ -118,55 +159,72 @@ class VllmEngine(BatchedActor):
             raise EngineDead(f"the weights in {path} could not be loaded: {type(error).__name__}: {error}") from error
         await self._go_on(version)
 
+    @_tells_its_death
     async def hold(self) -> None:
-        """Stop between two steps until new weights have come, with requests frozen or drained; cached prefixes are forgotten."""
-        if not self._paused and not self._held:
-            await self._llm.pause_generation(mode=self._pause_mode)
-        self._held = True
-        if "weights" in self._asleep:
-            await self._wake(["weights"])
+        """Stop between two steps until new weights have come, with requests frozen or drained; cached prefixes are forgotten.
 
+        Memory for the weights is taken again where it was given back, that of the cache not before they are there.
+        """
+        async with self._turn:
+            if not self._paused and not self._held:
+                await self._llm.pause_generation(mode=self._pause_mode)
+            self._held = True
+            if "weights" in self._asleep:
+                await self._rouse(["weights"])
+
+    @_tells_its_death
     async def join_transfer(self, info: dict[str, Any]) -> None:
         """Join the learner's group; vLLM's `init_weight_transfer_engine`."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
 
+    @_tells_its_death
     async def start_transfer(self) -> None:
         """Make ready for weights from the learner."""
         self._receiving = True
         await self._llm.start_weight_update()
 
+    @_tells_its_death
     async def receive_weights(self, info: dict[str, Any]) -> None:
         """Take weights while the learner sends them."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         await self._llm.update_weights(WeightTransferUpdateRequest(info))
 
+    @_tells_its_death
     async def finish_transfer(self, version: int) -> None:
         """Replace the old weights by those received, as `version`, and go on."""
         await self._llm.finish_weight_update()
         self._receiving = False
         await self._go_on(version)
 
+    @_tells_its_death
     async def sleep(self) -> None:
         """Stop between two steps, with requests frozen or drained; cached prefixes are forgotten.
 
-        Where `sleep_mode` is on, also move the weights to the host and drop the cache.
+        From `sleep_level` 1 on, also give memory back: that of the cache, and that of the weights, which level 1 keeps in the host's memory
+        and level 2 nowhere. Where weights are under way, that is done when they have come.
         """
-        self._paused = True
-        await self._llm.pause_generation(mode=self._pause_mode)
-        if self._config.sleep_mode:
-            await self._llm.sleep(level=1, mode=self._pause_mode)
-            self._asleep = ["weights", "kv_cache"]
+        async with self._turn:
+            self._paused = True
+            if not self._held:
+                await self._lie_down()
 
-    async def wake(self) -> None:
-        """Bring back what `sleep` moved away, and go on with waiting requests, once weights under way have arrived."""
-        if self._asleep:
-            await self._wake(list(self._asleep))
-        self._paused = False
-        if not self._held:
-            await self._llm.resume_generation()
+    @_tells_its_death
+    async def wake(self) -> bool:
+        """Take again what `sleep` gave back, and go on with waiting requests; where weights are under way, once they have come.
+
+        Returns whether it can: an engine that has lost its weights stays where it is until others are loaded.
+        """
+        async with self._turn:
+            self._paused = False
+            if self._held:
+                return True
+            if self._lost:
+                return False
+            await self._rise()
+            return True
 
     async def pressure(self) -> EnginePressure:
         """How hard it was pressed since this was last asked; nothing is seen where the configuration asks for no pressure."""
@@ -186,16 +244,42 @@ class VllmEngine(BatchedActor):
         return [pressure_logger(self._gauge)]
 
     @property
+    def dead(self) -> bool:
+        """Whether vLLM's process has died."""
+        return self._llm is not None and bool(self._llm.errored)
+
+    @property
     def _pause_mode(self) -> Literal["keep", "wait"]:
         return "wait" if self._config.updates == "drain" else "keep"
 
     async def _go_on(self, version: int) -> None:
+        """Serve the weights that have come, or lie down again where that was asked for meanwhile."""
         await self._llm.update_weight_version(str(version))
-        self._held = False
-        if not self._paused:
-            await self._llm.resume_generation()
+        async with self._turn:
+            self._held = self._lost = False
+            if not self._paused:
+                await self._rise()
+            elif self._config.sleep_level and not self._asleep:
+                await self._lie_down()
 
-    async def _wake(self, parts: list[str]) -> None:
+    async def _lie_down(self) -> None:
+        level = self._config.sleep_level
+        if not level:
+            await self._llm.pause_generation(mode=self._pause_mode)
+        elif set(self._asleep) != set(SLEEPING):
+            self._lost = level > 1
+            await self._llm.sleep(level=level, mode=self._pause_mode)
+            await self._llm.collective_rpc("give_back_memory", args=(level,))
+            self._asleep = list(SLEEPING)
+
+    async def _rise(self) -> None:
+        if self._asleep:
+            await self._rouse(list(self._asleep))
+        await self._llm.resume_generation()
+
+    async def _rouse(self, parts: list[str]) -> None:
+        """Take memory again. vLLM itself resumes once it has all of it, so that of the cache comes last."""
+        await self._llm.collective_rpc("take_memory", args=(parts,))
         await self._llm.wake_up(tags=parts)
         self._asleep = [part for part in self._asleep if part not in parts]
 
@@ -218,7 +302,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "block_size": config.block_size,
         "enable_prefix_caching": True,
         "enforce_eager": config.enforce_eager,
-        "enable_sleep_mode": config.sleep_mode,
+        "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # on CPUs vLLM refuses it, and `rl/engines/cpu_sleep.py` does it
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": "rl.engines.vllm_extensions.WeightExtension",

@@ -34,6 +34,8 @@ from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
+from rl.engines.cpu_sleep import CpuSleep
+
 NAME = "gloo"
 MESSAGE_BYTES = 2**26
 """Size of a message; a larger weight makes one of its own."""
@@ -196,12 +198,10 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-class WeightExtension:
+class WeightExtension(CpuSleep):
     """Mixed into vLLM's worker by `worker_extension_cls`; `self` is the worker."""
 
-    model_runner: Any
     model_config: Any
-    vllm_config: Any
     _weight_update_active: bool
 
     def load_policy(self, path: str) -> None:

@@ -8,6 +8,7 @@ version is written and loaded; and the last folder that a checkpoint wrote is wh
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,6 +135,10 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
         raise RequestError(f"{folder} holds no policy: it needs a config.json and weights as safetensors.")
+    for index in folder.glob("*.safetensors.index.json"):
+        missing = set(json.loads(index.read_text())["weight_map"].values()) - {file.name for file in files}
+        if missing:
+            raise RequestError(f"{folder} holds no whole policy: {index.name} names {min(missing)}, and that is not there.")
     shapes = {}
     for file in files:
         try:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from rl.devices import DEVICE_NAME, open_device
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.envs.http_service import Service, ServiceOptions
 from rl.envs.tool_use import StatefulEnvironment
@@ -121,6 +122,8 @@ class RewardModelOptions(Section):
     sigmoid: bool = True
     max_tokens: PositiveInt = 1024
     """Longer inputs are cut off at the right."""
+    device: str = Field(default="cpu", pattern=DEVICE_NAME)
+    """Where it computes: `cuda` is the GPU that the environment's workers have reserved (`gpus`)."""
 
 
 class RewardModel:
@@ -138,6 +141,8 @@ class RewardModel:
         self._model: Any = AutoModelForSequenceClassification.from_pretrained(
             options.path, local_files_only=True, trust_remote_code=False
         ).eval()
+        self._device = open_device(options.device, "options.device of the scorer reward_model")
+        self._model.to(self._device)
         self._lock = asyncio.Lock()
         if self._model.config.num_labels != 1:
             raise RequestError(f"{options.path} is no reward model: it has {self._model.config.num_labels} outputs instead of one.")
@@ -153,7 +158,7 @@ class RewardModel:
         import torch
 
         with torch.inference_mode():
-            return float(self._model(**self._inputs(question, text)).logits[0, 0])
+            return float(self._model(**self._inputs(question, text).to(self._device)).logits[0, 0])
 
     def _inputs(self, question: str, text: str) -> Any:
         limits = {"truncation": True, "max_length": self._options.max_tokens, "return_tensors": "pt"}

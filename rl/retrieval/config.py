@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from rl.devices import DEVICE_NAME
 from warehouse.settings import Section
 
 
@@ -42,6 +43,9 @@ class SearchConfig(Section):
     """Put before each query; `query: ` for E5."""
     document_prefix: str = ""
     """Put before each document; `passage: ` for E5."""
+    device: str = Field(default="cpu", pattern=DEVICE_NAME)
+    """Where the encoder computes. With `cuda`, documents are encoded on this process's GPU and queries on that which the environment's
+    workers have reserved, such as `rollout.environments.kinds.search.gpus`."""
     batch: PositiveInt = 64
     """Texts that go through the encoder at once."""
     max_tokens: PositiveInt = 256

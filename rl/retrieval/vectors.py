@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rl.devices import open_device
 from rl.retrieval.config import SearchConfig
 from rl.retrieval.search import Hits, Miss, by_id, passage
 from warehouse.errors import RequestError
@@ -75,8 +76,13 @@ class VectorIndex:
 class LocalEncoder(ABC):
     """An encoder whose model lies in a folder; it is loaded when it is first needed, in each process."""
 
-    def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256) -> None:
-        self._folder, self._batch, self._max_tokens = folder, batch, max_tokens
+    def __init__(self, folder: str, batch: int = 64, max_tokens: int = 256, device: str = "cpu") -> None:
+        self._folder, self._batch, self._max_tokens, self._device_name = folder, batch, max_tokens, device
+
+    @property
+    def _device(self) -> Any:
+        """This process's. Raises RequestError where it sees no such device."""
+        return open_device(self._device_name, "rollout.search.device")
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> Vectors:
@@ -99,10 +105,11 @@ class TransformersEncoder(LocalEncoder):
         for start in range(0, len(texts), self._batch):
             part = list(texts[start : start + self._batch])
             inputs = tokenizer(part, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt")
+            inputs = inputs.to(model.device)
             with torch.inference_mode():
                 states = model(**inputs).last_hidden_state
             mask = inputs["attention_mask"].unsqueeze(-1)
-            rows.append(((states * mask).sum(1) / mask.sum(1)).float().numpy())
+            rows.append(((states * mask).sum(1) / mask.sum(1)).float().cpu().numpy())
         return np.concatenate(rows) if rows else np.zeros((0, model.config.hidden_size), np.float32)
 
     @cached_property
@@ -110,7 +117,8 @@ class TransformersEncoder(LocalEncoder):
         from transformers import AutoModel, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
-        return tokenizer, AutoModel.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).eval()
+        model: Any = AutoModel.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False).eval()
+        return tokenizer, model.to(self._device)
 
 
 class SentenceTransformersEncoder(LocalEncoder):
@@ -129,7 +137,7 @@ class SentenceTransformersEncoder(LocalEncoder):
                 "rollout.search.library = sentence_transformers needs that package, which is not installed: "
                 "pip install sentence-transformers, or set rollout.search.library = transformers."
             ) from error
-        model = SentenceTransformer(self._folder, local_files_only=True, trust_remote_code=False)
+        model = SentenceTransformer(self._folder, device=str(self._device), local_files_only=True, trust_remote_code=False)
         model.max_seq_length = self._max_tokens
         return model
 
@@ -158,4 +166,4 @@ def _make_encoder(config: SearchConfig) -> Encoder:
     if not (folder / "config.json").is_file():
         raise RequestError(f"rollout.search.encoder = {str(folder)!r} holds no model: there is no config.json in it.")
     kind = TransformersEncoder if config.library == "transformers" else SentenceTransformersEncoder
-    return kind(str(folder.resolve()), config.batch, config.max_tokens)
+    return kind(str(folder.resolve()), config.batch, config.max_tokens, config.device)

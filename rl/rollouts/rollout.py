@@ -146,11 +146,11 @@ class Rollouts:
         return WeightSyncHandle(self._begin_transfer, self._step_transfer, self._record_weights)
 
     def pause(self) -> None:
-        """Stop sampling while the learner updates; also free the engines' memory where the configuration's `sleep_mode` is on."""
+        """Stop sampling while the learner updates, and give back what `engine.sleep_level` says; requests under way wait."""
         self.wait(self.pool.sleep())
 
     def resume(self) -> None:
-        """Take the engines' memory back, and go on sampling."""
+        """Take the engines' memory back, and go on sampling with the weights that were loaded meanwhile."""
         self.wait(self.pool.wake())
 
     def admit(self, most: int | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -271,10 +272,13 @@ WRAPPER = "base_model.model."
 """What peft puts before the name of each weight."""
 
 
-def adapter_arguments(lora: LoraConfig | None, seed: int) -> dict[str, Any]:
+def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = None) -> dict[str, Any]:
     """What TRL's trainers take to train adapters; nothing where there are none.
 
     Torch is seeded, for a trainer draws its adapters before it seeds anything itself.
+
+    Args:
+        whole: the name of a module that is trained whole beside them, and stands in checkpoints with them.
     """
     if lora is None:
         return {}
@@ -282,7 +286,8 @@ def adapter_arguments(lora: LoraConfig | None, seed: int) -> dict[str, Any]:
 
     torch.manual_seed(seed)
     layers = list(lora.layers) or "all-linear"
-    return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0)}
+    kept: dict[str, Any] = {} if whole is None else {"modules_to_save": [whole], "exclude_modules": rf"(.*\.)?{re.escape(whole)}(\..*)?"}
+    return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0, **kept)}
 
 
 def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None) -> dict[str, Tensor]:

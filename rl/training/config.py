@@ -58,6 +58,9 @@ class CriticConfig(Section):
     """ρ̄ of `vtrace`: the highest ratio to what sampled a token that its reward and value are weighed by."""
     trace: PositiveFloat = 1.0
     """c̄ of `vtrace`: the highest ratio that a difference is carried back over a token by."""
+    trunk_gradient: NonNegativeFloat = 0.0
+    """How much of the gradient of the values' loss goes into the layers that they share with the policy: with 0 the policy learns from its
+    own loss alone; 0.5 is how PPO's own code weighs it. None goes there while the critic warms up."""
     clip: PositiveFloat = 0.2
     """How far a value may move from what it was when the step was collected before its gradient stops."""
     warmup_steps: NonNegativeInt = 5
@@ -202,7 +205,7 @@ class ReinforceConfig(OptimizerConfig):
 
     @model_validator(mode="after")
     def _check_observations(self) -> ReinforceConfig:
-        if not self.mask_observations and self.estimator in CRITICS:
+        if not self.mask_observations and self.has_critic:
             raise ValueError(f"rl.mask_observations = false goes with no critic, and rl.estimator = {self.estimator} has one")
         return self
 
@@ -218,11 +221,14 @@ class ReinforceConfig(OptimizerConfig):
 
     @model_validator(mode="after")
     def _check_critic(self) -> ReinforceConfig:
-        if self.estimator in CRITICS and (self.lora is not None or self.learner.sharded):
-            raise ValueError(f"rl.estimator = {self.estimator} has a critic, which goes with neither rl.lora nor rl.learner.sharded")
-        if self.estimator in CRITICS and self.optimizer == "muon":
+        if self.has_critic and self.optimizer == "muon":
             raise ValueError(f"rl.estimator = {self.estimator} has a critic, which learns by AdamW: leave rl.optimizer at adamw")
         return self
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether advantages are against one."""
+        return self.estimator in CRITICS
 
     @property
     def passes(self) -> int:

@@ -1,7 +1,9 @@
 """The critic of PPO: a value head on the policy's own hidden states, its targets, and its loss. PPO, arXiv 1707.06347.
 
-The head reads the last hidden states and sends no gradient into them, so that the policy's gradient is that of its own loss alone. It is
-trained with the policy, begins anew with each run, and stands in checkpoints, but never in a policy that is written for others.
+The head reads the last hidden states. By `critic.trunk_gradient` it sends none of its gradient into them, so that the policy's is that of
+its own loss alone, or so much of it as that says. It is trained with the policy, begins anew with each run, and stands in checkpoints, but
+never in a policy that is written for others. Beside adapters it is trained whole, and under FSDP it is a unit of its own, for it is called
+behind the model's forward pass.
 """
 
 from __future__ import annotations
@@ -38,30 +40,55 @@ class ValueHead(nn.Module):
 
 
 class Critic:
-    """A value head on a model, and the hidden states of the model's last forward pass."""
+    """A value head on a model, and the hidden states of the model's last forward pass, until they are asked about."""
 
-    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+    def __init__(self, model: PreTrainedModel, seed: int, trunk_gradient: float) -> None:
         """Put a head on `model`, seeded."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.head = ValueHead(model.config.get_text_config().hidden_size)
-        setattr(model, NAME, self.head)
+            setattr(model, NAME, ValueHead(model.config.get_text_config().hidden_size))
+        model._no_split_modules = {*(model._no_split_modules or ()), ValueHead.__name__}  # what FSDP gathers as one
         model.base_model.register_forward_hook(self._keep)
-        self._states: Tensor
+        self._model = model
+        self._trunk_gradient = trunk_gradient
+        self._states: Tensor | None = None
 
-    def values(self, tokens: int, joined: JoinedRows | None = None) -> Tensor:
-        """Values (rows, tokens) of the states that the last `tokens` tokens of the last forward pass were written in.
+    @property
+    def head(self) -> nn.Module:
+        """The head, which adapters wrap."""
+        head: nn.Module = getattr(self._model, NAME)
+        return head
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the head that are trained."""
+        return [parameter for parameter in self.head.parameters() if parameter.requires_grad]
+
+    def values(self, tokens: int, joined: JoinedRows | None = None, alone: bool = False) -> Tensor:
+        """Values (rows, tokens) of the states that the last `tokens` tokens of the last forward pass were written in; asked once for each.
 
         Args:
             joined: how that pass had its rows in one, if it had.
+            alone: whether no gradient goes into the states, whatever the configuration says.
         """
-        dtype = self.head.value.weight.dtype
+        assert self._states is not None, "no forward pass since the values were last asked for"
+        states, self._states = self._states, None
+        states = states.to(next(self.head.parameters()).dtype)
+        states = states.detach() if alone or not states.requires_grad else scaled_gradient(states, self._trunk_gradient)
         if joined is not None:
-            return joined.part(self.head(self._states.to(dtype)))[:, -tokens - 1 : -1]
-        return self.head(self._states[:, -tokens - 1 : -1].to(dtype))
+            return joined.part(self.head(states))[:, -tokens - 1 : -1]
+        found: Tensor = self.head(states[:, -tokens - 1 : -1])
+        return found
 
     def _keep(self, module: nn.Module, arguments: object, output: object) -> None:
-        self._states = output.last_hidden_state.detach()  # type: ignore[attr-defined]
+        states: Tensor = output.last_hidden_state  # type: ignore[attr-defined]
+        self._states = states if self._trunk_gradient else states.detach()
+
+
+def scaled_gradient(tensor: Tensor, scale: float) -> Tensor:
+    """The same numbers, through which `scale` times the gradient goes."""
+    held = tensor.detach()
+    return held + scale * (tensor - held)
 
 
 def estimate(

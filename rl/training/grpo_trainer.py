@@ -36,7 +36,7 @@ from rl.training.base import (
     write_policy,
 )
 from rl.training.batches import Row, collate_rows, share_rows, split_rows
-from rl.training.config import CRITICS, ReinforceConfig
+from rl.training.config import ReinforceConfig
 from rl.training.critic import NAME, Critic, value_loss
 from rl.training.figures import crossed, prompt_information, ratio_figures
 from rl.training.monitor import MetricMonitor
@@ -73,7 +73,7 @@ class RowTrainer(GRPOTrainer):
     ) -> None:
         """Prepare training `model` by `config`; `state` stands in the checkpoints below `output`, beside the trainer's own."""
         self._vision = vision
-        self._critic = Critic(model, seed) if config.estimator in CRITICS else None
+        self._critic = Critic(model, seed, config.critic.trunk_gradient) if config.has_critic else None
         set_attention(model, config)
         self._joins = joins_rows(model)
         super().__init__(
@@ -82,7 +82,7 @@ class RowTrainer(GRPOTrainer):
             args=_arguments(model, config, output, seed, vision is not None),
             train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
             processing_class=tokenizer,
-            **adapter_arguments(config.lora, seed),
+            **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
         )
         self.optimizer_cls_and_kwargs = optimizer_factory(config)  # TRL's own trainer takes none
         self._workers = self.accelerator.num_processes
@@ -99,7 +99,7 @@ class RowTrainer(GRPOTrainer):
         self._tokens = StepTokens(0)
         self._log_ratios: list[Tensor] = []
         self._value_errors: list[float] = []
-        self._chooses = can_choose(model, self._workers) and self._critic is None
+        self._chooses = can_choose(model, self._workers)
         self._wanted: Tensor | None = None
         self._joined: JoinedRows | None = None
         self._offloading = offloading(config, self.model)
@@ -320,7 +320,7 @@ class RowTrainer(GRPOTrainer):
     def _with_critic(self, critic: Critic, loss: Tensor, inputs: dict[str, Any]) -> Tensor:
         """The policy's loss and the critic's, or the critic's alone while it warms up: the policy then has no gradient at all."""
         mask = inputs["tool_mask"].bool()
-        values = critic.values(mask.size(1), self._joined)
+        values = critic.values(mask.size(1), self._joined, alone=self._warming_up)
         errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
         self._value_errors.append(errors.item())
         errors = errors * self._workers  # for accelerate takes the mean of theirs
@@ -343,7 +343,7 @@ class RowTrainer(GRPOTrainer):
         """TRL's, where the critic's head has a rate of its own and no decay."""
         optimizer = super().create_optimizer(*args, **kwargs)
         if self._critic is not None:
-            own = list(self._critic.head.parameters())
+            own = self._critic.parameters
             ids = {id(parameter) for parameter in own}
             for group in optimizer.param_groups:
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]

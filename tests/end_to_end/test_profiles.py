@@ -25,7 +25,7 @@ TINY = (
 )  # fmt: skip
 ON_CPUS = (
     "rollout.ray.address=null", "rollout.engine.count=1", "rollout.engine.tensor_parallel=1", "rollout.engine.gpus=0",
-    "rollout.engine.sleep_mode=false", "rollout.engine.transfer=files", "rollout.engine.dtype=float32", "rollout.engine.enforce_eager=true",
+    "rollout.engine.transfer=files", "rollout.engine.dtype=float32", "rollout.engine.enforce_eager=true",
     "sft.learner={}", "rl.learner={}",
 )  # fmt: skip
 

@@ -70,9 +70,9 @@ def test_heavy_tools_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["one_step_off", "asynchronous"])
 def test_engines_that_sleep_are_for_a_learner_that_takes_turns_with_them(mode: str) -> None:
-    asleep = ("rollout.engine.gpus=0.5", "rollout.engine.sleep_mode=true")
+    asleep = ("rollout.engine.gpus=0.5", "rollout.engine.sleep_level=1")
     load_config("from_scratch", asleep)
-    with pytest.raises(RequestError, match=r"sleep_mode is for engines and a learner that take turns: set rl.mode = synchronous"):
+    with pytest.raises(RequestError, match=r"sleep_level is for engines and a learner that take turns: set rl.mode = synchronous"):
         load_config("from_scratch", [*asleep, f"rl.mode={mode}"])
 
 

@@ -12,6 +12,7 @@ from rl.devices import DEVICES, device_of, model_flops_utilisation, training_flo
 from rl.memory import Architecture, Pass, activation_bytes, adapter_parameters, cache_bytes, engine_memory, learner_memory
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import load_policy
+from rl.training.critic import ValueHead
 from tests.rl.conftest import create_tiny_policy
 
 SMOLLM2 = Architecture(30, 576, 9, 3, 64, 1536, 49_152, True)
@@ -86,11 +87,23 @@ def test_the_share_of_the_peak_is_tokens_times_operations() -> None:
     assert model_flops_utilisation(100, flops, None) is None
 
 
+def test_a_critic_is_counted_with_its_states_and_whole_beside_adapters() -> None:
+    work = Pass(512, 512, bfloat16=False)
+    head = sum(parameter.numel() for parameter in ValueHead(SMOLLM2.hidden).parameters())
+    for adapters in (None, 16):
+        bare, with_critic = (learner_memory(SMOLLM2, work, adapters=adapters, critic=critic) for critic in (False, True))
+        assert with_critic.resting - bare.resting == 12 * head
+        assert with_critic.gradients - bare.gradients == 4 * head
+        assert with_critic.peak - bare.peak == 16 * head + with_critic.critic > 16 * head
+        assert bare.critic == 0
+
+
 @pytest.mark.engine
-def test_the_planned_peak_is_the_measured_one_within_a_fifth(tmp_path: Path) -> None:
+@pytest.mark.parametrize("critic", [False, True])
+def test_the_planned_peak_is_the_measured_one_within_a_fifth(tmp_path: Path, critic: bool) -> None:
     """A process of its own takes so much; of a policy that is larger than what libraries take by the way."""
     policy = create_policy_of(tmp_path / "policy")
-    row = measure(policy, 2048, None, bfloat16=False, checkpointing=False)
+    row = measure(policy, 2048, None, bfloat16=False, checkpointing=False, critic=critic)
     assert row["planned"] == pytest.approx(row["measured"], rel=0.2)
 
 

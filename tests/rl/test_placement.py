@@ -102,7 +102,7 @@ def test_each_part_reserves_what_its_configuration_says() -> None:
     [
         (EngineConfig, {"gpus": 2}, "each worker has a GPU; make them equal"),
         (EngineConfig, {"gpus": 1, "tensor_parallel": 2}, "each worker has a GPU; make them equal"),
-        (EngineConfig, {"sleep_mode": True}, "engine.gpus is 0"),
+        (EngineConfig, {"sleep_level": 2, "older": 1}, "those of an older policy"),
         (LearnerConfig, {"gpus": 2}, "less than or equal to 1"),
         (LearnerConfig, {"gpus": 0.5, "workers": 2}, "NCCL joins no two workers on one card"),
     ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +28,10 @@ from rl.policies.policy import as_saved, in_dtype, load_policy, save_policy
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected
 from rl.training.optimizer_config import LearnerConfig
 from tests.rl.conftest import DOCUMENTS
+from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
-from tests.rl.toy import Sampler
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
@@ -54,54 +53,11 @@ def engines(tiny_policy: Path) -> Iterator[Rollouts]:
         yield started
 
 
-class Learner:
-    """A learner's end. `before` is told of each step that the engines are to make."""
-
-    def __init__(self, engines: Rollouts, before: Callable[[str], None] = lambda step: None) -> None:
-        from rl.engines.weight_sender import WeightSender  # vLLM
-
-        weight_sync = engines.weight_sync
-
-        def step(name: str, told: dict[str, Any]) -> str | None:
-            before(name)
-            return weight_sync.step(name, told)
-
-        self.engines = engines
-        self.sender = WeightSender(replace(weight_sync, step=step))
-
-    def send(self, policy: Path, folder: Path, version: int) -> bool:
-        """Send the weights that lie in `policy`, as those that `folder` will hold; whether the engines have them."""
-        model = load_policy(policy)[0]
-        return self.sender.send(as_saved(model, model.state_dict()), folder, version)
-
-    def publish(self, policy: Path, folder: Path, version: int) -> bool:
-        """Send them, write them and have the engines look into the folder, as the learner does where one is left out."""
-        sent = self.send(policy, folder, version)
-        save_policy(*load_policy(policy), folder)
-        self.engines.load_weights(folder, version)
-        return sent
-
-
 @pytest.fixture
 def learner(engines: Rollouts) -> Iterator[Learner]:
     started = Learner(engines)
     yield started
     started.sender.close()
-
-
-def said(engines: Rollouts, count: int = 6) -> list[Generation]:
-    """What the engines sample now, which is the same as long as the weights are."""
-    return engines.wait(generate_all(engines.pool, prompts(count), 24))
-
-
-def versions(generations: list[Generation]) -> set[int]:
-    return {version for generation in generations for version in generation.policy_versions}
-
-
-def assert_same(ours: list[Generation], theirs: list[Generation]) -> None:
-    """The same tokens with the same log-probabilities, bit for bit."""
-    assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
-    assert [each.logprobs for each in ours] == [each.logprobs for each in theirs]
 
 
 def test_sent_weights_are_to_an_engine_what_the_same_weights_in_a_folder_are(
@@ -264,11 +220,6 @@ def test_y_engines_that_join_or_die_in_a_transfer_have_the_current_weights_and_t
     assert_same(said(engines), said_by_files(engines, tiny_policy, 13))
 
 
-def said_by_files(engines: Rollouts, policy: Path, version: int) -> list[Generation]:
-    engines.load_weights(policy, version)
-    return said(engines)
-
-
 def test_z_a_run_of_reinforcement_learning_sends_each_version(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     check_run(engines, tiny_policy, tmp_path, LearnerConfig())
 
@@ -276,23 +227,6 @@ def test_z_a_run_of_reinforcement_learning_sends_each_version(engines: Rollouts,
 @pytest.mark.long
 def test_z_the_main_one_of_several_workers_sends_from_its_own_process(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     check_run(engines, tiny_policy, tmp_path, LearnerConfig(workers=2, cpus=0.25))
-
-
-class EngineSampler(Sampler):
-    """The toy's sampler, with engines in the place of a model; notes which files of weights there are as each step is collected."""
-
-    def __init__(self, engines: Rollouts, folder: Path) -> None:
-        super().__init__(samples=4)
-        self.engines, self.folder = engines, folder
-        self.files: dict[int, set[str]] = {}
-
-    def collect(self, step: int) -> Collected:
-        self.files[step] = {file.parent.name for file in (self.folder / "weights").rglob("*") if file.is_file()}
-        return super().collect(step)
-
-    def generate(self, contexts: list[list[int]], tokens: int) -> list[tuple[list[int], list[float]]]:
-        generations = self.engines.wait(generate_all(self.engines.pool, [tuple(context) for context in contexts], tokens))
-        return [(list(each.token_ids), list(each.logprobs)) for each in generations]
 
 
 def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerConfig) -> None:
@@ -407,6 +341,16 @@ def test_weights_travel_together_as_far_as_a_message_holds_them() -> None:
     assert list(messages([half, half, 1, 3 * half, half])) == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
     assert list(messages([0, 5])) == [slice(0, 2)]
     assert list(messages([])) == []
+
+
+def test_a_policy_that_lacks_one_of_its_files_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
+    model = load_policy(tiny_policy)[0]
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert shapes_in(tmp_path) == shapes_in(tiny_policy)
+    last = sorted(tmp_path.glob("*.safetensors"))[-1]
+    last.unlink()
+    with pytest.raises(RequestError, match=f"holds no whole policy: model.safetensors.index.json names {last.name}"):
+        shapes_in(tmp_path)
 
 
 def test_weights_that_are_sent_are_those_of_a_folder_by_name_and_shape(tiny_policy: Path) -> None:

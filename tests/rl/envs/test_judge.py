@@ -81,6 +81,13 @@ async def test_a_reward_model_scores_what_it_was_given(reward_model: Path) -> No
     assert rewards["red"] != rewards["Blue River"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_reward_model_on_a_device_that_is_not_there_is_refused(reward_model: Path) -> None:
+    for device, reason in (("cuda", "= cuda names no device that this process sees"), ("gpu", "'device' does not fit")):
+        with pytest.raises(RequestError, match=reason):
+            judge("reward_model", path=str(reward_model), device=device)
+
+
 def test_what_is_no_reward_model_is_refused(tiny_policy: Path, tmp_path: Path) -> None:
     for options, reason in (({"path": str(tmp_path)}, "holds no reward model"), ({}, "'path' does not fit")):
         with pytest.raises(RequestError, match=reason):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -79,6 +80,15 @@ def test_a_document_is_nearest_to_its_own_text(config: SearchConfig) -> None:
         (found, score) = index.scored(document.text, 1)[0]
         assert found == document
         assert score == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_an_encoder_computes_where_it_is_told_to_and_a_device_that_is_not_there_is_refused(config: SearchConfig) -> None:
+    on_gpu = config.model_copy(update={"device": "cuda"})
+    with pytest.raises(RequestError, match=r"rollout.search.device = cuda names no device that this process sees"):
+        build_index(DOCUMENTS, on_gpu)
+    with pytest.raises(ValidationError, match="device"):
+        SearchConfig(device="tpu")
 
 
 @pytest.mark.slow

@@ -63,11 +63,53 @@ def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Pa
         assert row.values == pytest.approx(alone.tolist(), abs=1e-5)
 
 
+def gradients(policy: Path, folder: Path, trunk_gradient: float, **changes: Any) -> tuple[dict[str, torch.Tensor], float]:
+    """Those of one pass over trajectories, by the names of the model's weights, beside its value loss."""
+    config = config_of(critic={"warmup_steps": 0, "trunk_gradient": trunk_gradient}, trajectories_per_pass=32, **changes)
+    model, tokenizer = load_policy(policy)
+    trainer = ReinforceTrainer(model, tokenizer, config, folder, 1, TrainingHooks(Sampler().collect, lambda path, version: None))
+    trainer.current_gradient_accumulation_steps = 1  # a trainer's own, which a model with adapters is asked about as it trains
+    assert trainer._critic is not None
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(3)
+        for parameter in trainer._critic.parameters:
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    (inputs,) = trainer.micro_batches(trainer.correct(1, rows_of(sample_pairs(policy), None), Collected(()))[0])
+    trainer._compute_loss(trainer.model, inputs).backward()  # type: ignore[no-untyped-call]
+    found = {name: each.grad for name, each in trainer.model.named_parameters() if each.grad is not None}
+    return found, trainer._value_errors[-1]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "varlen"])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_the_shared_layers_have_as_much_of_the_critics_gradient_as_is_asked(
+    policy: Path, tmp_path: Path, lora: dict[str, int] | None, attention: str
+) -> None:
+    given = {"lora": lora, "attn_implementation": attention}
+    (none, error), (half, _), (whole, _) = (gradients(policy, tmp_path / str(part), part, **given) for part in (0.0, 0.5, 1.0))
+    assert error > 0
+    heads = {name for name in none if NAME in name}
+    trunk = [name for name in none if name not in heads and "lora_A" not in name]  # B begins at 0, so A has no gradient
+    assert len(heads) == 4 and all(torch.allclose(none[name], whole[name], atol=1e-7) for name in heads)
+    for name in trunk:
+        assert torch.allclose(half[name] - none[name], 0.5 * (whole[name] - none[name]), rtol=1e-3, atol=1e-6)
+    assert max((whole[name] - none[name]).abs().max().item() for name in trunk) > 1e-4
+    bare, _ = gradients(policy, tmp_path / "again", 0.0, **given)
+    assert all(torch.equal(bare[name], none[name]) for name in trunk)
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae", "vtrace"])
-def test_rewarded_actions_become_more_likely_and_the_critic_learns(policy: Path, tmp_path: Path, estimator: str) -> None:
+@pytest.mark.parametrize(
+    ("estimator", "lora", "trunk_gradient"),
+    [("gae", None, 0.0), ("bilevel_gae", None, 0.0), ("vtrace", None, 0.0), ("gae", None, 0.5)]
+    + [(estimator, {"rank": 4, "alpha": 64}, share) for estimator, share in (("gae", 0.0), ("bilevel_gae", 0.0), ("vtrace", 0.5))],
+)
+def test_rewarded_actions_become_more_likely_and_the_critic_learns(
+    policy: Path, tmp_path: Path, estimator: str, lora: dict[str, int] | None, trunk_gradient: float
+) -> None:
     sampler, errors = Sampler(16), list[float]()
-    config = config_of(estimator=estimator, steps=16, critic={"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5})
+    critic = {"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5, "trunk_gradient": trunk_gradient}
+    config = config_of(estimator=estimator, steps=16, critic=critic, lora=lora, learning_rate=3e-2 if lora else 1e-2)
     result = train_reinforce(
         policy,
         tmp_path,
@@ -76,11 +118,18 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(policy: Path,
         1,
     )
     before, after = (good_probability(folder) for folder in (policy, result.path))
-    assert after > before + 0.2
+    assert after > before + (0.02 if lora else 0.2), "adapters leave the embeddings of a policy that has not learnt anything as they are"
     assert errors[3] < errors[0]
     weights = load_file(result.path / "model.safetensors")
     assert not any(name.startswith(NAME) for name in weights)
-    assert set(weights) == set(load_file(policy / "model.safetensors"))
+    before_weights = load_file(policy / "model.safetensors")
+    assert set(weights) == set(before_weights)
+    if lora is not None:
+        moved = {name.split(".")[-2] for name in weights if not torch.equal(weights[name], before_weights[name])}
+        assert moved == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+        last = sorted((result.path / "checkpoints").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))[-1]
+        heads = {name.split(NAME)[1] for name in load_file(last / "adapter_model.safetensors") if NAME in name}
+        assert heads == {".hidden.weight", ".hidden.bias", ".value.weight", ".value.bias"}, "whole, and not by adapters"
 
 
 @torch.no_grad()
@@ -90,10 +139,12 @@ def good_probability(folder: Path) -> float:
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+@pytest.mark.parametrize("trunk_gradient", [0.0, 0.5])
 def test_the_policy_stands_still_while_the_critic_warms_up_and_a_stopped_run_ends_like_an_uninterrupted_one(
-    policy: Path, tmp_path: Path
+    policy: Path, tmp_path: Path, lora: dict[str, int] | None, trunk_gradient: float
 ) -> None:
-    config = config_of(critic={"warmup_steps": 3})
+    config = config_of(critic={"warmup_steps": 3, "trunk_gradient": trunk_gradient}, lora=lora)
     versions: dict[int, dict[str, torch.Tensor]] = {}
     whole, resumed = Sampler(16), Sampler(16)
 

@@ -1,0 +1,80 @@
+"""A learner's end of weight transfers, and a sampler with engines, for the tests of what comes to engines and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rl.engines.base import Generation
+from rl.policies.policy import as_saved, load_policy, save_policy
+from rl.rollouts.rollout import Rollouts
+from rl.training.filters import Collected
+from tests.rl.engines.probing import generate_all, prompts
+from tests.rl.toy import Sampler
+
+
+class Learner:
+    """A learner's end. `before` is told of each step that the engines are to make."""
+
+    def __init__(self, engines: Rollouts, before: Callable[[str], None] = lambda step: None) -> None:
+        from rl.engines.weight_sender import WeightSender  # vLLM
+
+        weight_sync = engines.weight_sync
+
+        def step(name: str, told: dict[str, Any]) -> str | None:
+            before(name)
+            return weight_sync.step(name, told)
+
+        self.engines = engines
+        self.sender = WeightSender(replace(weight_sync, step=step))
+
+    def send(self, policy: Path, folder: Path, version: int) -> bool:
+        """Send the weights that lie in `policy`, as those that `folder` will hold; whether the engines have them."""
+        model = load_policy(policy)[0]
+        return self.sender.send(as_saved(model, model.state_dict()), folder, version)
+
+    def publish(self, policy: Path, folder: Path, version: int) -> bool:
+        """Send them, write them and have the engines look into the folder, as the learner does where one is left out."""
+        sent = self.send(policy, folder, version)
+        save_policy(*load_policy(policy), folder)
+        self.engines.load_weights(folder, version)
+        return sent
+
+
+def said(engines: Rollouts, count: int = 6) -> list[Generation]:
+    """What the engines sample now, which is the same as long as the weights are."""
+    return engines.wait(generate_all(engines.pool, prompts(count), 24))
+
+
+def versions(generations: list[Generation]) -> set[int]:
+    return {version for generation in generations for version in generation.policy_versions}
+
+
+def assert_same(ours: list[Generation], theirs: list[Generation]) -> None:
+    """The same tokens with the same log-probabilities, bit for bit."""
+    assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
+    assert [each.logprobs for each in ours] == [each.logprobs for each in theirs]
+
+
+def said_by_files(engines: Rollouts, policy: Path, version: int) -> list[Generation]:
+    engines.load_weights(policy, version)
+    return said(engines)
+
+
+class EngineSampler(Sampler):
+    """The toy's sampler, with engines in the place of a model; notes which files of weights there are as each step is collected."""
+
+    def __init__(self, engines: Rollouts, folder: Path) -> None:
+        super().__init__(samples=4)
+        self.engines, self.folder = engines, folder
+        self.files: dict[int, set[str]] = {}
+
+    def collect(self, step: int) -> Collected:
+        self.files[step] = {file.parent.name for file in (self.folder / "weights").rglob("*") if file.is_file()}
+        return super().collect(step)
+
+    def generate(self, contexts: list[list[int]], tokens: int) -> list[tuple[list[int], list[float]]]:
+        generations = self.engines.wait(generate_all(self.engines.pool, [tuple(context) for context in contexts], tokens))
+        return [(list(each.token_ids), list(each.logprobs)) for each in generations]

@@ -1,0 +1,305 @@
+"""Real vLLM engines that sleep while a learner has its turn, on CPUs: what they give back, what they wake with, and who dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.engines.base import Generation
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
+from rl.policies.policy import load_policy
+from rl.rollouts.config import RolloutConfig
+from rl.rollouts.rollout import Rollouts
+from rl.training.config import ReinforceConfig
+from rl.training.filters import Collected
+from tests.rl.conftest import DOCUMENTS
+from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
+from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from warehouse.errors import RequestError
+
+pytestmark = pytest.mark.engine
+
+TOLERANCE = 1e-4
+MIB = 2**20
+CACHE_MIB = 102
+ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60, "sleep_level": 2}
+REINFORCE = ReinforceConfig(steps=4, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3, save_every=10)
+
+
+def start(policy: Path, **changes: Any) -> Rollouts:
+    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
+    return Rollouts.start(RolloutConfig.model_validate({"limits": limits, "engine": ENGINE | changes}), policy, DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def engines(tiny_policy: Path) -> Iterator[Rollouts]:
+    """One engine that loses its weights as it sleeps."""
+    with start(tiny_policy) as started:
+        yield started
+
+
+@pytest.fixture
+def learner(engines: Rollouts) -> Iterator[Learner]:
+    started = Learner(engines)
+    yield started
+    started.sender.close()
+
+
+def memory() -> float:
+    """MiB of memory that the one engine's process holds."""
+    (process,) = engine_processes()
+    return float(process.memory_info().rss / MIB)
+
+
+def begin(engines: Rollouts, count: int = 8, tokens: int = 200) -> Future[list[Generation]]:
+    """Requests that are under way, or wait."""
+    return asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts(count), tokens), engines.event_loop)
+
+
+def kill_engines() -> None:
+    for process in engine_processes():
+        process.send_signal(signal.SIGKILL)
+
+
+def check_says(engines: Rollouts, policy: Path, version: int) -> None:
+    """What the engines sample bears that version, and is what that policy says."""
+    generations = said(engines, 3)
+    assert versions(generations) == {version}
+    assert worst_difference({version: load_policy(policy)[0]}, prompts(3), generations) < TOLERANCE
+
+
+def test_an_engine_gives_its_cache_back_and_wakes_with_the_weights_that_it_was_given_meanwhile(
+    engines: Rollouts, tiny_policy: Path, other_policy: Path
+) -> None:
+    first = said_by_files(engines, tiny_policy, 1)
+    for policy, version in ((other_policy, 2), (tiny_policy, 3), (other_policy, 4)):
+        awake = memory()
+        engines.pause()
+        asleep = memory()
+        engines.load_weights(policy, version)
+        loaded = memory()
+        engines.resume()
+        check_says(engines, policy, version)
+    assert awake - asleep > 0.9 * CACHE_MIB, f"{awake:.0f} MiB awake, {asleep:.0f} asleep"
+    assert awake - loaded > 0.9 * CACHE_MIB, "the cache comes back with the engine's turn, not with the weights"
+    assert memory() - asleep > 0.9 * CACHE_MIB
+    assert_same(said_by_files(engines, tiny_policy, 5), first)
+
+
+def test_weights_are_sent_to_an_engine_that_sleeps(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    expected = said_by_files(engines, other_policy, 6)
+    engines.load_weights(tiny_policy, 7)
+    engines.pause()
+    assert learner.send(other_policy, tmp_path / "8", 8)
+    waiting = begin(engines, 2, 4)
+    time.sleep(0.5)
+    assert not waiting.done(), "it has weights, and it is not its turn"
+    engines.resume()
+    waiting.result()
+    assert_same(said(engines), expected)
+    assert not (tmp_path / "8").exists(), "no folder was needed"
+
+
+def test_requests_under_way_wait_with_their_tokens_and_go_on_under_the_new_weights(
+    engines: Rollouts, tiny_policy: Path, other_policy: Path
+) -> None:
+    generations: list[Generation] = []
+    for delay in (0.1, 0.3, 0.6, 1.0):  # a machine with other work to do begins later
+        engines.load_weights(tiny_policy, 0)
+        waiting = begin(engines)
+        time.sleep(delay)
+        engines.pause()
+        assert not waiting.done()
+        engines.load_weights(other_policy, 1)
+        engines.resume()
+        generations = waiting.result()
+        if {generation.policy_version for generation in generations} == {0}:
+            break
+    assert any(set(generation.policy_versions) == {0, 1} for generation in generations)
+    models = {0: load_policy(tiny_policy)[0], 1: load_policy(other_policy)[0]}
+    assert worst_difference(models, prompts(), generations) < TOLERANCE
+
+
+def test_an_engine_that_was_given_no_weights_wakes_with_the_newest_that_lie_in_a_folder(
+    engines: Rollouts, learner: Learner, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    engines.load_weights(other_policy, 2)
+    assert learner.send(tiny_policy, tmp_path / "3", 3)
+    check_says(engines, tiny_policy, 3)
+    for _ in range(2):  # twice as good as once
+        engines.pause()
+    engines.resume()
+    check_says(engines, other_policy, 2)
+    assert [engine.policy_version for engine in engines.figures().engines] == [2], "it does not claim what it has lost"
+
+
+def test_an_engine_without_weights_does_not_sample(engines: Rollouts, tiny_policy: Path) -> None:
+    (replica,) = engines.pool._replicas
+    engines.pause()
+    assert engines.wait(replica.call("wake")) is False
+    waiting = begin(engines, 2, 4)
+    time.sleep(0.5)
+    assert not waiting.done()
+    engines.load_weights(tiny_policy, 4)
+    assert versions(waiting.result()) == {4}, "it was its turn already"
+    engines.resume()
+    check_says(engines, tiny_policy, 4)
+
+
+@pytest.mark.parametrize("last", ["start_weight_update", "update_weights", "finish_weight_update"])
+def test_a_transfer_to_sleeping_engines_that_breaks_off_is_made_good_by_the_folder(
+    engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path, last: str
+) -> None:
+    def fail(step: str) -> None:
+        if step == last:
+            raise OSError("the learner is gone")
+
+    engines.load_weights(tiny_policy, 5)
+    engines.pause()
+    assert not Learner(engines, fail).send(other_policy, tmp_path / "6", 6)
+    engines.resume()  # too early: weights are under way
+    waiting = begin(engines, 2, 4)
+    time.sleep(0.5)
+    assert not waiting.done(), "what has half come is not sampled with"
+    engines.load_weights(other_policy, 7)
+    assert versions(waiting.result()) == {7}
+    check_says(engines, other_policy, 7)
+
+
+def test_an_engine_that_is_put_to_sleep_while_weights_are_under_way_sleeps_when_they_have_come(
+    engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    engines.load_weights(other_policy, 8)
+    told = Learner(engines, lambda step: engines.pause() if step == "update_weights" else None)
+    assert told.send(tiny_policy, tmp_path / "9", 9)
+    told.sender.close()
+    awake = memory() + 0.9 * CACHE_MIB
+    engines.resume()
+    assert memory() > awake, "it had gone to sleep"
+    check_says(engines, other_policy, 8)
+
+
+def test_no_engine_joins_those_that_sleep(engines: Rollouts, tiny_policy: Path) -> None:
+    engines.pause()
+    with pytest.raises(RequestError, match="add another when they are awake"):
+        engines.add_engine()
+    engines.load_weights(tiny_policy, 10)
+    engines.resume()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["files", "sent", "in the transfer"])
+def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
+    engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path, way: str
+) -> None:
+    engines.load_weights(tiny_policy, 11)
+    under_way = begin(engines, 4)
+    before = engines.figures().replacements
+    engines.pool._config = engines.pool._config.model_copy(update={"max_replacements": before + 1})
+    engines.pause()
+    if way == "in the transfer":
+        struck = Learner(engines, lambda step: kill_engines() if step == "update_weights" else None)
+        assert not struck.publish(other_policy, tmp_path / "12", 12)
+    else:
+        kill_engines()
+        if way == "sent":
+            assert not Learner(engines).send(other_policy, tmp_path / "12", 12)
+        engines.load_weights(other_policy, 12)
+    time.sleep(1)
+    assert not engine_processes(), "nobody starts while the learner has the memory"
+    engines.resume()
+    generations = under_way.result()
+    assert versions(generations) == {12}, "what the dead one had sampled, nobody has seen"
+    assert worst_difference({12: load_policy(other_policy)[0]}, prompts(4), generations) < TOLERANCE
+    check_says(engines, other_policy, 12)
+    assert engines.figures().replacements == before + 1
+
+
+@pytest.mark.long
+def test_y_an_engine_that_dies_as_it_is_put_to_sleep_is_replaced(engines: Rollouts, other_policy: Path) -> None:
+    before = engines.figures().replacements
+    engines.pool._config = engines.pool._config.model_copy(update={"max_replacements": before + 1})
+    kill_engines()
+    engines.pause()
+    engines.load_weights(other_policy, 13)
+    engines.resume()
+    check_says(engines, other_policy, 13)
+    assert engines.figures().replacements == before + 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transfer", ["files", "gloo"])
+def test_z_reinforcement_learning_in_turns_goes_on_where_an_engine_is_killed_in_its_sleep(
+    engines: Rollouts, tiny_policy: Path, tmp_path: Path, transfer: str
+) -> None:
+    before = engines.figures().replacements
+    engines.pool._config = engines.pool._config.model_copy(update={"max_replacements": before + 1})
+    engines.load_weights(tiny_policy, 0)
+    sampler, differences = EngineSampler(engines, tmp_path), list[float]()
+
+    def collect(step: int) -> Collected:
+        collected = sampler.collect(step)
+        engines.pause()
+        if step == 2:
+            kill_engines()
+        return collected
+
+    def publish(path: Path, version: int) -> None:
+        engines.load_weights(path, version)
+        go_on(version)
+
+    def go_on(version: int) -> None:
+        sampler.versions.append(version)
+        engines.resume()
+
+    def take(step: int, figures: dict[str, float]) -> None:
+        differences.append(max(figures["logprob_difference"], figures.get("weight_difference", 0.0)))
+
+    hooks = TrainingHooks(
+        collect,
+        publish,
+        take,
+        in_turns=True,
+        weight_sync=replace(engines.weight_sync, sent=go_on) if transfer == "gloo" else None,
+        probe=lambda: engines.probe("Where is Amber Stone?", 1.0),
+    )
+    result = train_reinforce(tiny_policy, tmp_path, REINFORCE, hooks, 1)
+    assert sampler.versions == [0, 1, 2, 3, 4]
+    assert len(differences) == 4 and max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"
+    assert engines.figures().replacements == before + 1
+    check_says(engines, result.path, 4)
+
+
+@pytest.mark.long
+def test_level_1_keeps_the_weights_and_level_0_everything_and_who_joins_sleepers_sleeps(tiny_policy: Path, other_policy: Path) -> None:
+    with start(tiny_policy, sleep_level=1, transfer="files") as engines:
+        before = said(engines)
+        engines.pause()
+        engines.resume()
+        awake = memory()
+        engines.pause()
+        assert awake - memory() > 0.9 * CACHE_MIB
+        engines.resume()
+        assert_same(said(engines), before)
+    with start(tiny_policy, sleep_level=0, transfer="files") as engines:
+        engines.pause()
+        added = engines.add_engine()
+        engines.load_weights(other_policy, 1)
+        waiting = begin(engines, 4, 4)
+        time.sleep(0.5)
+        assert {engine.in_flight for engine in engines.figures().engines} == {2} and not waiting.done(), "both rest"
+        assert added in engines.pool.engines
+        engines.resume()
+        assert versions(waiting.result()) == {1}
+        check_says(engines, other_policy, 1)

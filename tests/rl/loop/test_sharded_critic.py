@@ -1,0 +1,111 @@
+"""PPO with FSDP2's shards: two gloo workers on CPUs, which accelerate takes for GPUs, make the updates of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl.env_pool.config import RayConfig
+from rl.env_pool.ray_runtime import RayRuntime
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
+from rl.policies.policy import load_policy
+from rl.training.config import CriticConfig, ReinforceConfig
+from rl.training.filters import Collected
+from rl.training.optimizer_config import LearnerConfig, LoraConfig
+from rl.training.workers import Starter, learn_on_workers
+from tests.rl.loop.test_workers import TWO, assert_close, weights_differ
+from tests.rl.toy import make_policy, sample_pairs
+from warehouse.records import Trajectory
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+STEPS, STOPPED = 3, 2
+OF_GPUS = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_is_up() -> Iterator[None]:
+    runtime = RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
+    yield
+    runtime.close()
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "trunk_gradient", "lora"),
+    [("gae", 0.0, None), ("bilevel_gae", 0.5, None), ("vtrace", 0.0, None), ("gae", 0.5, LoraConfig(rank=4, alpha=8))],
+)
+def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
+    policy: Path, tmp_path: Path, estimator: str, trunk_gradient: float, lora: LoraConfig | None
+) -> None:
+    critic = CriticConfig(warmup_steps=1, trunk_gradient=trunk_gradient)
+    config = ReinforceConfig(
+        steps=STEPS, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1, critic=critic,
+        estimator=estimator, lora=lora,
+    )  # fmt: skip
+    sampled, figures = sample_pairs(policy), {"one": list[dict[str, float]](), "two": list[dict[str, float]]()}
+    hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), publish, lambda step, found: figures["one"].append(found))
+    train_reinforce(policy, tmp_path / "one", config, hooks, 1)
+
+    for end in (STOPPED, STEPS):
+
+        def see(step: int, found: dict[str, float], end: int = end) -> bool:
+            figures["two"].append(found)
+            return step == end
+
+        sharded = config.model_copy(update=OF_GPUS)
+        seen = learn_on_workers(
+            TWO, None, tmp_path, lambda starter, sharded=sharded: learn_in_shards(policy, sampled, tmp_path / "two", sharded, starter),
+            {"see": see, "publish": publish},
+        )  # fmt: skip
+        assert seen == {"weights": True, "head": True}, "the weights were in shards, and the head was a unit of its own"
+    assert_close(figures["one"], figures["two"])
+    assert weights_differ(tmp_path / "one", policy) > 1e-3
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * weights_differ(tmp_path / "one", policy)
+
+
+def publish(folder: Path, version: int) -> None:
+    """Whatever is published is a whole policy, without the head."""
+    assert load_policy(folder)[0].num_parameters() > 0
+
+
+def learn_in_shards(
+    policy: Path, sampled: Sequence[Trajectory], output: Path, config: ReinforceConfig, starter: Starter
+) -> dict[str, bool]:
+    """Reinforcement learning in a worker as FSDP makes it on GPUs, which accelerate must be told of; what was in shards at its end."""
+    from accelerate.state import DistributedType, PartialState
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    from rl.loop import training
+    from rl.training import grpo_trainer
+
+    torch.set_num_threads(1)
+    arguments, seen = grpo_trainer._arguments, dict[str, bool]()
+
+    def arguments_of_gpus(*given: Any) -> Any:
+        made = arguments(*given)
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        return made
+
+    class Trainer(training.ReinforceTrainer):
+        def write(self, folder: Path) -> None:
+            assert self._critic is not None
+            trained = [each for each in self.model.parameters() if each.requires_grad]
+            seen["weights"] = all(isinstance(each, DTensor) for each in trained)
+            seen["head"] = any(isinstance(each, FSDPModule) for each in self._critic.head.modules())
+            super().write(folder)
+
+    grpo_trainer._arguments, training.ReinforceTrainer = arguments_of_gpus, Trainer  # type: ignore[misc]
+    hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), starter.function("publish"), starter.function("see"))
+    training._train(policy, output, config, 1, hooks)
+    return seen
