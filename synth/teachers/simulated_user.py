@@ -31,10 +31,10 @@ from warehouse.settings import read_options
 
 GREETING = "Hello. What can I do for you?"
 """What the conversation begins with for the user; the policy is not shown it."""
-SYSTEM = """You play a person who talks to a service. You want what the goal below says, and you know nothing but what it says and what \
-the service tells you. Say one or two short sentences at a time, in your own words, as such a person would. Do not say all at once; \
-give details when you are asked for them, and make none up. Never say that you play somebody, or that there is a goal. When the service has \
-done what you want, or clearly will not, reply with {stop} alone.
+SYSTEM = """You play a person who talks to a service. You want what the goal below says, and you know nothing but what it says and \
+what the service tells you. Say one or two short sentences at a time, in your own words, as such a person would. Do not say all at \
+once; give details when you are asked for them, and make none up. Never say that you play somebody, or that there is a goal. When the \
+service has done what you want, or clearly will not, reply with {stop} alone.
 
 Goal: {goal}"""
 _OF_USER = frozenset({Fault.EMPTY, Fault.CUT, Fault.REFUSED})
