@@ -14,7 +14,7 @@ The goal is the teacher's own word beside the calls', so that each is a check of
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from eval.graders.state import REFERENCE, STATE, compare
 from rl.envs.base import EnvironmentFault, Resources, ToolOutcome
 from rl.envs.tool_world.definition import WorldDefinition
 from rl.envs.tool_world.environment import DEFINITION, ToolWorldOptions, create
-from rl.envs.tool_world.written import CodeLimits
+from rl.envs.tool_world.limits import CodeLimits
 from rl.renderers.base import Action
 from rl.tools import ToolError
 from rl.tools.arguments import ArgumentsSchema
@@ -111,12 +111,9 @@ class TaskProof:
         played = await self.play(proposal, proposal.calls, goal)
         if flaw := self._flaw_in_run(proposal, played, goal):
             return flaw
-        if await self._solved(proposal, (), goal):
-            return Flaw(WorldDefect.SOLVED_UNTOUCHED, "the state that is there already is what it asks for")
-        for place, call in enumerate(proposal.calls):
-            left = [*proposal.calls[:place], *proposal.calls[place + 1 :]]
+        for without, left in _left_out(proposal.calls):
             if await self._solved(proposal, left, goal):
-                return Flaw(WorldDefect.NEEDLESS_CALL, f"it is solved without call {place + 1}, of {call.tool}")
+                return Flaw(WorldDefect.NEEDLESS_CALL, f"it is solved without {without}")
         again = await self.play(proposal, proposal.calls, goal)
         if (again.changes, again.observations) != (played.changes, played.observations):
             return Flaw(WorldDefect.NOT_REPEATABLE, "played again, its calls come to something else")
@@ -175,6 +172,13 @@ class TaskProof:
                     return f"{call.tool} is given {value!r:.100}, which neither the question nor an earlier call says"
             known = f"{known}\n{shown}"
         return None
+
+
+def _left_out(calls: Sequence[ProposedCall]) -> Iterator[tuple[str, Sequence[ProposedCall]]]:
+    """No calls at all, and then all but one, each with what is left out."""
+    yield "any call", ()
+    for place, call in enumerate(calls):
+        yield f"call {place + 1}, of {call.tool}", (*calls[:place], *calls[place + 1 :])
 
 
 def _flaw_in_words(proposal: TaskProposal) -> Flaw | None:

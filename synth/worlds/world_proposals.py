@@ -22,6 +22,8 @@ from warehouse.records import Failure, Request, user
 
 STAGE = "tool_worlds"
 """The stage of what is dropped on the way to a tool world."""
+PARTS = ("tools", "records", "tasks")
+"""What is counted of a world: under `PART_proposed` how many there were, under `PART_kept` how many are left."""
 MOST_PROPOSED = 60
 """Tools, tasks, and records of a table that one reply may hold."""
 
@@ -46,7 +48,6 @@ class WorldDefect(StrEnum):
     NOT_TOLD = "not_told"
     ANSWER_NOT_SHOWN = "answer_not_shown"
     ANSWER_GIVEN = "answer_given"
-    SOLVED_UNTOUCHED = "solved_untouched"
     NEEDLESS_CALL = "needless_call"
     NOT_REPEATABLE = "not_repeatable"
     DOUBLE = "double"
@@ -139,7 +140,7 @@ Names in braces are parameters or what an earlier step found; {"plus": [a, b]} a
 value of the same form.%s Reply with the JSON alone:
 {"tools": [{"name": "...", "description": "...", "parameters": {"...": {"type": "text", "description": "..."}}, "steps": [...], \
 "returns": "..."}]}"""
-CODE_SYSTEM = """  Where steps do not say what a tool does, give "code" in the place of both: Python with one function of the tool's \
+CODE_SYSTEM = """ Where steps do not say what a tool does, give "code" in the place of both: Python with one function of the tool's \
 name, which takes the state, a dict of tables of records, and the parameters; it changes the state and returns what is shown. It \
 raises Refused("why") for a call that is not allowed and Nothing("what") where there is nothing."""
 

@@ -47,8 +47,6 @@ from warehouse.records import Failure, Request, Task
 from warehouse.settings import first_error
 
 T = TypeVar("T")
-PARTS = ("tools", "records", "tasks")
-"""What is counted: under `PART_proposed` how many there were, under `PART_kept` how many are left."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt, model_validator
 
-from rl.envs.tool_world.written import CodeLimits
+from rl.envs.tool_world.limits import CodeLimits
 from warehouse.errors import RequestError
 from warehouse.settings import Section
 

@@ -15,7 +15,7 @@ from eval.graders.state import REFERENCE
 from rl.envs.base import Resources
 from rl.envs.tool_world.conversation import RESPOND, USER
 from rl.envs.tool_world.environment import ToolWorldOptions, create
-from rl.envs.tool_world.written import CodeLimits
+from rl.envs.tool_world.limits import CodeLimits
 from rl.renderers.base import Action
 from synth.parts import acted, asked, came, identity, offer
 from synth.worlds.writing_config import WrittenWorldsConfig

@@ -40,8 +40,9 @@ from rl.envs.tool_world.conversation import (
     names_in,
 )
 from rl.envs.tool_world.definition import read_definition
+from rl.envs.tool_world.limits import CodeLimits
 from rl.envs.tool_world.steps import Tables
-from rl.envs.tool_world.written import CodeLimits, WrittenWorld
+from rl.envs.tool_world.written import WrittenWorld
 from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolMiss, tool
 from warehouse.digests import digest, seed_from

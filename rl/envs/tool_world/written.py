@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from pydantic import Field, PositiveFloat, PositiveInt
-
 from eval.sandbox.program import MIB, Program, SandboxConfig, SandboxFault
 from eval.sandbox.sandbox import Sandbox, python_program
 from rl.envs.code import program_slot
 from rl.envs.tool_world.definition import ToolDefinition, WorldDefinition, misfit
+from rl.envs.tool_world.limits import CodeLimits
 from rl.envs.tool_world.steps import Tables, carry_out
 from rl.tools import Tool, ToolError, ToolFault, ToolMiss
 from rl.tools.arguments import ArgumentsSchema
@@ -26,7 +25,6 @@ from rl.tools.config import CallRules
 from rl.tools.results import ToolResponse, to_response
 from rl.tools.tool import StatelessTool, check_name
 from warehouse.bounds import read_text_json
-from warehouse.settings import Section
 
 LONGEST_RESULT = 8_000
 """Characters of what a written tool returns; longer results are cut off."""
@@ -66,30 +64,19 @@ except Exception as error:
 """Runs one call of a tool that was written as code, which says by `Refused` that it is wrong and by `Nothing` that it finds nothing."""
 
 
-class CodeLimits(Section):
-    """What the code of a written tool may use; it always runs isolated."""
-
-    wall_seconds: PositiveFloat = Field(default=5.0, le=60)
-    memory_mib: PositiveInt = 256
-    concurrency: PositiveInt = 4
-    """Programs at once in one process."""
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The sandbox of these limits."""
-        seconds = max(1, round(self.wall_seconds))
-        return Sandbox(
-            SandboxConfig(
-                wall_seconds=self.wall_seconds,
-                cpu_seconds=seconds,
-                memory_mib=self.memory_mib,
-                disk_mib=4,
-                max_files=64,
-                processes=8,
-                output_bytes=2 * MIB,
-                libraries=False,
-            )
-        )
+def sandbox_of(limits: CodeLimits) -> Sandbox:
+    """The sandbox of these limits: isolated, without installed packages."""
+    config = SandboxConfig(
+        wall_seconds=limits.wall_seconds,
+        cpu_seconds=max(1, round(limits.wall_seconds)),
+        memory_mib=limits.memory_mib,
+        disk_mib=4,
+        max_files=64,
+        processes=8,
+        output_bytes=2 * MIB,
+        libraries=False,
+    )
+    return Sandbox(config)
 
 
 class WrittenWorld:
@@ -162,7 +149,7 @@ async def run_code(name: str, code: str, state: Tables, arguments: Mapping[str, 
     program: Program = python_program(_RUNNER, files={_FILE: code.encode(errors="replace")}, stdin=asked)
     try:
         async with program_slot(limits.concurrency):
-            result = await limits.sandbox.run_async(program)
+            result = await sandbox_of(limits).run_async(program)
     except SandboxFault as fault:
         raise ToolFault(str(fault)) from fault
     if not result.succeeded:
