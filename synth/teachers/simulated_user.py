@@ -37,7 +37,7 @@ once; give details when you are asked for them, and make none up. Never say that
 service has done what you want, or clearly will not, reply with {stop} alone.
 
 Goal: {goal}"""
-_OF_USER = frozenset({Fault.EMPTY, Fault.CUT, Fault.REFUSED})
+_OF_USER = frozenset({Fault.EMPTY, Fault.CUT})
 """Faults of what was said; all others are faults of the server."""
 
 

@@ -68,7 +68,7 @@ def sandbox_of(limits: CodeLimits) -> Sandbox:
     """The sandbox of these limits: isolated, without installed packages."""
     config = SandboxConfig(
         wall_seconds=limits.wall_seconds,
-        cpu_seconds=max(1, round(limits.wall_seconds)),
+        cpu_seconds=limits.cpu_seconds,
         memory_mib=limits.memory_mib,
         disk_mib=4,
         max_files=64,

@@ -1,4 +1,4 @@
-"""A library and a clinic as a model writes them whose proposals are half broken: each broken one has one thing wrong, named beside it."""
+"""A library and a clinic as a model writes them whose proposals are half broken; each broken one bears the name of what is wrong."""
 
 from __future__ import annotations
 
@@ -9,173 +9,158 @@ from tests.synth.writing_models import asked_in
 
 LIBRARY = """# A library
 
-Members borrow books. Of each book there are some copies; a loan is of a book to a member, and is due on a day. The desk finds books by their
-author, lends, takes back and renews. Nobody borrows a book of which no copy is left.
+Members borrow books. Of each book there are some copies; a loan is of a book to a member, and is due on a day. The desk finds books by
+their author, lends, takes back and renews. Nobody borrows a book of which no copy is left.
 """
 CLINIC = """# A clinic
 
 Patients see doctors. A doctor has a field and a room; a visit is of a patient to a doctor, at an hour. The desk finds doctors by their
 field, books visits, moves them and calls them off. No doctor has two visits at one hour.
 """
-
+Proposal = tuple[str, dict[str, Any]]
+"""What is wrong with it, or nothing; and what is proposed."""
 TEXT, INTEGER = {"type": "text"}, {"type": "integer"}
 
 
-def _of(table: str) -> dict[str, Any]:
+def _key_of(table: str) -> dict[str, Any]:
     return {"type": "text", "refers_to": table}
 
 
-def _tool(name: str, description: str, parameters: str, steps: list[Any], returns: Any = None, **others: Any) -> dict[str, Any]:
+def _tool(wrong: str, name: str, parameters: str, steps: list[Any] | None = None, returns: Any = None, code: str = "") -> Proposal:
+    """A tool; parameters whose names end with # are whole numbers."""
     typed = {each.rstrip("#"): INTEGER if each.endswith("#") else TEXT for each in parameters.split()}
-    form = {"steps": steps} | ({} if returns is None else {"returns": returns})
-    return {"name": name, "description": description, "parameters": typed, **form, **others}
+    form = {"steps": steps, "returns": returns, "code": code or None}
+    given = {key: value for key, value in form.items() if value is not None}
+    return wrong, {"name": name, "description": f"To {name.replace('_', ' ')}.", "parameters": typed, **given}
 
 
-def _code(name: str, description: str, parameters: str, code: str) -> dict[str, Any]:
-    tool = _tool(name, description, parameters, [], code=code)
-    return {key: value for key, value in tool.items() if key != "steps"}
+def _value(text: str) -> Any:
+    return int(text) if text.isdigit() else text.replace("_", " ")
 
 
-def _task(question: str, calls: list[tuple[str, dict[str, Any]]], goal: dict[str, Any] | None = None, answer: str | None = None) -> Any:
-    made = [{"tool": tool, "arguments": arguments} for tool, arguments in calls]
-    return {"question": question, "calls": made, "goal": goal or {}, "answer": answer}
+def _task(wrong: str, question: str, calls: str = "", goal: dict[str, Any] | None = None, answer: str | None = None) -> Proposal:
+    """A task, its calls as in `lend member=M3 day=20; find_books author=Jane_Austen`."""
+    made = []
+    for call in calls.split("; ") if calls else ():
+        tool, *given = call.split()
+        made.append({"tool": tool, "arguments": {name: _value(value) for name, _, value in (each.partition("=") for each in given)}})
+    return wrong, {"question": question, "calls": made, "goal": goal or {}, "answer": answer}
+
+
+def _find(table: str, field: str = "") -> dict[str, Any]:
+    return {"op": "find", "table": table, "where": {field: f"{{{field}}}"} if field else {}, "name": "rows"}
+
+
+def _require(left: str, comparison: str, right: Any, otherwise: str) -> dict[str, Any]:
+    return {"op": "require", "left": left, "comparison": comparison, "right": right, "otherwise": otherwise}
+
+
+def _set(table: str, key: str, **values: Any) -> dict[str, Any]:
+    return {"op": "update", "table": table, "key": key, "set": values}
 
 
 _LOAN = {"op": "get", "table": "loans", "key": "{member}@{book}", "name": "loan"}
 _BOOK = {"op": "get", "table": "books", "key": "{book}", "name": "found"}
+_RECORD = {"book": "{book}", "member": "{member}", "due": "{day}"}
 LIBRARY_TABLES = {
     "domain": "library",
     "tables": {
         "books": {"fields": {"title": TEXT, "author": TEXT, "copies": INTEGER}},
         "members": {"fields": {"name": TEXT, "limit": INTEGER}},
-        "loans": {"fields": {"book": _of("books"), "member": _of("members"), "due": INTEGER}},
+        "loans": {"fields": {"book": _key_of("books"), "member": _key_of("members"), "due": INTEGER}},
     },
 }
 LIBRARY_TOOLS = [
+    _tool("", "find_books", "author", [_find("books", "author")]),
+    _tool("", "find_member", "name", [_find("members", "name")]),
     _tool(
-        "find_books",
-        "List the books of an author.",
-        "author",
-        [{"op": "find", "table": "books", "where": {"author": "{author}"}, "name": "rows"}],
-    ),
-    _tool(
-        "find_member",
-        "List the members of a name.",
-        "name",
-        [{"op": "find", "table": "members", "where": {"name": "{name}"}, "name": "rows"}],
-    ),
-    _tool(
+        "",
         "lend",
-        "Lend a book to a member until a day.",
         "member book day#",
         [
             _BOOK,
-            {"op": "require", "left": "{found.copies}", "comparison": ">", "right": 0, "otherwise": "no copy of {found.title} is left"},
-            {
-                "op": "insert",
-                "table": "loans",
-                "key": "{member}@{book}",
-                "record": {"book": "{book}", "member": "{member}", "due": "{day}"},
-            },
-            {"op": "update", "table": "books", "key": "{book}", "set": {"copies": {"minus": ["{found.copies}", 1]}}},
+            _require("{found.copies}", ">", 0, "no copy of {found.title} is left"),
+            {"op": "insert", "table": "loans", "key": "{member}@{book}", "record": _RECORD},
+            _set("books", "{book}", copies={"minus": ["{found.copies}", 1]}),
         ],
         "lent",
     ),
     _tool(
+        "",
         "take_back",
-        "Take a book back.",
         "member book",
         [
             _LOAN,
             _BOOK,
             {"op": "delete", "table": "loans", "key": "{loan.key}"},
-            {"op": "update", "table": "books", "key": "{book}", "set": {"copies": {"plus": ["{found.copies}", 1]}}},
+            _set("books", "{book}", copies={"plus": ["{found.copies}", 1]}),
         ],
         "back",
     ),
-    _tool(
-        "renew",
-        "Let a loan be due later.",
-        "member book day#",
-        [_LOAN, {"op": "update", "table": "loans", "key": "{loan.key}", "set": {"due": "{day}"}}],
-    ),
-    _tool("count_members", "How many members are there?", "", [{"op": "find", "table": "members", "name": "rows"}]),  # used by no task
-    _tool("fine", "Fine a member.", "member", [{"op": "update", "table": "fines", "key": "{member}", "set": {"sum": 1}}]),  # no such table
-    _tool("rate", "Rate a book.", "book", [_BOOK], "{found.stars}"),  # no such field
-    _tool("read", "Read.", "book", [{"op": "recite", "table": "books"}]),  # no such step
-    _tool("answer", "Answer.", "text", [_BOOK]),  # a name that is taken
-    _code("burn", "Burn a book.", "book", "def burn(state, book)\n    pass"),  # no Python
-    {"name": "lose", "description": "Lose a book."},  # neither steps nor code
+    _tool("", "renew", "member book day#", [_LOAN, _set("loans", "{loan.key}", due="{day}")]),
+    _tool("tool_unused", "count_members", "", [_find("members")]),
+    _tool("wrong_steps", "fine", "member", [_set("fines", "{member}", sum=1)]),
+    _tool("wrong_steps", "rate", "book", [_BOOK], "{found.stars}"),
+    _tool("wrong_steps", "describe", "author", [_find("books", "author")], "They are {rows}"),
+    _tool("malformed_tool", "read", "book", [{"op": "recite", "table": "books"}]),
+    _tool("malformed_tool", "answer", "book", [_BOOK]),
+    _tool("malformed_tool", "respond", "book", [_BOOK]),
+    _tool("malformed_tool", "lose", "book"),
+    _tool("code_failed", "burn", "book", code="def burn(state, book)\n    pass"),
 ]
 LIBRARY_RECORDS = {
     "books": {
         "B1": {"title": "Dune", "author": "Frank Herbert", "copies": 2},
         "B2": {"title": "Emma", "author": "Jane Austen", "copies": 1},
         "B3": {"title": "Persuasion", "author": "Jane Austen", "copies": 0},
-        "B4": {"title": "Ubik", "author": "Philip K. Dick"},  # lacks a field
-        "B5": {"title": "Molloy", "author": "Samuel Beckett", "copies": "two"},  # of another type
+        "B4": {"title": "Ubik", "author": "Philip K. Dick"},
+        "B5": {"title": "Molloy", "author": "Samuel Beckett", "copies": "two"},
+        "B/6": {"title": "Murphy", "author": "Samuel Beckett", "copies": 1},
     },
     "members": {"M1": {"name": "Ann", "limit": 3}, "M2": {"name": "Ole", "limit": 3}, "M3": {"name": "Ida", "limit": 1}},
     "loans": {
         "M1@B2": {"book": "B2", "member": "M1", "due": 12},
         "M2@B1": {"book": "B1", "member": "M2", "due": 14},
-        "M2@B4": {"book": "B4", "member": "M2", "due": 14},  # of a book that was dropped
+        "M2@B4": {"book": "B4", "member": "M2", "due": 14},
     },
-    "fines": {"M1": {"sum": 3}},  # no such table
+    "fines": {"F1": {"sum": 3}},
+}
+LIBRARY_WRONG_RECORDS = {
+    "B4": "record_misfit",
+    "B5": "record_misfit",
+    "B/6": "record_misfit",
+    "F1": "record_misfit",
+    "M2@B4": "dangling_reference",
 }
 _LENT = {"loans/M3@B1": {"book": "B1", "member": "M3", "due": 20}, "books/B1/copies": 1}
-_FIND_IDA = ("find_member", {"name": "Ida"})
-_FIND_DUNE = ("find_books", {"author": "Frank Herbert"})
+_BACK = {"loans/M1@B2": None, "books/B2/copies": 2}
+_DUNE = "find_books author=Frank_Herbert"
 LIBRARY_TASKS = [
-    [
-        _task(
-            "Lend Ida the book by Frank Herbert until day 20.",
-            [_FIND_IDA, _FIND_DUNE, ("lend", {"member": "M3", "book": "B1", "day": 20})],
-            _LENT,
-        ),
-        _task(
-            "Member M1 brings book B2 back.", [("take_back", {"member": "M1", "book": "B2"})], {"loans/M1@B2": None, "books/B2/copies": 2}
-        ),
-        _task("Let M2 keep B1 until day 28.", [("renew", {"member": "M2", "book": "B1", "day": 28})], {"loans/M2@B1/due": 28}),
-        _task("How is the novel called that Frank Herbert wrote?", [_FIND_DUNE], answer="Dune"),
-        _task(
-            "M1 wants to keep B2 until day 33.", [("renew", {"member": "M1", "book": "B2", "day": 33})], {"loans/M1@B2/due": 34}
-        ),  # goal_not_reached
-        _task("Lend B3 to M1 until day 9.", [("lend", {"member": "M1", "book": "B3", "day": 9})], {"books/B3/copies": -1}),  # call_refused
-        _task("Lend Ida a book of Herbert's.", [("lend", {"member": "M3", "book": "B1", "day": 20})], _LENT),  # not_told
-        _task(
-            "Let M2 have B1 until day 29.",
-            [("find_member", {"name": "M2"}), ("renew", {"member": "M2", "book": "B1", "day": 29})],
-            {"loans/M2@B1/due": 29},
-        ),  # call_refused: a miss
-    ],
-    [
-        _task(
-            "M1 has B2 until day 40 from now on.",
-            [_FIND_IDA, ("renew", {"member": "M1", "book": "B2", "day": 40})],
-            {"loans/M1@B2/due": 40},
-        ),  # not_told
-        _task(
-            "Ida asks that M1 has B2 until day 41.",
-            [_FIND_IDA, ("renew", {"member": "M1", "book": "B2", "day": 41})],
-            {"loans/M1@B2/due": 41},
-        ),  # needless_call
-        _task("Sell B1.", [("sell", {"book": "B1"})], {"books/B1/copies": 0}),  # unknown_tool
-        _task(
-            "Let M2 keep B1 for long.", [("renew", {"member": "M2", "book": "B1", "day": "long"})], {"loans/M2@B1/due": 99}
-        ),  # wrong_arguments
-        _task("Let M2 keep B1 until 30.", [("renew", {"member": "M2", "book": "B1", "day": 30})], {"loan/M2@B1/due": 30}),  # wrong_goal
-        _task(
-            "Is B2 there? M1 renews it to day 12.", [("renew", {"member": "M1", "book": "B2", "day": 12})], {"loans/M1@B2/due": 12}
-        ),  # goal_not_reached
-        _task("Look for Frank Herbert.", [_FIND_DUNE]),  # nothing_asked
-        _task("Did Frank Herbert write Dune?", [_FIND_DUNE], answer="Dune"),  # answer_given
-        _task("Who wrote the book of Frank Herbert's son?", [_FIND_DUNE], answer="Brian"),  # answer_not_shown
-        _task(
-            "Member M1 brings book B2 back!", [("take_back", {"member": "M1", "book": "B2"})], {"loans/M1@B2": None, "books/B2/copies": 2}
-        ),  # double
-        {"question": "Do something."},  # malformed_task
-    ],
+    _task("", "Lend Ida the book by Frank Herbert until day 20.", f"find_member name=Ida; {_DUNE}; lend member=M3 book=B1 day=20", _LENT),
+    _task("", "Member M1 brings book B2 back.", "take_back member=M1 book=B2", _BACK),
+    _task("", "Let M2 keep B1 until day 28.", "renew member=M2 book=B1 day=28", {"loans/M2@B1/due": 28}),
+    _task("", "Let M2 keep B1 until day 31.", "renew member=M2 book=B1 day=31", {"loans/M2@B1/due": 31}),
+    _task("", "How is the novel called that Frank Herbert wrote?", _DUNE, answer="Dune"),
+    _task("", "Ann brings book B2 back.", "find_member name=Ann; take_back member=M1 book=B2", _BACK),
+    _task("goal_not_reached", "Let M1 keep B2 until day 33.", "renew member=M1 book=B2 day=33", {"loans/M1@B2/due": 34}),
+    _task("goal_not_reached", "Let M1 keep B2 until day 12.", "renew member=M1 book=B2 day=12", {"loans/M1@B2/due": 12}),
+    _task("goal_not_reached", "M1 brings B2 back today.", "take_back member=M1 book=B2", {"loans/M1@B2": None}),
+    _task("call_refused", "Lend B3 to M1 until day 9.", "lend member=M1 book=B3 day=9", {"books/B3/copies": 7}),
+    _task("call_refused", "Let M2 have B1 until 29.", "find_member name=M2; renew member=M2 book=B1 day=29", {"loans/M2@B1/due": 29}),
+    _task("not_told", "Lend Ida a book of Herbert's.", "lend member=M3 book=B1 day=20", _LENT),
+    _task("needless_call", "Ida: M1 keeps B2 until 41.", "find_member name=Ida; renew member=M1 book=B2 day=41", {"loans/M1@B2/due": 41}),
+    _task("unknown_tool", "Sell B1.", "sell book=B1", {"books/B1/copies": 0}),
+    _task("unknown_tool", "Fine M1.", "fine member=M1", {"members/M1/limit": 0}),
+    _task("wrong_arguments", "Let M2 keep B1 for long.", "renew member=M2 book=B1 day=long", {"loans/M2@B1/due": 99}),
+    _task("wrong_arguments", "Let M2 keep B1.", "renew member=M2 book=B1", {"loans/M2@B1/due": 99}),
+    _task("wrong_goal", "Let M2 keep B1 until 30.", "renew member=M2 book=B1 day=30", {"loan/M2@B1/due": 30}),
+    _task("wrong_goal", "Let M2 keep B1 until 32.", "renew member=M2 book=B1 day=32", {"loans/M2@B1/due": "32"}),
+    _task("nothing_asked", "Look for Frank Herbert.", _DUNE),
+    _task("answer_given", "Did Frank Herbert write Dune?", _DUNE, answer="Dune"),
+    _task("answer_not_shown", "Who is the son of Frank Herbert?", _DUNE, answer="Brian"),
+    _task("double", "Member M1 brings book B2 back!", "take_back member=M1 book=B2", _BACK),
+    _task("malformed_task", "Do something."),
+    _task("malformed_task", "Look often for Frank Herbert.", "; ".join([_DUNE] * 9), answer="Dune"),
 ]
 
 CLINIC_TABLES = {
@@ -183,7 +168,7 @@ CLINIC_TABLES = {
     "tables": {
         "doctors": {"fields": {"name": TEXT, "field": {"type": "text", "one_of": ["skin", "heart", "eyes"]}, "room": INTEGER}},
         "patients": {"fields": {"name": TEXT}},
-        "visits": {"fields": {"doctor": _of("doctors"), "patient": _of("patients"), "hour": INTEGER}},
+        "visits": {"fields": {"doctor": _key_of("doctors"), "patient": _key_of("patients"), "hour": INTEGER}},
     },
 }
 _BOOK_VISIT = """
@@ -201,79 +186,64 @@ def visits_of(state, patient):
     print("looking", patient)
     return found
 """
-_ESCAPE = """
-import random
-def escape(state, patient):
-    open("/etc/passwd").read()
-    return "out"
-"""
 _DICE = """
-import random
+import os
 def dice(state, visit):
-    state["visits"][visit]["hour"] = random.SystemRandom().randrange(10**9)
-    return "rolled"
+    state["visits"][visit]["hour"] = 4
+    return os.urandom(8).hex()
 """
-_SPIN = "def spin(state, visit):\n    while True:\n        pass\n"
-_ODD = "def odd(state, visit):\n    state['visits'][visit]['hour'] = 'late'\n    return 'done'\n"
 CLINIC_TOOLS = [
-    _tool(
-        "doctors_for",
-        "List the doctors of a field.",
-        "field",
-        [{"op": "find", "table": "doctors", "where": {"field": "{field}"}, "name": "rows"}],
-    ),
-    _code("visits_of", "List the visits of a patient.", "patient", _VISITS_OF),
-    _code("book_visit", "Book a visit.", "patient doctor hour#", _BOOK_VISIT),
-    _tool("call_off", "Call a visit off.", "visit", [{"op": "delete", "table": "visits", "key": "{visit}"}], "called off"),
-    _code("escape", "Escape.", "patient", _ESCAPE),  # fails when it is called
-    _code("dice", "Roll dice.", "visit", _DICE),  # never the same
-    _code("spin", "Spin.", "visit", _SPIN),  # takes too long
-    _code("odd", "Be odd.", "visit", _ODD),  # breaks the rules of its table
-    _code("misnamed", "Do nothing.", "visit", "def other(state, visit):\n    return 1\n"),  # no function of its name
+    _tool("", "doctors_for", "field", [_find("doctors", "field")]),
+    _tool("", "visits_of", "patient", code=_VISITS_OF),
+    _tool("", "book_visit", "patient doctor hour#", code=_BOOK_VISIT),
+    _tool("", "call_off", "visit", [{"op": "delete", "table": "visits", "key": "{visit}"}], "called off"),
+    _tool("", "strike_off", "doctor", [{"op": "delete", "table": "doctors", "key": "{doctor}"}], "gone"),
+    _tool("tool_unused", "escape", "patient", code="def escape(state, patient):\n    return open('/etc/passwd').read()\n"),
+    _tool("tool_unused", "dice", "visit", code=_DICE),
+    _tool("tool_unused", "spin", "visit", code="def spin(state, visit):\n    while True:\n        pass\n"),
+    _tool("tool_unused", "odd", "visit", code="def odd(state, visit):\n    state['visits'][visit]['hour'] = 'late'\n"),
+    _tool("code_failed", "misnamed", "visit", code="def other(state, visit):\n    return 1\n"),
 ]
 CLINIC_RECORDS = {
     "doctors": {
         "D1": {"name": "Berg", "field": "skin", "room": 3},
         "D2": {"name": "Dahl", "field": "heart", "room": 4},
         "D3": {"name": "Fox", "field": "feet", "room": 5},
+        "D4": {"name": "Holm", "field": "eyes", "room": 6},
     },
     "patients": {"P1": {"name": "Per"}, "P2": {"name": "Liv"}},
     "visits": {"P1-9": {"doctor": "D1", "patient": "P1", "hour": 9}, "P2-9": {"doctor": "D3", "patient": "P2", "hour": 9}},
 }
+CLINIC_WRONG_RECORDS = {"D3": "record_misfit", "P2-9": "dangling_reference"}
 _BOOKED = {"visits/P2-10": {"doctor": "D2", "patient": "P2", "hour": 10}}
+_ROLLED = {"visits/P1-9/hour": 4}
 CLINIC_TASKS = [
-    [
-        _task(
-            "Book P2 with a heart doctor at 10.",
-            [("doctors_for", {"field": "heart"}), ("book_visit", {"patient": "P2", "doctor": "D2", "hour": 10})],
-            _BOOKED,
-        ),
-        _task(
-            "Call off the visit of patient P1.", [("visits_of", {"patient": "P1"}), ("call_off", {"visit": "P1-9"})], {"visits/P1-9": None}
-        ),
-        _task("Which doctor does P1 see?", [("visits_of", {"patient": "P1"})], answer="D1"),
-        _task("Let P1 out.", [("escape", {"patient": "P1"})], {"visits/P1-9": None}),  # tool_failed
-        _task("Roll for P1-9.", [("dice", {"visit": "P1-9"})], {"visits/P1-9/hour": 4}),  # goal_not_reached
-        _task("Spin P1-9.", [("spin", {"visit": "P1-9"})], {"visits/P1-9/hour": 4}),  # tool_failed
-        _task("Make P1-9 odd.", [("odd", {"visit": "P1-9"})], {"visits/P1-9/hour": 4}),  # call_refused
-        _task(
-            "Book P2 with D1 at 9.",
-            [("book_visit", {"patient": "P2", "doctor": "D1", "hour": 9})],
-            {"visits/P2-9": {"doctor": "D1", "patient": "P2", "hour": 9}},
-        ),  # call_refused
-    ],
+    _task("", "Book P2 with a heart doctor at 10.", "doctors_for field=heart; book_visit patient=P2 doctor=D2 hour=10", _BOOKED),
+    _task("", "Call off the visit of patient P1.", "visits_of patient=P1; call_off visit=P1-9", {"visits/P1-9": None}),
+    _task("", "Which doctor does P1 see?", "visits_of patient=P1", answer="D1"),
+    _task("", "Strike doctor D4 off.", "strike_off doctor=D4", {"doctors/D4": None}),
+    _task("tool_failed", "Let P1 out.", "escape patient=P1", {"visits/P1-9": None}),
+    _task("tool_failed", "Spin P1-9.", "spin visit=P1-9", _ROLLED),
+    _task("not_repeatable", "Roll for P1-9.", "dice visit=P1-9", _ROLLED),
+    _task("call_refused", "Make P1-9 odd.", "odd visit=P1-9", _ROLLED),
+    _task("call_refused", "Strike doctor D1 off.", "strike_off doctor=D1", {"doctors/D1": None}),
+    _task("call_refused", "Book P2 with D1 at 9.", "book_visit patient=P2 doctor=D1 hour=9", {"visits/P1-9/hour": 9}),
 ]
 
 
+def broken(proposals: list[Proposal]) -> list[Proposal]:
+    """Those that something is wrong with."""
+    return [each for each in proposals if each[0]]
+
+
 def world_writer(body: dict[str, Any]) -> str:
-    """A teacher that proposes one of the two domains, part by part, by what it is shown; tasks by how often it was asked before."""
-    system, asked = str(body["messages"][0]["content"]), asked_in(body)
-    is_library = "# A library" in asked
+    """A teacher that proposes one of the two domains, part by part, by what it is shown."""
+    system, is_library = str(body["messages"][0]["content"]), "# A library" in asked_in(body)
     if system.startswith("You design the database"):
         return json.dumps(LIBRARY_TABLES if is_library else CLINIC_TABLES)
     if system.startswith("You write the tools"):
-        return json.dumps({"tools": LIBRARY_TOOLS if is_library else CLINIC_TOOLS})
+        return json.dumps({"tools": [tool for _, tool in (LIBRARY_TOOLS if is_library else CLINIC_TOOLS)]})
     if system.startswith("You fill the database"):
-        return json.dumps({"records": LIBRARY_RECORDS if is_library else CLINIC_RECORDS})
-    tasks = LIBRARY_TASKS if is_library else CLINIC_TASKS
-    return json.dumps({"tasks": tasks[body["seed"] % len(tasks)]})
+        return f"```json\n{json.dumps({'records': LIBRARY_RECORDS if is_library else CLINIC_RECORDS})}\n```"
+    tasks = [task for _, task in (LIBRARY_TASKS if is_library else CLINIC_TASKS)]
+    return json.dumps({"tasks": [*tasks, "Lend!"] if is_library else tasks})
