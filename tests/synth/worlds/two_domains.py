@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.synth.writing_models import asked_in
 
-LIBRARY = """# A library
-
-Members borrow books. Of each book there are some copies; a loan is of a book to a member, and is due on a day. The desk finds books by
-their author, lends, takes back and renews. Nobody borrows a book of which no copy is left.
-"""
-CLINIC = """# A clinic
-
-Patients see doctors. A doctor has a field and a room; a visit is of a patient to a doctor, at an hour. The desk finds doctors by their
-field, books visits, moves them and calls them off. No doctor has two visits at one hour.
-"""
+EXAMPLES = Path(__file__).parents[3] / "examples" / "tool_worlds"
+LIBRARY, CLINIC = ((EXAMPLES / f"{name}.md").read_text() for name in ("library", "clinic"))
 Proposal = tuple[str, dict[str, Any]]
 """What is wrong with it, or nothing; and what is proposed."""
 TEXT, INTEGER = {"type": "text"}, {"type": "integer"}
