@@ -7,13 +7,18 @@ is shown by that but that worlds, rewards and gradients are joined.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from eval.sandbox.sandbox import isolation
+from flows.config import load_config
+from flows.context import RunContext, open_context
+from flows.home import Home
+from flows.run_stage import Work, run_attempt
+from flows.stages.reinforcement import reinforce
+from flows.stages.synthesis.stage import synthesise
+from flows.stages.training import finetune, initialise
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.worlds.world_writer import write_world
@@ -55,28 +60,27 @@ def tiny_policy(folder: Path) -> Path:
     return create_chat_model(folder, 4096, texts * 20, layers=4, width=128, heads=8, key_value_heads=8, vocabulary_size=900)
 
 
-def flywheel(*arguments: str) -> str:
-    ended = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True, timeout=900)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout
+def work(context: RunContext, run_id: str, stage: str, does: Work) -> None:
+    """One stage, in this process."""
+    run_attempt(context.lake, run_id, stage, 0 if stage == "init" else 1, {}, lambda run: does(context.watch(run)))
 
 
 def test_rl_trains_on_the_tasks_that_hold(tmp_path: Path) -> None:
     home, policy = tmp_path / "home", tiny_policy(tmp_path / "policy")
     with MisbehavingServer(answer=two.world_writer) as server:
         users = "rollout.environments.kinds.tool_world.options.user.options.base_url"
-        settings = {"synth.teacher.base_url": server.url, users: server.url, "policy.path": str(policy)}
-        settings |= {"evaluation.suites.held_out.counts": {}, **TINY}
-        chosen = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-        described = [part for name in ("library", "clinic") for part in ("--from", str(two.EXAMPLES / f"{name}.md"))]
-        shown = flywheel("synth", "toolworld", "--profile", "tool_world", "--home", str(home), *described, *chosen)
-        flywheel("init", "--home", str(home))
-        flywheel("train", "sft", "--home", str(home))
-        flywheel("train", "rl", "--home", str(home))
+        described = [str(two.EXAMPLES / f"{name}.md") for name in ("library", "clinic")]
+        settings = {"synth.teacher.base_url": server.url, users: server.url, "policy.path": str(policy), **TINY}
+        settings["synth.tool_worlds.descriptions"] = described
+        Home(home).claim(load_config("tool_world", [f"{key}={json.dumps(value)}" for key, value in settings.items()]))
+        with open_context(home) as context:
+            work(context, "t1-synth-toolworld", "synth", lambda run: synthesise(context, run, 1, "toolworld"))
+            work(context, "t0-init", "init", lambda run: initialise(context, run))
+            work(context, "t1-sft", "sft", lambda run: finetune(context, run, 1, "t0-init"))
+            work(context, "t1-rl", "rl", lambda run: reinforce(context, run, 1, "t1-sft"))
     with Lake(home, read_only=True) as lake:
         tasks, runs = {task.key: task for task in lake.tasks()}, lake.trajectories("stage = 'rl'")
         scores, metrics = {score.trajectory_id: score for score in lake.scores()}, {each.name for each in lake.metrics("t1-rl")}
-    assert "tasks" in shown and "kept" in shown
     assert {task.provenance["described_in"] for task in tasks.values()} == {"library", "clinic"} and len(tasks) == 10
     assert len(runs) == 2 * 4 * 4 and {run.step for run in runs} == {1, 2} and "weight_difference" in metrics
     assert {run.outcome for run in runs} <= {Outcome.SUCCESS, Outcome.FAILURE}, {run.error for run in runs}
@@ -84,5 +88,4 @@ def test_rl_trains_on_the_tasks_that_hold(tmp_path: Path) -> None:
     for run in runs:
         assert run.reward == (scores[run.id].value or 0.0)
     groups = [[run.reward for run in runs if (run.task_key, run.step) == key] for key in {(run.task_key, run.step) for run in runs}]
-    print("rewards of groups:", groups)
     assert any(1.0 in group for group in groups), "what it learnt by heart is paid for"
