@@ -6,7 +6,6 @@ the key. Everything random follows from `seed`. What differs from the second tur
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from eval.graders.base import Verifier
 from eval.graders.choice import JUDGE, Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
+from flows.overrides import apply_overrides, lay_over, parse_override
 from rl.engines.config import CUDA_TRANSFERS
 from rl.policies.config import PolicyConfig
 from rl.rollouts.config import RolloutConfig
@@ -33,7 +33,7 @@ from synth.questions.direct_attempts import DirectAttemptsConfig
 from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
-from warehouse.bounds import read_json
+from synth.worlds.writing_config import WrittenWorldsConfig
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
 from warehouse.settings import Section, fault_of
@@ -100,6 +100,8 @@ class SynthConfig(Section):
     """Have the teacher make questions of the documents alone, beside those that the graph builds; None: nobody is asked."""
     expander: ExpanderConfig | None = None
     """Have the teacher make questions deeper by searching the documents, beside those that the graph builds; None: no expansion."""
+    tool_worlds: WrittenWorldsConfig | None = None
+    """Have the teacher write tool worlds of descriptions, with their tasks; None: nobody is asked."""
     direct_attempts: DirectAttemptsConfig | None = None
     """Drop the questions that a model answers without tools, whoever made them; None: nobody is asked."""
     extraction: ExtractionConfig = ExtractionConfig()
@@ -119,6 +121,7 @@ class SynthConfig(Section):
         wanted |= {"has.mixture": "teacher" in self.has.mixture}
         wanted |= {"rewording": self.rewording is not None, "expander": self.expander is not None, "seeds": self.seeds is not None}
         wanted |= {"direct_attempts": self.direct_attempts is not None and self.direct_attempts.by == "teacher"}
+        wanted |= {"tool_worlds": self.tool_worlds is not None}
         asking = [key for key, asks in wanted.items() if asks]
         if asking and (self.teacher is None or not self.teacher.is_model):
             raise ValueError(f"teacher is needed, for {asking[0]} asks for one: set synth.teacher.kind to openai or engine")
@@ -129,6 +132,11 @@ class SynthConfig(Section):
         """Whether the teacher is asked where questions alone are made."""
         direct = self.direct_attempts is not None and self.direct_attempts.by == "teacher"
         return any(part is not None for part in (self.rewording, self.expander, self.seeds)) or direct
+
+    @property
+    def makes_tasks(self) -> bool:
+        """Whether it makes anything that RL could draw."""
+        return bool(sum(self.webshaper.wanted().values())) or self.tool_worlds is not None
 
 
 class BesideConfig(Section):
@@ -302,6 +310,16 @@ class FlywheelConfig(TurnConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_tool_worlds(self) -> FlywheelConfig:
+        for turn in (1, 2) if self.later else (1,):
+            wanted = self.for_turn(turn).synth.tool_worlds
+            if wanted is not None and wanted.held_out and wanted.suite not in self.evaluation.all_suites:
+                raise ValueError(
+                    f"synth.tool_worlds.suite = {wanted.suite} is no suite; the home's are {', '.join(self.evaluation.all_suites)}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_later(self) -> FlywheelConfig:
         try:
             self.for_turn(2)
@@ -410,19 +428,6 @@ def playing_teacher(config: FlywheelConfig) -> TeacherConfig:
     return teacher
 
 
-WHOLE = ("counts", "mixture")
-"""Tables that are one value: numbers by hops, shares by name."""
-
-
-def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: tables are merged, values and the tables that are `WHOLE` replaced."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key not in WHOLE else value
-    return merged
-
-
 def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
     """The configuration of a profile, by name or by the path of a TOML file, with `overrides` laid over it.
 
@@ -462,38 +467,3 @@ def describe(error: ValidationError, where: str, overrides: Sequence[str], what:
     near = [text for text, path in zip(overrides, paths, strict=True) if path[: len(key)] == key]
     place = f"--set {own[-1]}" if own else f"{where} with --set {near[-1]}" if near else where
     return f"{place}: {fault_of(error, what)}{known if first['type'] == 'extra_forbidden' else ''}."
-
-
-def parse_override(text: str) -> tuple[list[str], Any]:
-    """Split `rl.horizon.rounds=[2,4]` into its path and its value, which is JSON, TOML as a profile has it, or else a string."""
-    key, separator, value = text.partition("=")
-    if not separator or not all(part.strip() for part in key.split(".")):
-        raise RequestError(f"--set {text!r} is not of the form key=value; write for example --set seed=7.")
-    return [part.strip() for part in key.split(".")], _read_value(value)
-
-
-def _read_value(text: str) -> Any:
-    """`[2,4]`, `{"a": 1}`, `{1 = 20}`, `'text'`; a date stays a string, for only lists, tables and quoted texts are read as TOML."""
-    try:
-        return read_json(text)
-    except ValueError:
-        if not text.lstrip().startswith(("[", "{", "'")):
-            return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
-
-
-def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of `table` with each override written at its path; tables on the way are made where they are missing."""
-    merged: dict[str, Any] = json.loads(json.dumps(table))
-    for override in overrides:
-        path, value = parse_override(override)
-        place = merged
-        for depth, part in enumerate(path[:-1]):
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise RequestError(f"--set {override!r}: {'.'.join(path[: depth + 1])} is a value, not a table.")
-        place[path[-1]] = value
-    return merged

@@ -16,7 +16,7 @@ WHEEL_ROLLOUTS = "stage = 'rl' AND policy = format('t{}-rl', wheel_turn)"
 """Condition on trajectories: sampled in training by the wheel itself, not for a horizon that was only compared."""
 
 
-SynthesisKind = Literal["all", "webshaper", "fas", "has"]
+SynthesisKind = Literal["all", "webshaper", "fas", "has", "toolworld"]
 """What synthesis makes: all of a turn, or one kind alone."""
 
 

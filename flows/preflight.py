@@ -108,6 +108,9 @@ def _files(config: FlywheelConfig) -> None:
         ("cpt.general.path", None if general is None else general.path, Path.exists),
         ("synth.teacher.path", None if config.synth.teacher is None else config.synth.teacher.path, Path.is_dir),
     ]
+    for turn in (1, 2) if config.later else (1,):
+        described = config.for_turn(turn).synth.tool_worlds
+        wanted += [("synth.tool_worlds.descriptions", path, Path.is_file) for path in (described.descriptions if described else ())]
     for key, path, is_there in wanted:
         if path is not None and not is_there(Path(path)):
             raise RequestError(f"{key}: there is no {path}; put it there or name another place.")

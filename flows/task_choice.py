@@ -36,7 +36,7 @@ def check_choice(config: FlywheelConfig, home: Path | None = None) -> None:
         return
     done = completed(Home(home))
     iteration = next_turn(done)
-    complete = synthesis_id(iteration) in done or not sum(config.for_turn(iteration).synth.webshaper.wanted().values())
+    complete = synthesis_id(iteration) in done or not config.for_turn(iteration).synth.makes_tasks
     if (home / "lake").is_dir():
         with Lake(home, read_only=True) as lake:
             found = _meeting(lake, config, iteration)
@@ -120,5 +120,5 @@ def _check_tasks(tasks: Sequence[Task], config: FlywheelConfig, iteration: int, 
 def _none(config: FlywheelConfig, iteration: int, home: Path) -> str:
     return (
         f"{home} has no task that meets rl.tasks = {config.for_turn(iteration).rl.tasks!r}: import some with `flywheel import tasks`, have "
-        "synthesis make some (synth.webshaper.counts), or give another condition."
+        "synthesis make some (synth.webshaper.counts, synth.tool_worlds), or give another condition."
     )

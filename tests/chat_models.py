@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken
@@ -13,12 +14,11 @@ from tests.rl.renderers.templates_of_trl import tokenizer_for
 TEXTS = ("Amber Stone is employed by Blue River.", "Blue River has its seat in Green Lake.", "Where is Amber Stone?")
 
 
-def create_chat_model(folder: Path, positions: int = 8192) -> Path:
-    """One in `folder`, of 2 layers, that takes a context of so many tokens."""
-    config = PolicyConfig(
-        layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=500, max_position_embeddings=positions
-    )
-    create_policy(config, TEXTS, (), folder, seed=0, tags=False)
+def create_chat_model(folder: Path, positions: int = 8192, texts: Sequence[str] = TEXTS, **sizes: int) -> Path:
+    """One in `folder`, of 2 layers if `sizes` say nothing else, that takes a context of so many tokens; its tokenizer is of `texts`."""
+    small = {"layers": 2, "width": 64, "heads": 2, "key_value_heads": 2, "intermediate_size": 128, "vocabulary_size": 500}
+    config = PolicyConfig.model_validate({**small, **sizes, "max_position_embeddings": positions})
+    create_policy(config, texts, (), folder, seed=0, tags=False)
     model, tokenizer = load_policy(folder)
     tokenizer.add_tokens([AddedToken(f"<|im_{side}|>", special=True, normalized=False) for side in ("start", "end")], special_tokens=True)
     tokenizer.chat_template = tokenizer_for("qwen2_5").chat_template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,6 +97,7 @@ class SynthKind(StrEnum):
     webshaper = "webshaper"
     fas = "fas"
     has = "has"
+    toolworld = "toolworld"
 
 
 class TrainStage(StrEnum):
@@ -112,6 +114,9 @@ def synth(
     turn: TurnOption = 1,
     profile: ProfileOption = None,
     set_: SetOption = None,
+    from_: Annotated[
+        list[Path] | None, typer.Option("--from", metavar="DESCRIPTION", help="Text that describes a tool world; repeatable.")
+    ] = None,
 ) -> None:
     """Make the questions and the training examples of a turn, or one kind of them and nothing else. Started again, it goes on where it was.
 
@@ -124,11 +129,15 @@ def synth(
 
     Example: flywheel synth webshaper --home runs/notes --set corpus.kind=pages --set corpus.path=notes --set synth.seeds.count=200
     --set synth.teacher.kind=openai --set synth.teacher.model=Qwen/Qwen3-8B --set synth.teacher.base_url=http://localhost:8000/v1
+
+    Of a description of a domain the teacher writes a tool world, its tables, tools, records and tasks, which are kept where they hold:
+
+    Example: flywheel synth toolworld --from library.md --profile tool_world --home runs/library
     """
     from flows.home import Home, choose_config
 
     place = Home(home)
-    place.claim(choose_config(place, profile, set_ or [], new=profile is not None))
+    place.claim(choose_config(place, profile, [*(set_ or []), *_described(kind, from_)], new=profile is not None))
     from flows.stage_flows import run_flow, synthesis_flow
 
     try:
@@ -138,16 +147,30 @@ def synth(
             _show_survival(home, turn, kind)
 
 
+def _described(kind: SynthKind, descriptions: list[Path] | None) -> list[str]:
+    """The setting that names descriptions of tool worlds. Raises RequestError where one is not there, or another kind is made."""
+    from warehouse.errors import RequestError
+
+    if not descriptions:
+        return []
+    if kind not in (SynthKind.toolworld, SynthKind.all):
+        raise RequestError(f"--from describes a tool world, and `flywheel synth {kind.value}` makes none: say toolworld.")
+    missing = [path for path in descriptions if not path.is_file()]
+    if missing:
+        raise RequestError(f"--from: there is no file {missing[0]}; name one of text or Markdown.")
+    return [f"synth.tool_worlds.descriptions={json.dumps([str(path.resolve()) for path in descriptions])}"]
+
+
 def _show_survival(home: Path, turn: int, kind: SynthKind) -> None:
-    """What share of the proposals for seed questions survived each check; nothing where none was asked for."""
+    """What share of the proposals for seed questions and for tool worlds survived; nothing where none was asked for."""
     from flows.cli.rows import print_rows
     from flows.lakes import open_lake
     from flows.plan import synthesis_id
-    from flows.report.yields import read_yields, survival
+    from flows.report.yields import read_yields, survival, worlds_kept
 
     with open_lake(home) as lake:
         found = [part.figures for part in read_yields(lake) if part.run == synthesis_id(turn, kind.value)]
-    for rows in filter(None, map(survival, found)):
+    for rows in filter(None, [*map(survival, found), *map(worlds_kept, found)]):
         print_rows(rows)
 
 

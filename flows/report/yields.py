@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.gains import percent
 from synth.corpora.seed_questions import ASKED, CHECKS
+from synth.worlds.world_proposals import PARTS as WORLD_PARTS
 from warehouse import Lake
 from warehouse.views import VIEWS
 
@@ -50,6 +51,17 @@ def survival(figures: Mapping[str, float]) -> list[dict[str, Any]]:
     return [*rows, _survived(_KEPT, counts[0], counts[-1])]
 
 
+def worlds_kept(figures: Mapping[str, float]) -> list[dict[str, Any]]:
+    """How much of what was proposed for tool worlds is kept, part by part; nothing where no world was asked for."""
+    counted = {part: (figures.get(f"{part}_proposed"), figures.get(f"{part}_kept", 0)) for part in ("worlds", *WORLD_PARTS)}
+    if counted["worlds"][0] is None:
+        return []
+    return [
+        {"part": part, "proposed": int(proposed or 0), "kept": int(kept), "share": percent(kept / proposed) if proposed else ""}
+        for part, (proposed, kept) in counted.items()
+    ]
+
+
 def _survived(check: str, met: int, left: int) -> dict[str, Any]:
     return {"check": check, "met": met, "survived": left, "share": percent(left / met) if met else ""}
 
@@ -58,6 +70,8 @@ def counted_words(figures: dict[str, float]) -> str:
     """What was counted beside the common figures, in words."""
     if rows := survival(figures):
         return ", ".join(f"{row['check'].replace('_', ' ')} {row['survived']:,} of {row['met']:,}" for row in rows)
+    if worlds := worlds_kept(figures):
+        return ", ".join(f"{row['kept']:,} of {row['proposed']:,} {row['part']}" for row in worlds)
     words = [f"{name.replace('_', ' ')} {value:,.0f}" for name, value in figures.items() if name not in (*COMMON, *_STYLE)]
     tried = figures.get("style_tried", 0)
     if tried:

@@ -47,6 +47,8 @@ class FaultKind(StrEnum):
     UNREACHABLE = "unreachable"
     IMAGE = "image"
     """It brought an image that cannot be decoded, or one of too many pixels."""
+    USER = "user"
+    """The simulated user fell out of its part."""
 
 
 class EnvironmentFault(Exception):

@@ -127,7 +127,7 @@ class PythonEnvironment(ToolEnvironment):
             program: Python source; the value of a last line that is an expression is printed too.
         """
         source = python_program(_RUNNER, files={_FILE: _unfenced(program).encode(errors="replace")})
-        async with _slot(self._options.concurrency):
+        async with program_slot(self._options.concurrency):
             try:
                 result = await self._sandbox.run_async(source)
             except SandboxFault as fault:
@@ -162,7 +162,7 @@ def create_interpreter(resources: Resources) -> PythonEnvironment:
     return PythonEnvironment(options)
 
 
-def _slot(concurrency: int) -> asyncio.Semaphore:
+def program_slot(concurrency: int) -> asyncio.Semaphore:
     """The semaphore of this event loop's programs, of whichever trajectory."""
     by_size = _slots.setdefault(asyncio.get_running_loop(), {})
     return by_size.setdefault(concurrency, asyncio.Semaphore(concurrency))

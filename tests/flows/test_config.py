@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import PROFILES, FlywheelConfig, apply_overrides, lay_over, load_config, parse_override
+from flows.config import PROFILES, FlywheelConfig, load_config
+from flows.overrides import apply_overrides, lay_over, parse_override
 from warehouse.errors import RequestError
 
 

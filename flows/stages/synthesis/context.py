@@ -161,7 +161,11 @@ class SynthesisContext:
         self.teacher = None if teacher is None else MeteredTeacher(teacher)
         self._counts: dict[str, float] = {}
         self.settings: SynthConfig = context.config.for_turn(turn).synth
-        self.sources: Sources = read_sources(context.config.corpus, context.config.seed)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The corpora of the home, read or generated."""
+        return read_sources(self.context.config.corpus, self.context.config.seed)
 
     @cached_property
     def train(self) -> QuestionSource:

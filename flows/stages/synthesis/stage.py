@@ -14,6 +14,7 @@ from flows.stages.synthesis.batches import Batch, dropped_by, work_off
 from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
 from flows.stages.synthesis.examples import again, corpora, demonstrations, documents, rejection_sampled, stored_runs, taught
 from flows.stages.synthesis.questions import expansions, questions, rewordings, seeds, suites
+from flows.stages.synthesis.tool_worlds import tool_worlds
 from flows.task_choice import choose_tasks
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.teachers.model_teacher import open_teacher
@@ -22,7 +23,7 @@ from warehouse.errors import RequestError
 
 def ground(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
     """What all turns stand on, and no budget cuts: the corpora and the suites."""
-    if kind != "has" and (synthesis.turn == 1 or kind != "all"):
+    if kind not in ("has", "toolworld") and (synthesis.turn == 1 or kind != "all"):
         yield from corpora(synthesis, everything=kind == "all")
     if kind == "all" and synthesis.turn == 1:
         yield from suites(synthesis)
@@ -35,6 +36,8 @@ def parts(synthesis: SynthesisContext, kind: SynthesisKind) -> Iterator[Batch]:
         yield from seeds(synthesis)
         yield from rewordings(synthesis)
         yield from expansions(synthesis)
+    if kind in ("all", "toolworld"):
+        yield from tool_worlds(synthesis)
     read = synthesis.context.config.for_turn(synthesis.turn).cpt.sources if kind == "all" and synthesis.reads_text else ()
     if kind == "fas" or "fas" in read:
         yield from first_order(synthesis)
@@ -74,6 +77,8 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     settings = context.config.for_turn(turn).synth
     if kind == "has":
         _check_trajectories(context, turn, settings.has_count)
+    if kind == "toolworld" and settings.tool_worlds is None:
+        raise RequestError("synth.tool_worlds describes no tool world: give --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
     wanted = settings.teacher is not None and (kind != "webshaper" or settings.asks_for_questions)
     if wanted and settings.teacher is not None and settings.teacher.kind == "engine":
         context.stop_engines()  # the teacher's own take their place
@@ -96,6 +101,11 @@ def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Seq
         raise RequestError(
             "no question about the pages is left: the checks dropped all that the teacher proposed. The reasons are in the lake: "
             f'flywheel sql "SELECT stage, kind, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
+        )
+    if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
+        raise RequestError(
+            "no task of a tool world is left: the checks dropped all that the teacher proposed. The reasons are in the lake: flywheel sql "
+            f'"SELECT stage, kind, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
         )
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:

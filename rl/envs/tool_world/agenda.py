@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any, ClassVar
 
-from rl.envs.tool_world.environment import NAMES, Schema, Tables, World, as_json
+from rl.envs.tool_world.environment import NAMES, Schema, World, as_json
+from rl.envs.tool_world.steps import Tables
 from rl.tools import ToolError, ToolMiss
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")

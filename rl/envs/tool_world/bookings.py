@@ -6,7 +6,8 @@ from itertools import permutations
 from random import Random
 from typing import Any, ClassVar
 
-from rl.envs.tool_world.environment import NAMES, Schema, Tables, World, as_json, records_where
+from rl.envs.tool_world.environment import NAMES, Schema, World, as_json, records_where
+from rl.envs.tool_world.steps import Tables
 from rl.tools import ToolError
 
 CITIES = ("Aveiro", "Bergen", "Cusco", "Dakar", "Ghent", "Hanoi")

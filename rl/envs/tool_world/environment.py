@@ -3,6 +3,9 @@
 A world of the same domain, seed and size is the same for ever, so that a task names its world by these three and holds a digest to
 prove it. Keys of records follow from what they hold, never from a counter: what a policy tried before does not change them.
 
+A world may also be written, by hand or by a model: its definition is data that the task holds (`written.py`). And a task may have a user,
+whom the policy talks to (`conversation.py`).
+
 Each trajectory has a world of its own. Every call's figures hold what the trajectory has changed so far, so that the final state can be
 judged from the record alone (see `eval/graders/state.py`), wherever the trajectory ended. Method: AutoForge, arXiv 2512.22857.
 """
@@ -17,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache, wraps
 from random import Random
 from types import MethodType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
@@ -25,6 +28,21 @@ from eval.graders.answers import exact_match
 from eval.graders.state import EXTRA_WRITES, REFERENCE, STATE, State, StateVerdict, changes, compare
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.envs.tool_use import StatefulEnvironment
+from rl.envs.tool_world.conversation import (
+    RESPOND,
+    SIMULATED_USERS,
+    USER,
+    Conversation,
+    SimulatedUser,
+    SimulatedUserFactory,
+    UserGoal,
+    UserOptions,
+    names_in,
+)
+from rl.envs.tool_world.definition import read_definition
+from rl.envs.tool_world.limits import CodeLimits
+from rl.envs.tool_world.steps import Tables
+from rl.envs.tool_world.written import WrittenWorld
 from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolMiss, tool
 from warehouse.digests import digest, seed_from
@@ -33,8 +51,6 @@ from warehouse.plugins import Registry
 from warehouse.records import ANSWER, Task
 from warehouse.settings import Section, first_error
 
-Tables = dict[str, dict[str, dict[str, Any]]]
-"""A state that is being changed; see `eval.graders.state.State`."""
 Schema = Mapping[str, Mapping[str, type]]
 """Table → field → the type of its values."""
 
@@ -119,11 +135,24 @@ WORLDS = Registry(
 )
 
 
+DEFINITION = "definition"
+"""Where the `world` of a task's provenance holds a definition, in the place of a seed and a size."""
+
+
 class ToolWorldOptions(Section):
     """Options of the environment `tool_world`."""
 
     worlds: dict[str, str] = Field(default_factory=dict)
     """Worlds of one's own: the name of a domain, and the class as `module:Class` or `file.py:Class`."""
+    code: CodeLimits = CodeLimits()
+    """What the code of written tools may use; it runs in the sandbox."""
+    user: UserOptions | None = None
+    """Who plays the users of tasks that have one; tasks without are played without."""
+
+
+CONVERSATION_SECONDS = 55.0
+"""How long the user may take to say something; less than a step may."""
+_NO_LONGER = "the world of the task {} is no longer what it was made for: make its tasks anew"
 
 
 class NamedWorld(Section):
@@ -142,9 +171,10 @@ class _Attempt:
     """One attempt at a task: its world, what that was at the beginning, and the answer."""
 
     task: Task
-    world: World
+    world: World | WrittenWorld
     before: Tables
     answer: str = ""
+    conversation: Conversation | None = None
 
     def reward(self, verdict: StateVerdict) -> float:
         """1 where the task-relevant part of the state is reached, and the answer right where one is asked for."""
@@ -154,22 +184,27 @@ class _Attempt:
 
 
 class ToolWorldEnvironment(StatefulEnvironment):
-    """The world that a task names, with its tools."""
+    """The world that a task names, with its tools, and its user where it has one.
 
-    def __init__(self, worlds: Mapping[str, str]) -> None:
+    `user` gives who plays users; it is asked where a task has one alone.
+    """
+
+    def __init__(self, options: ToolWorldOptions, user: Callable[[], SimulatedUser] | None = None) -> None:
         super().__init__({})
-        self._worlds = worlds
+        self._options, self._user = options, user
         self._attempt: _Attempt | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Make the task's world; it follows from the task alone, so that all trajectories of a task begin alike."""
-        named = _named_world(task)
-        world = find_world(named.domain, self._worlds)(named.seed, named.size)
-        if world.digest != named.digest:
-            raise EnvironmentFault(f"the world of the task {task.key} is no longer what it was made for: make its tasks anew")
-        self.tools = tools_of(world)
+        world = self._world_of(task)
+        self.tools = world.tools if isinstance(world, WrittenWorld) else tools_of(world)
         self._attempt = _Attempt(task, world, deepcopy(world.state))
-        return await super().reset(task, seed)
+        opening = ""
+        if USER in task.provenance:
+            talk = self._attempt.conversation = self._conversation(task, names_in(world.state), seed)
+            self.tools = {**self.tools, RESPOND: tool(name=RESPOND, timeout_seconds=CONVERSATION_SECONDS)(talk.respond)}
+            opening = await talk.open()
+        return replace(await super().reset(task, seed), text=opening)
 
     async def step(self, action: Action) -> Step:
         """Call a tool, or answer and be paid."""
@@ -184,7 +219,39 @@ class ToolWorldEnvironment(StatefulEnvironment):
         made = changes(attempt.before, attempt.world.state)
         verdict = compare(attempt.task.provenance[REFERENCE], made)
         figures = {**step.info.get("figures", {}), STATE: made, EXTRA_WRITES: len(verdict.extra)}
-        return replace(step, info={**step.info, "figures": figures}, reward=attempt.reward(verdict) if step.done else step.reward)
+        done = step.done or (attempt.conversation is not None and attempt.conversation.over)
+        reward = attempt.reward(verdict) if done else step.reward
+        return replace(step, info={**step.info, "figures": figures}, reward=reward, done=done)
+
+    def _world_of(self, task: Task) -> World | WrittenWorld:
+        if not isinstance(task.provenance.get(REFERENCE), Mapping):
+            raise EnvironmentFault(f"the task {task.key} names no tool world with the changes that it asks for")
+        data = task.provenance.get("world")
+        if isinstance(data, Mapping) and DEFINITION in data:
+            return self._written(task, data)
+        named = _named_world(task)
+        world = find_world(named.domain, self._options.worlds)(named.seed, named.size)
+        if world.digest != named.digest:
+            raise EnvironmentFault(_NO_LONGER.format(task.key))
+        return world
+
+    def _written(self, task: Task, data: Mapping[str, Any]) -> WrittenWorld:
+        try:
+            definition = read_definition(data[DEFINITION])
+        except ValueError as error:
+            raise EnvironmentFault(f"the task {task.key} holds no tool world: {error}") from error
+        if definition.digest != data.get("digest"):
+            raise EnvironmentFault(_NO_LONGER.format(task.key))
+        return WrittenWorld(definition, self._options.code)
+
+    def _conversation(self, task: Task, names: frozenset[str], seed: int) -> Conversation:
+        try:
+            goal = UserGoal.model_validate(task.provenance[USER]).goal
+        except ValidationError as error:
+            raise EnvironmentFault(f"the user of the task {task.key} has no goal: {first_error(error)}") from error
+        if self._user is None or self._options.user is None:
+            raise RequestError(f"the task {task.key} has a user, and nobody plays it: set {SIMULATED_USERS.setting}.factory.")
+        return Conversation(self._user(), goal, names, seed, self._options.user.most_messages)
 
 
 def find_world(domain: str, own: Mapping[str, str]) -> type[World]:
@@ -215,7 +282,12 @@ def tools_of(world: World) -> dict[str, Tool]:
 
 def create(resources: Resources) -> ToolWorldEnvironment:
     """The environment of one trajectory."""
-    return ToolWorldEnvironment(resources.read(ToolWorldOptions).worlds)
+    options = resources.read(ToolWorldOptions)
+    if options.user is None:
+        return ToolWorldEnvironment(options)
+    user = options.user
+    factory = cast(SimulatedUserFactory, SIMULATED_USERS.load(user.factory))
+    return ToolWorldEnvironment(options, lambda: resources.once("simulated user", lambda: factory(user.options)))
 
 
 @cache

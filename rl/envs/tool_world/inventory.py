@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import ClassVar
 
-from rl.envs.tool_world.environment import Schema, Tables, World, as_json, records_where
+from rl.envs.tool_world.environment import Schema, World, as_json, records_where
+from rl.envs.tool_world.steps import Tables
 from rl.tools import ToolError
 
 STORES = ("north", "south", "harbour")

@@ -1,0 +1,58 @@
+"""Settings laid over others: what differs from the second turn on, and `--set KEY=VALUE` of the command line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from warehouse.bounds import read_json
+from warehouse.errors import RequestError
+
+WHOLE = ("counts", "mixture")
+"""Tables that are one value: numbers by hops, shares by name."""
+
+
+def lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`: tables are merged, values and the tables that are `WHOLE` replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = lay_over(under, value) if isinstance(value, dict) and isinstance(under, dict) and key not in WHOLE else value
+    return merged
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """Split `rl.horizon.rounds=[2,4]` into its path and its value, which is JSON, TOML as a profile has it, or else a string."""
+    key, separator, value = text.partition("=")
+    if not separator or not all(part.strip() for part in key.split(".")):
+        raise RequestError(f"--set {text!r} is not of the form key=value; write for example --set seed=7.")
+    return [part.strip() for part in key.split(".")], _read_value(value)
+
+
+def _read_value(text: str) -> Any:
+    """`[2,4]`, `{"a": 1}`, `{1 = 20}`, `'text'`; a date stays a string, for only lists, tables and quoted texts are read as TOML."""
+    try:
+        return read_json(text)
+    except ValueError:
+        if not text.lstrip().startswith(("[", "{", "'")):
+            return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `table` with each override written at its path; tables on the way are made where they are missing."""
+    merged: dict[str, Any] = json.loads(json.dumps(table))
+    for override in overrides:
+        path, value = parse_override(override)
+        place = merged
+        for depth, part in enumerate(path[:-1]):
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise RequestError(f"--set {override!r}: {'.'.join(path[: depth + 1])} is a value, not a table.")
+        place[path[-1]] = value
+    return merged

@@ -1,0 +1,61 @@
+"""Tool worlds that a teacher writes of descriptions: a batch each, with its tasks, its demonstrations, and what was dropped.
+
+What is trained on is kept clear of the suites, those tasks of the same world among them that go to one. A task that a user has as a hidden
+goal is compared by that goal, for what its policy is told says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from flows.stages.synthesis.batches import Batch, Made
+from flows.stages.synthesis.context import SynthesisContext
+from synth.questions.decontamination import EvaluationIndex
+from synth.worlds.world_proposals import STAGE
+from synth.worlds.world_writer import write_world
+from synth.worlds.writing_config import WrittenWorldsConfig, read_description
+from synth.worlds.written_tasks import demonstrate, goal_in_words, share_out
+from warehouse import Task
+from warehouse.digests import seed_from
+from warehouse.records import Failure
+
+
+def tool_worlds(synthesis: SynthesisContext) -> Iterator[Batch]:
+    """The worlds of every description, one after the other."""
+    config = synthesis.settings.tool_worlds
+    if config is None:
+        return
+    described = [(path, number) for path in config.descriptions for number in range(config.worlds)]
+    for place, (path, number) in enumerate(described):
+        yield Batch(STAGE, place, partial(_write, synthesis, config, path, number))
+
+
+def _write(synthesis: SynthesisContext, config: WrittenWorldsConfig, path: Path, number: int) -> Made:
+    name = path.stem if config.worlds == 1 else f"{path.stem}-{number}"
+    seed = seed_from(synthesis.seed(STAGE), path.name, number)
+    made = write_world(name, read_description(path), synthesis.asked(STAGE), config, seed)
+    stored = synthesis.keys()
+    shared = share_out([task for task in made.tasks if task.key not in stored], config, seed)
+    suites = {suite: synthesis.context.lake.tasks(split=suite) for suite in synthesis.context.config.evaluation.all_suites}
+    suites[config.suite] = [*suites.get(config.suite, ()), *shared.held_out]
+    index = EvaluationIndex.of(suites, synthesis.settings.decontamination)
+    trained, met = _clear(index, shared.trained)
+    demonstrated, met_too = _clear(index, shared.demonstrated)
+    examples, dropped = index.clear_examples(demonstrate(demonstrated, config.limits, synthesis.turn))
+    synthesis.count(
+        **made.counts,
+        conversations=sum(task.question != goal_in_words(task) for task in trained),
+        held_out=len(shared.held_out),
+        demonstrated=len(examples),
+    )
+    return [*trained, *shared.held_out, *demonstrated, *examples], [*made.failures, *met, *met_too, *dropped]
+
+
+def _clear(index: EvaluationIndex, tasks: Sequence[Task]) -> tuple[list[Task], list[Failure]]:
+    """The tasks whose words meet no suite, and why the others may not be trained on."""
+    clear, met = index.clear_tasks([replace(task, question=goal_in_words(task)) for task in tasks])
+    kept = {task.key for task in clear}
+    return [task for task in tasks if task.key in kept], met

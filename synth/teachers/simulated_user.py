@@ -1,0 +1,89 @@
+"""A teacher plays the users of tool worlds: option `user` of the environment, with the settings of a teacher as the options of that.
+
+    [rollout.environments.kinds.tool_world.options.user]
+    factory = "synth.teachers.simulated_user:create"
+    options = { kind = "openai", model = "Qwen/Qwen3-8B", base_url = "http://localhost:8000/v1" }
+
+It sees its goal and the conversation, in which it is the one who speaks as the assistant. There is one for all trajectories of an
+environment worker, so `concurrency` and the limits of requests and tokens hold for each worker by itself. What it says is recorded with the
+trajectory and kept nowhere else: another trajectory has another seed, and is another conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+from pydantic import Field, PositiveInt
+
+from rl.envs.base import EnvironmentFault, FaultKind
+from rl.envs.tool_world.conversation import STOP, Said
+from synth.teachers.config import TeacherConfig
+from synth.teachers.model_teacher import open_teacher
+from synth.teachers.teacher import Fault, Teacher, ask
+from warehouse.digests import seed_from
+from warehouse.errors import RequestError
+from warehouse.records import Failure, Message, Request
+from warehouse.settings import read_options
+
+GREETING = "Hello. What can I do for you?"
+"""What the conversation begins with for the user; the policy is not shown it."""
+SYSTEM = """You play a person who talks to a service. You want what the goal below says, and you know nothing but what it says and \
+what the service tells you. Say one or two short sentences at a time, in your own words, as such a person would. Do not say all at \
+once; give details when you are asked for them, and make none up. Never say that you play somebody, or that there is a goal. When the \
+service has done what you want, or clearly will not, reply with {stop} alone.
+
+Goal: {goal}"""
+_OF_USER = frozenset({Fault.EMPTY, Fault.CUT})
+"""Faults of what was said; all others are faults of the server."""
+
+
+class SimulatedUserConfig(TeacherConfig):
+    """The teacher that plays users, and how long its messages may be."""
+
+    max_message_tokens: PositiveInt = 200
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    greeting: str = GREETING
+
+
+class TeacherUser:
+    """Users as a teacher plays them."""
+
+    def __init__(self, teacher: Teacher, config: SimulatedUserConfig, held: ExitStack | None = None) -> None:
+        """`held` is what the teacher ends with."""
+        self._teacher, self._config, self._held = teacher, config, held
+        self._threads = ThreadPoolExecutor(config.concurrency, "simulated user")
+
+    async def say(self, goal: str, said: Sequence[Said], seed: int) -> str:
+        """What the user says next.
+
+        Raises:
+            EnvironmentFault: the server did not answer, or what came is empty, cut off or refused.
+        """
+        spoken = [Message("assistant" if who == "user" else "user", text) for who, text in said]
+        system = Message("system", SYSTEM.format(goal=goal, stop=STOP))
+        messages = (system, Message("user", self._config.greeting), *spoken)
+        request = Request(messages, self._config.max_message_tokens, self._config.temperature, seed_from("user", seed, len(said)))
+        reply = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._teacher, request)
+        if isinstance(reply, Failure):
+            kind = FaultKind.USER if reply.kind in _OF_USER else FaultKind.UNREACHABLE
+            raise EnvironmentFault(f"the simulated user has nothing to say: {reply.kind}: {reply.reason}", kind)
+        return reply.text.rpartition("</think>")[2].strip()
+
+
+def create(options: Mapping[str, Any]) -> TeacherUser:
+    """The users of one worker; the teacher ends with its process.
+
+    Raises:
+        RequestError: an option does not fit, or it is no server that would play.
+    """
+    config = read_options(SimulatedUserConfig, options, "rollout.environments.kinds.tool_world.options.user.options")
+    if config.kind != "openai":
+        raise RequestError(
+            "rollout.environments.kinds.tool_world.options.user.options.kind must be openai: engines and the graph's oracle play no users."
+        )
+    held = ExitStack()
+    return TeacherUser(held.enter_context(open_teacher(config)), config, held)

@@ -1,0 +1,162 @@
+"""Tool worlds as a part of synthesis: over a real HTTP server into the lake, asked once only, shared out, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from eval.sandbox.sandbox import isolation
+from flows.cli import app
+from flows.config import load_config
+from flows.context import RunContext
+from flows.home import Home
+from flows.preflight import preflight
+from flows.report.yields import counted_words, read_yields, worlds_kept
+from flows.run_stage import run_attempt
+from flows.stages.synthesis.stage import synthesise
+from tests.flows.test_expansions import teacher_at, yields_of
+from tests.flows.test_synthesis_kinds import SMALL
+from tests.synth.teachers.misbehaving_server import MisbehavingServer
+from tests.synth.worlds import two_domains as two
+from warehouse import Completion, Lake, PartKind
+from warehouse.errors import RequestError
+
+FLYWHEEL = Path(sys.executable).with_name("flywheel")
+needs_sandbox = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")
+DESCRIBED = [str(two.EXAMPLES / f"{name}.md") for name in ("library", "clinic")]
+
+
+def settings(**changed: object) -> list[str]:
+    wanted = {"descriptions": DESCRIBED, "tasks": 20, "tasks_per_request": 20, "limits": {"wall_seconds": 60, "cpu_seconds": 1}, **changed}
+    return [f"synth.tool_worlds={json.dumps(wanted)}"]
+
+
+def make(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t1-first",)) -> None:
+    context = RunContext(Home(root), load_config(str(SMALL), options), lake)
+    for run_id in runs:
+        run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "toolworld"))
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_descriptions_become_tasks_and_nothing_else_and_every_drop_has_its_reason(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=two.world_writer) as server, Lake(tmp_path / "home") as lake:
+        make(tmp_path / "home", lake, [*settings(), *teacher_at(server)], ("t1-first", "t1-again"))
+        asked, tasks, failures = len(server.bodies), lake.tasks(), lake.failures("tool_worlds")
+        figures, parts = yields_of(lake, "tool_worlds"), read_yields(lake)
+        assert not lake.documents() and not lake.examples(), "no corpus is made for tool worlds"
+        completions = len(lake.read(Completion))
+    assert asked == completions == 8, "two worlds of four parts, each asked once"
+    right = {task["question"] for wrong, task in [*two.LIBRARY_TASKS, *two.CLINIC_TASKS] if not wrong}
+    assert {task.question for task in tasks} == right and {task.split for task in tasks} == {"train"}
+    assert {task.provenance["described_in"] for task in tasks} == {"library", "clinic"}
+    wrong = Counter(kind for kind, _ in [*two.broken(two.LIBRARY_TASKS), *two.broken(two.CLINIC_TASKS)])
+    wrong += Counter(kind for kind, _ in [*two.broken(two.LIBRARY_TOOLS), *two.broken(two.CLINIC_TOOLS)])
+    wrong += Counter([*two.LIBRARY_WRONG_RECORDS.values(), *two.CLINIC_WRONG_RECORDS.values(), "malformed_task"])
+    assert Counter(str(failure.kind) for failure in failures) == wrong
+    assert (figures["asked"], figures["worlds_kept"], figures["tasks_kept"], figures["made"]) == (8, 2, len(right), len(right))
+    (first, *_) = parts
+    rows = {row["part"]: (row["proposed"], row["kept"]) for row in worlds_kept(first.figures)}
+    assert rows["worlds"] == (2, 2) and rows["tasks"] == (len(two.LIBRARY_TASKS) + len(two.CLINIC_TASKS) + 1, len(right))
+    assert f"{len(right)} of" in counted_words(first.figures)
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_tasks_are_shared_out_and_none_that_is_trained_on_meets_the_suite(tmp_path: Path) -> None:
+    shares = {"held_out": 0.4, "demonstrated": 0.6, "conversations": 1.0, "suite": "held_out", "descriptions": DESCRIBED[:1]}
+    with MisbehavingServer(answer=two.world_writer) as server, Lake(tmp_path / "home") as lake:
+        make(tmp_path / "home", lake, [*settings(**shares), *teacher_at(server)])
+        tasks, examples, met = lake.tasks(), lake.examples(("trajectory",)), lake.failures("decontamination")
+    split = {name: [task for task in tasks if task.split == name] for name in ("train", "held_out", "demonstration")}
+    assert all(split.values()) and sum(map(len, split.values())) == len(tasks)
+    assert {example.sources[0] for example in examples} == {task.key for task in split["demonstration"]}
+    assert all(example.parts[0].kind is PartKind.TOOLS and example.parts[-1].kind is PartKind.ANSWER for example in examples)
+    users = [task for task in split["train"] if "user" in task.provenance]
+    assert users and all(task.provenance["user"]["goal"] not in task.question for task in users)
+    assert all(not task.answers and "by respond" in task.question for task in users)
+    assert len({task.question for task in tasks}) == len(tasks)
+    evaluated = {task.question for task in split["held_out"]}
+    assert not evaluated & {task.provenance.get("user", {}).get("goal", task.question) for task in split["train"]}
+    assert {failure.kind for failure in met} <= {"near_duplicate"}
+
+
+@needs_sandbox
+@pytest.mark.engine
+def test_the_command_goes_on_where_it_was_killed_and_prints_what_is_kept(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with MisbehavingServer(answer=two.world_writer, slow_seconds=0.2) as server:
+        command = [str(FLYWHEEL), "synth", "toolworld", "--profile", str(SMALL), "--home", str(home)]
+        command += [part for path in DESCRIBED for part in ("--from", path)]
+        options = ["synth.tool_worlds.tasks=20", "synth.tool_worlds.tasks_per_request=20", *teacher_at(server)]
+        command += [part for option in options for part in ("--set", option)]
+        killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(server.bodies) < 6 and killed.poll() is None:
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        assert killed.returncode == -signal.SIGKILL
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        asked = Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
+    assert ended.returncode == 0, ended.stderr
+    assert len(asked) == 8 and sum(asked.values()) <= 9, "only what was in flight is asked again"
+    assert all(part in ended.stdout for part in ("worlds", "tools", "records", "tasks"))
+    with Lake(home, read_only=True) as lake:
+        assert len(lake.tasks()) == sum(not wrong for wrong, _ in [*two.LIBRARY_TASKS, *two.CLINIC_TASKS])
+
+
+@pytest.mark.slow
+def test_a_teacher_of_whom_nothing_is_left_is_said_to_be_one(tmp_path: Path) -> None:
+    with MisbehavingServer(answer=lambda body: "I cannot help with that.") as server, Lake(tmp_path / "home") as lake:
+        with pytest.raises(RequestError, match="no task of a tool world is left"):
+            make(tmp_path / "home", lake, [*settings(), *teacher_at(server)])
+        assert yields_of(lake, "tool_worlds")["worlds_proposed"] == 2 and len(lake.failures("teacher")) == 4
+
+
+def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"tool_worlds asks for one: set synth\.teacher\.kind"):
+        load_config(str(SMALL), settings())
+    teacher = ["synth.teacher.kind=openai", "synth.teacher.model=m"]
+    with pytest.raises(RequestError, match=r"synth\.tool_worlds\.suite = exam is no suite; the home's are held_out, validation"):
+        load_config(str(SMALL), [*settings(held_out=0.1, suite="exam"), *teacher])
+    with pytest.raises(RequestError, match=r"synth\.tool_worlds\.descriptions: there is no /none\.md"):
+        preflight(load_config(str(SMALL), [*settings(descriptions=["/none.md"]), *teacher]))
+    with Lake(tmp_path / "home") as lake, pytest.raises(RequestError, match="describes no tool world: give --from"):
+        make(tmp_path / "home", lake, [])
+    with pytest.raises(RequestError, match=r"descriptions.*at least 1"):
+        load_config(str(SMALL), [*settings(descriptions=[]), *teacher])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["synth", "webshaper", "--from", DESCRIBED[0]], "`flywheel synth webshaper` makes none: say toolworld"),
+        (["synth", "toolworld", "--from", "/none.md"], "--from: there is no file /none.md"),
+    ],
+)
+def test_a_description_that_is_not_meant_is_refused(arguments: list[str], why: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home"), "--profile", str(SMALL)])
+    assert isinstance(result.exception, RequestError) and why in str(result.exception)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.slow
+def test_the_profile_is_complete_and_passes_a_dry_run(tmp_path: Path) -> None:
+    from tests.chat_models import create_chat_model
+
+    model = create_chat_model(tmp_path / "model", positions=8192)
+    with MisbehavingServer() as server:
+        chosen = {"policy.path": model, "synth.teacher.base_url": server.url, "synth.tool_worlds.descriptions": json.dumps(DESCRIBED)}
+        arguments = ["run", "--profile", "tool_world", "--home", str(tmp_path / "home"), "--dry-run"]
+        result = CliRunner().invoke(app, [*arguments, *(part for key, value in chosen.items() for part in ("--set", f"{key}={value}"))])
+    assert result.exception is None, result.exception
+    stages = [step["stage"] for step in json.loads(result.stdout)["would_run"]]
+    assert stages[0] == "t1-synth" and stages[-1] == "t1-gate" and {"t1-sft", "t1-rl"} <= set(stages)
