@@ -1,4 +1,4 @@
-"""docs/own_corpus.md: its profile and its commands as they stand there, in their order, on somebody's notes and a server that errs as models do.
+"""docs/own_corpus.md: its profile and its commands as they stand there, on somebody's notes and a server that errs as models do.
 
 What the page says is what runs: the address of the server is the one line that is replaced, and sizes and the server's patience are those
 of `SMALLER` for commands that name the profile.
@@ -37,25 +37,30 @@ SMALLER = (
 FAULTS = {
     "late": "SELECT count(*) AS n FROM failures WHERE kind = 'retried_timeout'",
     "cut": "SELECT count(*) AS n FROM failures WHERE kind = 'cut' AND length(item->>'text') > 0",
-    "keys": "SELECT count(*) AS n FROM failures WHERE kind = 'malformed' AND contains(item->>'text', '\"the_question\":')",
+    "keys": "SELECT count(*) AS n FROM failures WHERE regexp_matches(item::VARCHAR, '\"the_(question|plan|style|contradicted|tool)')",
     "refusal": "SELECT count(*) AS n FROM failures WHERE contains(item->>'text', 'I can''t help with that request')",
     "chatty": "SELECT count(*) AS n FROM completions WHERE starts_with(text, 'Sure! Here is what you asked for') AND ending = 'stop'",
     "fenced": "SELECT count(*) AS n FROM completions WHERE starts_with(text, '```json') AND ending = 'stop'",
-    "repetition": "SELECT count(*) AS n FROM completions WHERE list_unique(string_split(text, chr(10))) * 6 = len(string_split(text, chr(10)))",
+    "repetition": """SELECT count(*) AS n FROM completions
+        WHERE list_unique(string_split(text, chr(10))) * 6 = len(string_split(text, chr(10)))""",
 }
 """How the lake shows that a fault was met: retried, recorded as a failure, or read in spite of it."""
 
 
 def commands_of(page: str) -> list[str]:
     """The commands of a page's blocks without a language, one a line."""
-    blocks = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
+    return [line for block in blocks_of(page, "") for line in block.splitlines() if line.strip()]
 
 
 def profile_of(page: str) -> str:
     """The page's one block of TOML."""
-    (block,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    return str(block)
+    (block,) = blocks_of(page, "toml")
+    return block
+
+
+def blocks_of(page: str, language: str) -> list[str]:
+    """The blocks of code in that language."""
+    return [text for named, text in re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) if named == language]
 
 
 def run_page(page: str, folder: Path, url: str) -> dict[str, str]:
