@@ -8,7 +8,6 @@ wrote the row.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from warehouse.columns import (
@@ -117,28 +116,28 @@ def owned_images(trajectories: Iterable[Trajectory]) -> dict[tuple[str], Image]:
     return {(image.digest,): image for trajectory in trajectories for turn in trajectory.turns for image in turn.images}
 
 
-def _digests(owned: OwnedTurn) -> list[str]:
-    return [image.digest for image in owned.turn.images]
+def _digests(turn: Turn) -> list[str]:
+    return [image.digest for image in turn.images] if turn.images else []
 
 
 def _turn_column(name: str, kind: ColumnType, comment: str) -> Column:
-    return Column(name, kind, comment, attrgetter(f"turn.{name}"))
+    return Column(name, kind, comment, part="turn")
 
 
 def _call_column(name: str, kind: ColumnType, comment: str) -> Column:
-    return Column(name, kind, comment, attrgetter(f"call.{name}"))
+    return Column(name, kind, comment, part="call")
 
 
 def _n_calls(trajectory: Trajectory) -> int:
-    return sum(call.tool != ANSWER for turn in trajectory.turns for call in turn.calls)
+    return sum([call.tool != ANSWER for turn in trajectory.turns for call in turn.calls])
 
 
 def _action_tokens(trajectory: Trajectory) -> int:
-    return sum(len(turn.action_ids) for turn in trajectory.turns)
+    return sum([len(turn.action_ids) for turn in trajectory.turns])
 
 
 def _observation_tokens(trajectory: Trajectory) -> int:
-    return sum(len(turn.observation_ids) for turn in trajectory.turns)
+    return sum([len(turn.observation_ids) for turn in trajectory.turns])
 
 
 def _failure_id(failure: Failure) -> str:
@@ -247,7 +246,7 @@ TURNS = Table(
         _turn_column("action_ids", INTEGERS, "Token ids as sampled."),
         _turn_column("action_logprobs", REALS, "Natural logarithm of each sampled token's probability."),
         _turn_column("observation_ids", INTEGERS, "Token ids that were appended after the action."),
-        Column("images", TEXTS, "images.digest of each image among them, in order.", _digests),
+        Column("images", TEXTS, "images.digest of each image among them, in order.", _digests, part="turn"),
     ),
 )
 IMAGES = Table(

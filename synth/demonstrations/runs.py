@@ -75,8 +75,9 @@ def choose_runs(
 
 
 def tools_of(trajectory: Trajectory) -> tuple[Schema, ...]:
-    """The tools that a run was offered, where its format tells; else those that it called, by the names of their arguments."""
-    recorded = trajectory.provenance.get("tools")
+    """The tools that a run was offered, where its format or its row tells; else those that it called, by the names of their arguments."""
+    row = trajectory.provenance.get("row")
+    recorded = trajectory.provenance.get("tools") or (row.get("tools") if isinstance(row, dict) else None)
     if isinstance(recorded, list) and recorded and all(_is_schema(each) for each in recorded):
         return tuple(recorded)
     called: dict[str, dict[str, Any]] = {}

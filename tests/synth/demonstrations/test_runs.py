@@ -261,9 +261,11 @@ def test_with_a_mapping_a_tool_that_is_not_ours_takes_its_run_out() -> None:
     assert (failure.kind, failure.reason) == ("cold_start_unknown_tool", "it calls visit, and on offer are search")
 
 
-def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered() -> None:
+@pytest.mark.parametrize("place", ["provenance", "row"])
+def test_without_a_mapping_an_imported_run_keeps_the_tools_that_it_was_offered(place: str) -> None:
     theirs = [schema("lookup", "q"), schema("visit", "url")]
-    (example,), _ = chosen([imported("a", ("lookup", '{"q": "x"}'), provenance={"tools": theirs})])
+    provenance = {"tools": theirs} if place == "provenance" else {"row": {"tools": theirs}}
+    (example,), _ = chosen([imported("a", ("lookup", '{"q": "x"}'), provenance=provenance)])
     assert json.loads(example.parts[0].text) == theirs
     assert calls_of(example) == [("lookup", '{"q": "x"}')]
 

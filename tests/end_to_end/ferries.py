@@ -1,0 +1,155 @@
+"""Somebody's notes: pages of Markdown about ferries and their captains, and a model that writes about them as an HTTP server plays it.
+
+The model takes the pages for their word, whatever it is asked: for a question of a walk, for what speaks against one, for questions over
+statements, plans, judgements, reasoning, or the next call in the environment. It errs as its server makes it err, and seldom by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from synth.corpora.seed_questions import SYSTEM
+from tests.eval.test_judges import grading, strict
+from tests.synth.writing_models import asked_in, chance_of
+
+_FERRIES = (
+    "Aldra Borgund Dunvik Ellary Farrow Gannet Harlyn Jarlsey Kelda Lomvik Marwick Norsund Orsay Pentire Quarrel Rathlin Skerry Tarbert"
+)
+_CAPTAINS = "Ann Berg, Ole Dahl, Ida Holm, Per Lund, Eva Strand, Carl Vogt, Britt Crane, Nils Aker, Tove Brandt"
+_TOWNS = "Vesten, Ostmark, Norby, Lunden, Sandvika, Hamar, Kirkby, Thornby, Ulvik"
+_EXAM = ("Unsay Valtos Wexby Yarrow Corran Fiddra", "Rolf Sunde, Mari Tveit, Knut Ekdal", "Alvik, Brekke, Drammen")
+_NAME = r"([A-Z]\w+ [A-Z]\w+)"
+_SAILS = re.compile(rf"(\w+ Ferry) sails under \[?{_NAME}")
+_BORN = re.compile(rf"{_NAME} was born in (\w+)")
+_BUILT = re.compile(r"(\w+ Ferry) .*?It was built in (\d{4})")
+_NUMBERED = re.compile(r"^\[(\d+)\] ", re.M)
+
+
+def write_notes(folder: Path) -> Path:
+    """The pages that are trained on."""
+    return _write(folder, _FERRIES.split(), _CAPTAINS.split(", "), _TOWNS.split(", "))
+
+
+def write_exam(folder: Path) -> Path:
+    """Pages about other ferries and captains."""
+    ferries, captains, towns = _EXAM
+    return _write(folder, ferries.split(), captains.split(", "), towns.split(", "))
+
+
+def _write(folder: Path, ferries: list[str], captains: list[str], towns: list[str]) -> Path:
+    """A page a ferry, which links its captain's, and a page a captain."""
+    (folder / "captains").mkdir(parents=True)
+    for number, name in enumerate(ferries):
+        captain = captains[number % len(captains)]
+        link = f"[{captain}](captains/{_file(captain)})"
+        said = f"{name} Ferry sails under {link}. It was built in {1950 + 3 * number}."
+        (folder / f"{name.lower()}.md").write_text(f"# {name} Ferry\n\n{said}\n")
+    for captain, town in zip(captains, towns, strict=True):
+        (folder / "captains" / _file(captain)).write_text(f"# {captain}\n\n{captain} was born in {town}.\n")
+    return folder
+
+
+def _file(name: str) -> str:
+    return f"{name.lower().replace(' ', '_')}.md"
+
+
+def writing_model(body: dict[str, Any]) -> str:
+    """What the model writes, whatever it is asked."""
+    first, text = str(body["messages"][0]["content"]), asked_in(body)
+    if first.startswith("Solve the task by calling tools"):
+        return _action([str(message["content"]) for message in body["messages"]])
+    if first == SYSTEM:
+        return _proposal(text)
+    for words, reply in (
+        ("List every answer", lambda: json.dumps(_answers(text))),
+        ("contradict the claim", lambda: json.dumps({"contradicted": False, "passage": None, "quote": None})),
+        ("right answer to the question", lambda: "No."),
+        ("Does the passage state", lambda: "Yes, it does."),
+        ("Known statements", lambda: _questions(text, body)),
+        ("Plan how", lambda: _plan(text)),
+        ("Judge a plan", lambda: "yes" if chance_of(body).random() < 0.9 else "no, logic"),
+        ("You grade one answer", lambda: grading(strict)(body)),
+        ("What is known", lambda: _reasoned(text)),
+    ):
+        if words in text:
+            return reply()
+    return "I go by what I remember. <answer>nobody</answer>"
+
+
+def answer_in(question: str, text: str) -> str | None:
+    """What `text` says in answer to one of the model's questions; None where it says nothing."""
+    ferry, captain = re.search(r"\w+ Ferry", question), re.search(rf"{_NAME}(?<! Ferry) born", question)
+    sails, born, built = (dict(pattern.findall(text)) for pattern in (_SAILS, _BORN, _BUILT))
+    if "year" in question:
+        return built.get(ferry[0]) if ferry else None
+    if "born" not in question:
+        return sails.get(ferry[0]) if ferry else None
+    person = captain[1] if captain else sails.get(ferry[0]) if ferry else None
+    return None if person is None else born.get(person)
+
+
+def _proposal(text: str) -> str:
+    """Where the captain of a ferry was born, or who the captain is where no birth is told."""
+    sails, born = list(_SAILS.finditer(text)), {found[1]: found for found in _BORN.finditer(text)}
+    if not sails:
+        return "There is nothing to ask about these."
+    found = next((each for each in sails if each[2] in born), sails[0])
+    ferry, captain = found.groups()
+    first = _projection(text, found[0], ferry, "sails under", captain)
+    if captain not in born:
+        return json.dumps({"question": f"Who is the captain of {ferry}?", "answer": captain, "projections": [first], "unknowns": []})
+    second = _projection(text, born[captain][0], captain, "born in", born[captain][2])
+    asked = {"question": f"Where was the captain of {ferry} born?", "answer": born[captain][2]}
+    return json.dumps({**asked, "projections": [first, second], "unknowns": [captain]})
+
+
+def _projection(text: str, quote: str, subject: str, relation: str, value: str) -> dict[str, Any]:
+    passage = int(_NUMBERED.findall(text[: text.index(quote)])[-1])
+    return {"subject": subject, "relation": relation, "object": value, "passage": passage, "quote": quote}
+
+
+def _answers(text: str) -> list[dict[str, Any]]:
+    passages, _, question = text.rpartition("Question:")
+    answer = answer_in(question, passages)
+    if answer is None:
+        return []
+    quotes = [found[0] for pattern in (_SAILS, _BORN) for found in pattern.finditer(passages) if found[2] == answer]
+    return [{"answer": answer, "passage": int(_NUMBERED.findall(passages[: passages.index(quotes[0])])[-1]), "quote": quotes[0]}]
+
+
+def _questions(text: str, body: dict[str, Any]) -> str:
+    """A question a statement of three, and now and then one that rests on nothing."""
+    rows, chance = [], chance_of(body)
+    for number, line in enumerate(text.splitlines()[1:], start=1):
+        for pattern, question in ((_BUILT, "In which year was {} built?"), (_BORN, "Where was {} born?")):
+            for found in pattern.finditer(line):
+                requires = [] if chance.random() < 0.1 else [number]
+                rows.append({"style": "factual", "question": question.format(found[1]), "answer": found[2], "requires": requires})
+    return "\n".join(map(json.dumps, chance.sample(rows, min(3, len(rows))))) or "There is nothing to ask."
+
+
+def _plan(text: str) -> str:
+    named = re.search(rf"\w+ Ferry|{_NAME} born", text.partition("\n")[0].removeprefix("Question: "))
+    query = named[0].removesuffix(" born") if named else "ferry"
+    return json.dumps({"plan": [f"find the page of {query}", "read it there"], "tool": "search", "arguments": query})
+
+
+def _reasoned(text: str) -> str:
+    question = text.partition("\n")[0]
+    answer = answer_in(question, text.partition("What is known:")[2]) or "nobody"
+    return f"The page that is known says it in so many words, so the answer to the question follows from it. <answer>{answer}</answer>"
+
+
+def _action(messages: list[str]) -> str:
+    """The next call: the page of what the question names, then that of the captain, then the answer."""
+    question, seen = messages[1], "\n".join(messages[2:])
+    answer = answer_in(question, seen)
+    if answer is not None:
+        return f"<think>It says so.</think><answer>{answer}</answer>"
+    captain = answer_in(question.replace("born", ""), seen)
+    named = re.search(r"\w+ Ferry", question)
+    query = captain or (named[0] if named else question)
+    return f"<think>I need the page of {query}.</think><search>{query}</search>"
