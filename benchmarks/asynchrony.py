@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.homes import copy_home
-from flows.config import FlywheelConfig, apply_overrides
+from flows.config import FlywheelConfig
 from flows.context import RunContext, open_context
 from flows.home import Home
+from flows.overrides import apply_overrides
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
 from flows.stages.reinforcement import reinforce
