@@ -310,6 +310,14 @@ class FlywheelConfig(TurnConfig):
         return self
 
     @model_validator(mode="after")
+    def _check_later(self) -> FlywheelConfig:
+        try:
+            self.for_turn(2)
+        except ValidationError as error:
+            raise ValueError(f"in later, {fault_of(error, 'the settings')}") from error
+        return self
+
+    @model_validator(mode="after")
     def _check_tool_worlds(self) -> FlywheelConfig:
         for turn in (1, 2) if self.later else (1,):
             wanted = self.for_turn(turn).synth.tool_worlds
@@ -317,14 +325,6 @@ class FlywheelConfig(TurnConfig):
                 raise ValueError(
                     f"synth.tool_worlds.suite = {wanted.suite} is no suite; the home's are {', '.join(self.evaluation.all_suites)}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _check_later(self) -> FlywheelConfig:
-        try:
-            self.for_turn(2)
-        except ValidationError as error:
-            raise ValueError(f"in later, {fault_of(error, 'the settings')}") from error
         return self
 
     @model_validator(mode="after")
