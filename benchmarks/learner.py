@@ -290,7 +290,7 @@ class Learner:
             CptConfig, row_tokens=tokens, max_example_tokens=tokens, rows_per_step=rows, rows_per_pass=rows, epochs=1_000_000.0,
             log_every=1,
         )  # fmt: skip
-        trainer = packed_trainer(self.model, self._tokenizer, given, self._folder, config, 1, masked=False)
+        trainer: Any = packed_trainer(self.model, self._tokenizer, given, self._folder, config, 1, masked=False)
         trainer.learner_config = config
         return trainer
 
