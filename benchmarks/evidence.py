@@ -289,7 +289,7 @@ def commands(record: Record) -> str:
     return "\n".join(["```", *record["commands"], "```", "", f"({where})"])
 
 
-def attentions(record: Record) -> str:
+def packing(record: Record) -> str:
     """Tokens a second of RL's learner, its rows packed and padded, repeat by repeat: by the clock and of the processor."""
     repeats = record["speeds"]["repeats"]
     rows = []
@@ -309,7 +309,7 @@ def peaks(record: Record) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (stages, seeds, habits, tries, success, sampled, gain, answer, minutes, commands, attentions, peaks)
+    each.__name__: each for each in (stages, seeds, habits, tries, success, sampled, gain, answer, minutes, commands, packing, peaks)
 }
 """The tables by name; the first argument of each is the content of a file of results."""
 

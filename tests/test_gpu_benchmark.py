@@ -108,6 +108,7 @@ def test_activations_are_computed_again_where_the_planner_finds_no_room_otherwis
     assert room(case, True, 300 * 2**30) == (False, False)
     assert room(Case("speed", "qwen2_0.5b", 2048), True, 79 * 2**30) == (False, False)
     assert room(case, True, 20 * 2**30) == (True, True)
+    assert room(case, True, 2**30) == (True, True), "what saves most, where nothing fits"
     assert room(Case("speed", "small", 128, checkpointing=True), True, None) == (True, False)
 
 

@@ -40,7 +40,7 @@ def test_the_tables_are_made_of_every_repeat(monkeypatch: pytest.MonkeyPatch, tm
     peaks = [{"attention": name, "tokens": 512, "bytes": size * 2**20} for name, size in (("packed", 300), ("padded", 400))]
     (tmp_path / "one.json").write_text(json.dumps({"speeds": {"repeats": repeats}, "peaks": peaks}))
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
-    text = evidence.filled("<!-- evidence: attentions one -->\n\n<!-- /evidence --><!-- evidence: peaks one -->\n\n<!-- /evidence -->")
+    text = evidence.filled("<!-- evidence: packing one -->\n\n<!-- /evidence --><!-- evidence: peaks one -->\n\n<!-- /evidence -->")
     assert ratio(repeats, "seconds") == 1.5
     assert "| the clock | 600, 400, 600 | 400, 300, 400 | 1.50 |" in text
     assert "| the processor | 1200, 800, 1200 | 800, 600, 800 | 1.50 |" in text
