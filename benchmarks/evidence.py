@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.tables import points, rate, table
@@ -288,8 +289,27 @@ def commands(record: Record) -> str:
     return "\n".join(["```", *record["commands"], "```", "", f"({where})"])
 
 
+def packing(record: Record) -> str:
+    """Tokens a second of RL's learner, its rows packed and padded, repeat by repeat: by the clock and of the processor."""
+    repeats = record["speeds"]["repeats"]
+    rows = []
+    for name, key in (("the clock", "seconds"), ("the processor", "processor_seconds")):
+        shown = {each: [row["tokens"] / row[key] for row in repeats[each]] for each in ("packed", "padded")}
+        share = median(shown["packed"]) / median(shown["padded"])
+        rows.append([name, *(", ".join(f"{rate:.0f}" for rate in shown[each]) for each in shown), f"{share:.2f}"])
+    return table(["tokens a second of", "packed", "padded", "packed / padded, medians"], rows)
+
+
+def peaks(record: Record) -> str:
+    """The peak of memory by context, packed and padded."""
+    found = {(row["attention"], row["tokens"]): row["bytes"] / 2**20 for row in record["peaks"]}
+    contexts = sorted({tokens for _, tokens in found})
+    rows = [[f"{tokens:,}", *(f"{found[name, tokens]:,.0f}" for name in ("packed", "padded"))] for tokens in contexts]
+    return table(["tokens", "packed, MiB", "padded, MiB"], rows)
+
+
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (stages, seeds, habits, tries, success, sampled, gain, answer, minutes, commands)
+    each.__name__: each for each in (stages, seeds, habits, tries, success, sampled, gain, answer, minutes, commands, packing, peaks)
 }
 """The tables by name; the first argument of each is the content of a file of results."""
 

@@ -12,14 +12,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
 from rl.engines.base import EngineFault
 from rl.engines.config import CUDA_TRANSFERS
-from rl.engines.replica import Replica, Weights
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:  # a learner knows the handle, and needs no Ray
+    from rl.engines.replica import Replica, Weights
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each weight by its name, as a folder of the policy has it."""

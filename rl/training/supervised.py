@@ -110,32 +110,48 @@ def _train(
     masked: bool,
 ) -> TrainResult:
     model, tokenizer = load_policy(policy_path)
-    set_attention(model, config)
     kept = [example for example in examples if 0 < len(example.token_ids) <= config.max_example_tokens]
     trained, held_out = split_examples(kept, config.held_out_share)
-    rows = _rows(trained, config, masked)
-    steps = optimizer_steps(len(rows), config)
     with tracked(config.trackers, output):
-        trainer = PackedTrainer(
-            model=model,
-            args=_arguments(model, config, output, seed, steps, bool(held_out)),
-            callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
-            train_dataset=rows,
-            eval_dataset=_rows(held_out, config, masked) if held_out else None,
-            data_collator=PackingCollator(_pad_token_id(tokenizer), joins_rows(model)),
-            processing_class=tokenizer,
-            optimizer_cls_and_kwargs=optimizer_factory(config),
-            **adapter_arguments(config.lora, seed),
-        )
+        trainer = packed_trainer(model, tokenizer, trained, output, config, seed, masked, held_out)
         started = time.monotonic()
         run_trainer(trainer, config, on_metric)
         seconds = time.monotonic() - started
     write_policy(trainer, tokenizer, output, config)
-    figures = _data_figures(trained, len(examples) - len(held_out), rows, config.row_tokens, masked)
+    figures = _data_figures(trained, len(examples) - len(held_out), trainer.train_dataset, config.row_tokens, masked)
     if held_out:
         figures |= {"held_out": len(held_out), "held_out_loss": trainer.state.best_metric}
-    return TrainResult(
-        output, {**figures, "steps": min(steps, trainer.state.global_step), "seconds": seconds, "loss": last_figures(trainer).get("loss")}
+    steps = min(trainer.args.max_steps, trainer.state.global_step)
+    return TrainResult(output, {**figures, "steps": steps, "seconds": seconds, "loss": last_figures(trainer).get("loss")})
+
+
+def packed_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    trained: Sequence[EncodedExample],
+    output: Path,
+    config: SupervisedConfig,
+    seed: int,
+    masked: bool,
+    held_out: Sequence[EncodedExample] = (),
+) -> PackedTrainer:
+    """What trains `model` on the examples `trained`, packed, in this process, with checkpoints below `output`.
+
+    Raises:
+        RequestError: there are none.
+    """
+    set_attention(model, config)
+    rows = _rows(trained, config, masked)
+    return PackedTrainer(
+        model=model,
+        args=_arguments(model, config, output, seed, optimizer_steps(len(rows), config), bool(held_out)),
+        callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
+        train_dataset=rows,
+        eval_dataset=_rows(held_out, config, masked) if held_out else None,
+        data_collator=PackingCollator(_pad_token_id(tokenizer), joins_rows(model)),
+        processing_class=tokenizer,
+        optimizer_cls_and_kwargs=optimizer_factory(config),
+        **adapter_arguments(config.lora, seed),
     )
 
 
