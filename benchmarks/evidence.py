@@ -229,6 +229,18 @@ def habits(record: Record, suite: str = "held_out") -> str:
     return table(["seed", "policy", "hops", "calls a question", "failed", "of these had been shown the answer"], lines)
 
 
+def calls(record: Record, suite: str = "held_out") -> str:
+    """Calls of tools a question, by hops, of each policy of each seed."""
+    hops = sorted({row["hops"] for home in record["homes"] for row in home["habits"] if row["suite"] == suite and row["hops"]})
+    lines = []
+    for home in record["homes"]:
+        rows = {(row["policy"], row["hops"]): row for row in home["habits"] if row["suite"] == suite}
+        for policy in _in_order(policy for policy, _ in rows):
+            shown = (f"{rows[policy, n]['calls'] / rows[policy, n]['valid']:.2f}" if (policy, n) in rows else "" for n in hops)
+            lines.append([str(home["seed"]), f"`{policy}`", *shown])
+    return table(["seed", "policy", *(f"{n} hop{'s' if n > 1 else ''}" for n in hops)], lines)
+
+
 def tries(record: Record, suite: str = "held_out") -> str:
     """How often a search in vain is followed by another: greedily on a suite, and as `benchmarks.second_tries` samples."""
     lines = []
@@ -309,7 +321,7 @@ def peaks(record: Record) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (stages, seeds, habits, tries, success, sampled, gain, answer, minutes, commands, packing, peaks)
+    each.__name__: each for each in (stages, seeds, habits, calls, tries, success, sampled, gain, answer, minutes, commands, packing, peaks)
 }
 """The tables by name; the first argument of each is the content of a file of results."""
 
