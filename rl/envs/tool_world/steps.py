@@ -1,5 +1,7 @@
 """The steps of a written tool, carried out on a state: a pure interpreter without loops, so that a call takes no longer than its tables.
 
+What is put into a record is bounded as it is put there, for a later step may take it out again and make more of it.
+
 The state that is given is changed; whoever wants a refused call to change nothing gives a copy.
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rl.envs.tool_world.definition import (
+    LONGEST_TEXT,
     PLACEHOLDER,
     DeleteStep,
     FindStep,
@@ -57,7 +60,7 @@ def carry_out(tool: ToolDefinition, state: Tables, arguments: Mapping[str, Any])
                 _insert(state, step, names)
             case UpdateStep():
                 record = _record(state, step.table, step.key, names)
-                record.update({field: value_of(value, names) for field, value in step.set.items()})
+                record.update({field: _field(value, names) for field, value in step.set.items()})
             case DeleteStep():
                 _record(state, step.table, step.key, names)
                 del state[step.table][_key(step.key, names)]
@@ -68,7 +71,7 @@ def value_of(value: Any, names: Mapping[str, Any]) -> Any:
     """A value of a step with the names put in.
 
     Raises:
-        ToolError: a sum or difference of what are no numbers.
+        ToolError: a sum or difference of what are no numbers, or a text that grows too long.
     """
     if (found := arithmetic(value)) is not None:
         left, right = (value_of(each, names) for each in found[1])
@@ -84,7 +87,18 @@ def value_of(value: Any, names: Mapping[str, Any]) -> Any:
     whole = PLACEHOLDER.fullmatch(value)
     if whole is not None:
         return _named(whole[1], whole[2], names)
-    return PLACEHOLDER.sub(lambda found: str(_named(found[1], found[2], names)), value)
+    text = PLACEHOLDER.sub(lambda found: str(_named(found[1], found[2], names)), value)
+    if len(text) > LONGEST_TEXT:
+        raise ToolError(f"a text has at most {LONGEST_TEXT} characters, and this would have {len(text):,}")
+    return text
+
+
+def _field(value: Any, names: Mapping[str, Any]) -> Any:
+    """The value of a record's field. Raises ToolError for a list or a record, which none holds."""
+    found = value_of(value, names)
+    if isinstance(found, list | dict):
+        raise ToolError("a field holds one value, and no list or record")
+    return found
 
 
 def _named(name: str, field: str | None, names: Mapping[str, Any]) -> Any:
@@ -129,4 +143,4 @@ def _insert(state: Tables, step: InsertStep, names: Mapping[str, Any]) -> None:
     key, table = _key(step.key, names), state.setdefault(step.table, {})
     if key in table:
         raise ToolError(f"there is a {key!r} in {step.table} already")
-    table[key] = {field: value_of(value, names) for field, value in step.record.items()}
+    table[key] = {field: _field(value, names) for field, value in step.record.items()}

@@ -161,6 +161,20 @@ def test_a_definition_that_nests_without_end_is_refused() -> None:
         read_definition(with_tool("deep", **tool({"book": TEXT}, [GET], returns=deep)))
 
 
+@pytest.mark.parametrize(
+    ("value", "refused"), [("{found.title}" * 30, "a text has at most 500 characters"), ("{rows}", "a field holds one value")]
+)
+async def test_what_steps_put_into_records_does_not_grow_from_step_to_step(value: str, refused: str) -> None:
+    """Twelve steps that each take out what the one before put in would otherwise fill any memory."""
+    rows = {"op": "find", "table": "books", "where": {}, "name": "rows"}
+    grow = [rows, GET, {"op": "update", "table": "books", "key": "{book}", "set": {"title": value}}] * 4
+    world = opened(with_tool("grow", **tool({"book": TEXT}, grow)))
+    before = deepcopy(world.state)
+    with pytest.raises(ToolError, match=refused):
+        await world.call("grow", {"book": "B1"})
+    assert world.state == before
+
+
 def test_what_is_read_back_is_the_same_world() -> None:
     read = read_definition(WORLD)
     again = read_definition(json.loads(json.dumps(read.as_data)))
