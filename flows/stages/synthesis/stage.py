@@ -98,15 +98,9 @@ def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Seq
     """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and context.config.corpus.kind == "pages":
-        raise RequestError(
-            "no question about the pages is left: the checks dropped all that the teacher proposed. The reasons are in the lake: "
-            f'flywheel sql "SELECT stage, kind, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
-        )
+        raise _nothing_left(context, "question about the pages")
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
-        raise RequestError(
-            "no task of a tool world is left: the checks dropped all that the teacher proposed. The reasons are in the lake: flywheel sql "
-            f'"SELECT stage, kind, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
-        )
+        raise _nothing_left(context, "task of a tool world")
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         first, config = failed[0], wanted[failed[0]]
@@ -133,6 +127,17 @@ def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
         raise RequestError("synth.has_count is 0, so no trajectory would become decision records; set it to how many should.")
     if not _count(context, "trajectories", f"({EARLIER}) OR {IMPORTED}", [turn]):
         raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
+
+
+def _nothing_left(context: RunContext, what: str) -> RequestError:
+    """That a teacher brought nothing that held, with what became of most of it."""
+    sql = (
+        "SELECT reason, count(*) AS times FROM failures WHERE NOT starts_with(kind, 'retried_') "
+        "GROUP BY reason ORDER BY times DESC, reason LIMIT 1"
+    )
+    most = "".join(f"; most often, {row['times']} times: {row['reason']:.200}" for row in context.lake.query(sql).to_pylist())
+    ask = f'flywheel sql "SELECT stage, kind, reason, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
+    return RequestError(f"no {what} is left of what the teacher was asked for{most}. All reasons: {ask}")
 
 
 def _count(context: RunContext, table: str, where: str, parameters: Sequence[Any]) -> int:
