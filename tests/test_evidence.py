@@ -79,6 +79,7 @@ def test_a_table_is_made_of_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert " 1     20   0.9000" in filled("<!-- evidence: answer one t1-rl -->\n\n<!-- /evidence -->")
     assert "| 100 | `t1-rl` | greedy | 8 | 75 | 12.5 |" in filled("<!-- evidence: tries one -->\n\n<!-- /evidence -->")
     assert "| 100 | `t1-rl` | 1 | 1.50 | 2 of 20 | 1 |" in filled("<!-- evidence: habits one -->\n\n<!-- /evidence -->")
+    assert "| 100 | `t1-rl` | 1.50 |" in filled("<!-- evidence: calls one -->\n\n<!-- /evidence -->")
     assert "-->45<!--" in filled("<!-- evidence: sampled one t1-rl 4 5 --><!-- /evidence -->")
     assert "-->30<!--" in filled("<!-- evidence: minutes one -->?<!-- /evidence -->")
 
@@ -99,7 +100,7 @@ def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
     with pytest.raises(RequestError, match=r"there are no results .*none\.json; `python -m benchmarks.evidence collect none"):
         filled("<!-- evidence: stages none --><!-- /evidence -->")
-    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, commands, gain"):
+    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, calls, commands, gain"):
         filled("<!-- evidence: graph none --><!-- /evidence -->")
 
 
