@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +20,8 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(2400
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = {"flywheel": [sys.executable, "-m", "flows.cli"], "python": [sys.executable]}
 SANDBOXED = {"arithmetic"}
+SHELL = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+"""What a person's shell has: an earlier test's flow may have set that for its workers."""
 
 
 def commands_of(page: Path) -> list[list[str]]:
@@ -28,13 +31,13 @@ def commands_of(page: Path) -> list[list[str]]:
     return [[*PROGRAMS[line[0]], *line[1:]] for line in lines if line]
 
 
-@pytest.mark.parametrize("name", sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir()))
+@pytest.mark.parametrize("name", sorted(page.parent.name for page in EXAMPLES.glob("*/README.md")))
 def test_an_example_runs_as_its_page_says_and_its_policy_learns(name: str, tmp_path: Path) -> None:
     if name in SANDBOXED and not isolation().granted:
         pytest.skip(f"no sandbox here: {isolation().detail}")
     folder = Path(shutil.copytree(EXAMPLES / name, tmp_path / name))
     for command in commands_of(folder / "README.md"):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1500)
+        done = subprocess.run(command, cwd=folder, env=SHELL, capture_output=True, text=True, timeout=1500)
         if "cannot be fetched" in done.stderr:
             pytest.skip(done.stderr.strip().splitlines()[-1][:300])
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr[-3000:]}"

@@ -9,10 +9,20 @@ from typing import Any
 
 from rl.engines.base import Generation
 from rl.policies.policy import as_saved, load_policy, save_policy
+from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.filters import Collected
+from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import generate_all, prompts
 from tests.rl.toy import Sampler
+
+ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
+
+
+def start(policy: Path, **changes: Any) -> Rollouts:
+    """An engine that weights are sent to, with `changes` of its settings."""
+    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
+    return Rollouts.start(RolloutConfig.model_validate({"limits": limits, "engine": ENGINE | changes}), policy, DOCUMENTS)
 
 
 class Learner:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +17,10 @@ from rl.engines.base import Generation
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
-from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
 from rl.training.filters import Collected
-from tests.rl.conftest import DOCUMENTS
+from tests.rl.engines import learner_end
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from warehouse.errors import RequestError
@@ -31,13 +30,8 @@ pytestmark = pytest.mark.engine
 TOLERANCE = 1e-4
 MIB = 2**20
 CACHE_MIB = 102
-ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60, "sleep_level": 2}
+start = partial(learner_end.start, sleep_level=2)
 REINFORCE = ReinforceConfig(steps=4, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3, save_every=10)
-
-
-def start(policy: Path, **changes: Any) -> Rollouts:
-    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
-    return Rollouts.start(RolloutConfig.model_validate({"limits": limits, "engine": ENGINE | changes}), policy, DOCUMENTS)
 
 
 @pytest.fixture(scope="module")

@@ -25,25 +25,17 @@ from rl.engines.weight_sync import check_device, check_fit, shapes_in
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import as_saved, in_dtype, load_policy, save_policy
-from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
 from rl.training.optimizer_config import LearnerConfig
-from tests.rl.conftest import DOCUMENTS
-from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
+from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, start, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
 
 TOLERANCE = 1e-4
-ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
 REINFORCE = ReinforceConfig(steps=4, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3, save_every=2)
-
-
-def start(policy: Path, **changes: Any) -> Rollouts:
-    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
-    return Rollouts.start(RolloutConfig.model_validate({"limits": limits, "engine": ENGINE | changes}), policy, DOCUMENTS)
 
 
 @pytest.fixture(scope="module")
