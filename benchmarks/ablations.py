@@ -136,8 +136,8 @@ def run_variant(root: Path, variant: Variant, seed: int) -> None:
             start = own_home(root, VARIANTS[variant.copies], seed)
         copy_home(start, home, load_config(str(variant.sizes), (f"seed={seed}", *variant.settings)))
     with open_context(home.root) as context:
-        parent = policy_id(1, "sft") if variant.begins == "synth" else variant.parent
-        for stage in ("rl",) if variant.begins == "synth" else variant.stages:
+        parent = variant.parent
+        for stage in variant.stages:
             policy = policy_id(1, stage, variant.suffix)
             meter = tokens_meter(context, policy, TOKENS[variant.base]) if stage == "rl" and variant.base in TOKENS else None
             do(context, policy, stage, partial(train, context, variant, stage, parent), meter)

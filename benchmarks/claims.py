@@ -51,8 +51,8 @@ class Variant:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages that it does itself."""
-        return STAGES if self.begins == "synth" else STAGES[STAGES.index(self.begins) :]
+        """The stages that it does itself, behind a start of its own or one that it shares."""
+        return STAGES[STAGES.index("rl" if self.begins == "synth" else self.begins) :]
 
     @property
     def sizes(self) -> Path:

@@ -75,7 +75,7 @@ class _Writer:
         self._made = WrittenTasks(counts={"worlds_proposed": 1})
 
     def write(self) -> WrittenTasks:
-        tables = self._asked(self._requests.tables(), TABLES)
+        tables = next(iter(self._asked([self._requests.tables()], TABLES)), None)
         if tables is None:
             return self._made
         if tables.flaw is not None:
@@ -98,8 +98,7 @@ class _Writer:
             self._drop(Flaw(WorldDefect.NO_TASK, "no task of this world is left, and so nothing of it"), {"domain": world.domain})
 
     def _tools(self, tables: ProposedTables) -> dict[str, ToolDefinition]:
-        proposed = self._asked(self._requests.tools(tables), TOOLS)
-        written = [] if proposed is None else proposed.tools
+        written = [item for proposed in self._asked([self._requests.tools(tables)], TOOLS) for item in proposed.tools]
         self._made.counts["tools_proposed"] = len(written)
         kept: dict[str, ToolDefinition] = {}
         for item in written:
@@ -131,10 +130,10 @@ class _Writer:
 
     def _records(self, tables: ProposedTables) -> Tables:
         """The records that fit; one that refers to a record which was dropped is dropped too."""
-        proposed = self._asked(self._requests.records(tables), RECORDS)
+        proposed = [each for reply in self._asked([self._requests.records(tables)], RECORDS) for each in reply.records.items()]
         kept: Tables = {name: {} for name in tables.tables}
         count = 0
-        for name, records in proposed.records.items() if proposed is not None else ():
+        for name, records in proposed:
             for key, record in records.items():
                 count += 1
                 if flaw := self._flaw_in_record(tables, name, key, record, kept):
@@ -163,14 +162,7 @@ class _Writer:
             self._requests.tasks(world, number, min(self._config.tasks_per_request, self._config.tasks - start))
             for number, start in enumerate(sizes)
         ]
-        replies, before = ask_readable(self._teacher, asked, lambda _, reply: read_json(reply, TASKS))
-        self._made.failures += before
-        written = []
-        for reply in replies:
-            if isinstance(reply, Failure):
-                self._made.failures.append(reply)
-            else:
-                written += reply.tasks
+        written = [item for reply in self._asked(asked, TASKS) for item in reply.tasks]
         self._made.counts["tasks_proposed"] = len(written)
         kept = await self._proven(world, written)
         self._made.counts["tasks_kept"] = len(kept)
@@ -209,14 +201,11 @@ class _Writer:
             provenance={**provenance_of(world, goal), "calls": calls, "written_by": self._teacher.name, "described_in": self._name},
         )
 
-    def _asked(self, request: Request, shape: TypeAdapter[T]) -> T | None:
-        """What a reply holds, asked twice where it cannot be read; None where it cannot be read then either, which is a failure."""
-        (read,), before = ask_readable(self._teacher, [request], lambda _, reply: read_json(reply, shape))
-        self._made.failures += before
-        if isinstance(read, Failure):
-            self._made.failures.append(read)
-            return None
-        return read
+    def _asked(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T]:
+        """What the replies hold, asked twice where they cannot be read; one that cannot be read then either is a failure."""
+        replies, before = ask_readable(self._teacher, requests, lambda _, reply: read_json(reply, shape))
+        self._made.failures += [*before, *(reply for reply in replies if isinstance(reply, Failure))]
+        return [reply for reply in replies if not isinstance(reply, Failure)]
 
     def _drop(self, flaw: Flaw, item: dict[str, Any]) -> None:
         self._made.failures.append(flaw.failure(self._name, item))

@@ -95,12 +95,9 @@ TableDefinitions = dict[Name, TableDefinition]
 
 
 class _Step(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """What all steps have in common; each says by `values` what is worked out when it is carried out."""
 
-    @property
-    def values(self) -> list[Any]:
-        """The values that are worked out when it is carried out."""
-        raise NotImplementedError
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class FindStep(_Step):
