@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.claims import CLAIMS, SEEDS, TOKENS, VARIANTS, Claim, Measure, Variant, verdict
+from benchmarks.evidence import current_commit
 from benchmarks.homes import copy_home, do, judge, place
 from benchmarks.tables import table as as_table
 from eval.statistics import Interval
@@ -113,9 +113,7 @@ def read_results(path: Path) -> dict[tuple[str, int], Result]:
 
 def keep_result(path: Path, variant: Variant, seed: int, result: Result) -> None:
     """Append a line to `path`, with the commit that it was had at."""
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    line = {"variant": variant.name, "seed": seed, **asdict(result), "settings": settings_digest(variant), "commit": commit}
+    line = {"variant": variant.name, "seed": seed, **asdict(result), "settings": settings_digest(variant), "commit": current_commit()}
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 

@@ -104,11 +104,9 @@ def beside(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
 def keep(name: str, content: Record) -> Path:
     """Write a file of results, with commit, machine, versions and day."""
     RESULTS.mkdir(exist_ok=True)
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     record = {
         "measured": datetime.now(UTC).date().isoformat(),
-        "commit": commit,
+        "commit": current_commit(),
         "machine": {"processor": _processor(), "cpus": len(os.sched_getaffinity(0)), "system": platform.platform(terse=True)},
         "versions": {"python": platform.python_version(), **_versions()},
         **content,
@@ -116,6 +114,12 @@ def keep(name: str, content: Record) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def current_commit() -> str:
+    """The commit of this checkout, in short."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _versions() -> dict[str, str]:
