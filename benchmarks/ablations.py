@@ -72,8 +72,6 @@ class Result:
         curve = [success for _, success in self.steps]
         if not curve:
             return None
-        if measure is Measure.ON_THE_WAY:
-            return fmean(curve)
         if measure is Measure.KEPT:
             return 1 - deepest_fall(curve)
         reached = next((tokens for tokens, success in self.beside if success >= GOAL), None)

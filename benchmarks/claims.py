@@ -65,8 +65,6 @@ class Measure(StrEnum):
 
     SUCCESS = "success"
     """Greedy, on the suite that the claim names, after RL; a share."""
-    ON_THE_WAY = "on_the_way"
-    """Of what RL itself sampled, the mean of its steps; a share."""
     KEPT = "kept"
     """1 less the deepest fall of the success on the way, a mean over five steps, below its highest before: 1 is never worse; a share."""
     SOONER = "sooner"

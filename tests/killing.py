@@ -1,11 +1,12 @@
-"""A command that is killed without warning once it has said a certain line."""
+"""A command that is killed without warning: once it has said a certain line, or once something has come to pass."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -24,3 +25,16 @@ def kill_at(line: str, command: Sequence[str], folder: Path | None = None, envir
                 os.kill(run.pid, signal.SIGKILL)
                 return
     raise AssertionError(f"it never said {line!r}: {''.join(said)[-3000:]}")
+
+
+def kill_once(come_to_pass: Callable[[], bool], command: Sequence[str]) -> None:
+    """Start the command and send its process SIGKILL as soon as something `come_to_pass`.
+
+    Raises:
+        AssertionError: where it ended before that.
+    """
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        while not come_to_pass() and run.poll() is None:
+            time.sleep(0.01)
+        run.kill()
+    assert run.returncode == -signal.SIGKILL, f"it ended by itself, with status {run.returncode}"

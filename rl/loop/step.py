@@ -43,7 +43,7 @@ from rl.training.correction import correct
 from rl.training.critic import NAME, estimate
 from rl.training.curriculum import Curriculum
 from rl.training.figures import describe, staleness_figures
-from rl.training.filters import Collected, Drop, Filter, collect_groups
+from rl.training.filters import Collected, Drop, Filter, collect_groups, groups_to_ask, with_variance
 from rl.training.grpo_trainer import MicroBatch, RowTrainer
 from rl.training.monitor import Alert, TrainingHalted
 from rl.training.speed import StepTimes, StepTokens, Stopwatch
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from rl.rollouts.rollout import Rollouts, TrajectoryStream
 
 STAGE = "rl"
+RECENT = 8
+"""Steps that say how many groups a step must sample to have enough with variance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ class SyncRolloutSource:
     _reused: list[Group] = field(default_factory=list)
     _pending: PendingRollouts | None = None
     """The first sampling of the step after this one, where it has been begun."""
+    _recent: list[tuple[int, int]] = field(default_factory=list)
+    """Of each of the last steps, the groups that were sampled and those that had variance."""
 
     def collect(self, step: int) -> Collected:
         """What `step` learns from: sampled, rewarded and filtered, and sampled again while the filters ask for more groups."""
@@ -188,6 +192,7 @@ class SyncRolloutSource:
         collected = collect_groups(lambda count: self._sample(step, count), self._wanted, self.run.config.filters)
         self.run.record_drops(step, collected.drops)
         self.curriculum.observe(step, collected.trajectories)
+        self._recent = [*self._recent, (len(self._drawn), with_variance(collected.trajectories, self.run.config.filters))][-RECENT:]
         collected = self._with_reused(step, collected)
         if self.ahead and step < self.run.config.steps:
             self._begin_step(step + 1)
@@ -206,11 +211,12 @@ class SyncRolloutSource:
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run must find; what runs ahead is stored by then."""
         self.before_update()
-        return {"replay": self.buffer.state_dict()}
+        return {"replay": self.buffer.state_dict(), "recent": self._recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.buffer.load_state_dict(state["replay"])
+        self._recent = [(groups, useful) for groups, useful in state["recent"]]
 
     @property
     def _wanted(self) -> int:
@@ -218,7 +224,7 @@ class SyncRolloutSource:
 
     def _begin_step(self, step: int) -> None:
         self._drawn, self._reused = [], self.buffer.past(step)
-        self._pending = self._begin_rollouts(step, self._wanted)
+        self._pending = self._begin_rollouts(step, groups_to_ask(self._wanted, self._recent, self.run.config.filters.oversampling))
 
     def _sample(self, step: int, count: int) -> list[Trajectory]:
         """The rewarded groups of `count` tasks that the step has not drawn yet."""

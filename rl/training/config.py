@@ -42,6 +42,9 @@ class FilterConfig(Section):
     """Share of the tasks, those with the largest deviation of rewards, that is trained on. StarPO-S (RAGEN, arXiv 2504.20073, §4)."""
     refills: NonNegativeInt = 0
     """How many times at most further tasks are sampled until a step has all its groups with variance. DAPO's dynamic sampling, §3.2."""
+    oversampling: float = Field(default=1.0, ge=1)
+    """How many times the groups of a step are sampled at once at most, where lately so many had no variance; all that have are trained on.
+    Side by side they take less time than `refills`, which come one after the other, and those that run ahead none of the learner's."""
 
 
 class CriticConfig(Section):
@@ -211,10 +214,11 @@ class ReinforceConfig(OptimizerConfig):
 
     @model_validator(mode="after")
     def _check_mode(self) -> ReinforceConfig:
-        if self.mode == "asynchronous" and self.filters.refills:
-            raise ValueError(
-                "rl.filters.refills samples a step's tasks anew, and with rl.mode = asynchronous no step has its own: leave it 0"
-            )
+        for name, default in {"refills": 0, "oversampling": 1}.items():
+            if self.mode == "asynchronous" and getattr(self.filters, name) != default:
+                raise ValueError(
+                    f"rl.filters.{name} samples more for a step, and with rl.mode = asynchronous no step has its own: leave it {default}"
+                )
         if self.mode == "asynchronous" and self.replay.capacity is not None and self.replay.capacity < self.tasks_per_step:
             raise ValueError("rl.replay.capacity must hold at least the groups of one step, rl.tasks_per_step")
         return self

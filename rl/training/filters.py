@@ -82,13 +82,25 @@ def collect_groups(sample: Sample, wanted: int, config: FilterConfig) -> Collect
     """Sample `wanted` groups, and further ones while some have no variance, up to `config.refills` times; then filter."""
     trajectories = list(sample(wanted))
     resamples = 1
-    while resamples <= config.refills and (missing := wanted - _with_variance(trajectories, config)) > 0:
+    while resamples <= config.refills and (missing := wanted - with_variance(trajectories, config)) > 0:
         more = sample(missing)
         if not more:
             break
         trajectories += more
         resamples += 1
     return Collected(tuple(trajectories), tuple(filtered(trajectories, config)), resamples=resamples)
+
+
+def groups_to_ask(wanted: int, recent: Sequence[tuple[int, int]], oversampling: float) -> int:
+    """How many groups to sample at once for `wanted` with variance: as many as lately had to be, at most `oversampling` times `wanted`.
+
+    Args:
+        recent: of each of the last steps, the groups that were sampled and those of them that had variance.
+    """
+    sampled, useful = sum(groups for groups, _ in recent), sum(some for _, some in recent)
+    if not sampled:
+        return wanted
+    return math.floor(min(oversampling * wanted, math.ceil(wanted * sampled / useful) if useful else math.inf))
 
 
 def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[Drop]:
@@ -127,7 +139,8 @@ def _certain(deviations: Mapping[str, float], share: float) -> set[str]:
     return set(ranked[math.ceil(share * len(ranked)) :])
 
 
-def _with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> int:
+def with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> int:
+    """How many groups have rewards that differ, by what the filters of single trajectories leave of them."""
     gone = {drop.trajectory_id for drop in filtered(trajectories, config.model_copy(update={"variance": False, "uncertain_share": 1.0}))}
     groups = _groups(trajectory for trajectory in trajectories if is_valid(trajectory) and trajectory.id not in gone)
     return sum(_deviation(members) > 0 for members in groups.values())

@@ -41,6 +41,8 @@ def test_overrides_are_typed_and_nested() -> None:
         ("policy.heads=5", "policy"),
         ("rl.older_share=0.2", "rollout.engine.older"),
         ('rl={"mode":"asynchronous","filters":{"refills":1}}', "rl.filters.refills"),
+        ('rl={"mode":"asynchronous","filters":{"oversampling":2}}', "rl.filters.oversampling"),
+        ("rl.filters.oversampling=0.5", "oversampling"),
         ('rl={"mode":"asynchronous","replay":{"capacity":3}}', "rl.replay.capacity"),
     ],
 )

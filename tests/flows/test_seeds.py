@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +24,7 @@ from synth.corpora.seed_questions import CHECKS
 from synth.questions.text_comparison import mentions
 from tests.flows.test_expansions import teacher_at, yields_of
 from tests.flows.test_synthesis_kinds import SMALL
+from tests.killing import kill_once
 from tests.synth.corpora.notes import asking_model, write_notes
 from tests.synth.teachers.faulty_server import FaultyServer
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
@@ -97,12 +96,7 @@ def test_the_command_goes_on_where_it_was_killed_and_prints_what_survived(tmp_pa
         options = [*settings(pages, 20), *teacher_at(server), "synth.teacher.concurrency=2"]
         command = [str(FLYWHEEL), "synth", "webshaper", "--profile", str(SMALL), "--home", str(home)]
         command += [part for option in options for part in ("--set", option)]
-        killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(server.bodies) < 30 and killed.poll() is None:
-            time.sleep(0.01)
-        killed.kill()
-        killed.wait()
-        assert killed.returncode == -signal.SIGKILL
+        kill_once(lambda: len(server.bodies) >= 30, command)
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         asked = Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
     assert ended.returncode == 0, ended.stderr

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
 from tests.flows.test_expansions import teacher_at, yields_of
 from tests.flows.test_synthesis_kinds import SMALL
+from tests.killing import kill_once
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from tests.synth.worlds import two_domains as two
 from warehouse import Completion, Lake, PartKind
@@ -98,12 +97,7 @@ def test_the_command_goes_on_where_it_was_killed_and_prints_what_is_kept(tmp_pat
         command += [part for path in DESCRIBED for part in ("--from", path)]
         options = ["synth.tool_worlds.tasks=20", "synth.tool_worlds.tasks_per_request=20", *teacher_at(server)]
         command += [part for option in options for part in ("--set", option)]
-        killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(server.bodies) < 6 and killed.poll() is None:
-            time.sleep(0.01)
-        killed.kill()
-        killed.wait()
-        assert killed.returncode == -signal.SIGKILL
+        kill_once(lambda: len(server.bodies) >= 6, command)
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         asked = Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
     assert ended.returncode == 0, ended.stderr

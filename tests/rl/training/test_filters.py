@@ -8,7 +8,7 @@ from statistics import pstdev
 import pytest
 
 from rl.training.config import FilterConfig
-from rl.training.filters import Collected, Filter, collect_groups, filtered
+from rl.training.filters import Collected, Filter, collect_groups, filtered, groups_to_ask
 from tests.rl.toy import trajectory, turn
 from warehouse.records import StopReason, Trajectory
 
@@ -85,6 +85,24 @@ def test_refilling_ends_at_its_limit_and_where_no_tasks_are_left() -> None:
     scarce = Rounds(useful=100, tasks=5)
     collect_groups(scarce, 4, FilterConfig(variance=True, refills=9))
     assert scarce.asked == [4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("recent", "oversampling", "expected"),
+    [
+        ([], 3.0, 10),
+        ([(10, 5)], 3.0, 20),
+        ([(10, 5), (20, 5)], 4.0, 30),
+        ([(10, 7)], 3.0, 15),
+        ([(10, 5)], 1.5, 15),
+        ([(10, 5)], 1.0, 10),
+        ([(10, 1)], 2.55, 25),
+        ([(10, 0)], 2.0, 20),
+        ([(10, 10)], 3.0, 10),
+    ],
+)
+def test_as_many_groups_are_asked_for_as_lately_had_to_be(recent: list[tuple[int, int]], oversampling: float, expected: int) -> None:
+    assert groups_to_ask(10, recent, oversampling) == expected
 
 
 def test_the_same_sampling_gives_the_same_step() -> None:
