@@ -91,6 +91,14 @@ def engines(key: str, config: EngineConfig) -> Reservation:
     return Reservation(key, engine_bundles(config) * (config.count + config.older))
 
 
+def learner_threads(in_turns: bool, engines: EngineConfig, there: int) -> int:
+    """Threads of a learner in the process that runs the stage, of those that are `there`.
+
+    Where rollouts run beside it, engines on CPUs have theirs to themselves: a learner that wants them too slows both down.
+    """
+    return there if in_turns or engines.gpus else max(there - engines.count * engines.threads, 1)
+
+
 def learner_bundle(config: LearnerConfig) -> Bundle:
     """What one of a learner's workers reserves."""
     return Bundle(config.cpus, config.gpus)

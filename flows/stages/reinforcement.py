@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS, policy_id
@@ -22,6 +24,7 @@ from rl.loop.protocols import TrainingHooks
 from rl.loop.replay import ReplayBuffer
 from rl.loop.step import STAGE, ReinforceRun, SyncRolloutSource
 from rl.loop.training import train_reinforce
+from rl.placement import learner_threads
 from rl.policies.policy import parameters_of
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, find_functions, weights_of
@@ -109,6 +112,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         state={"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside}),
     )
     with ExitStack() as stack:
+        stack.enter_context(threads(learner_threads(in_turns, context.config.rollout.engine, torch.get_num_threads())))
         for each in (beside, source):
             if each is not None:
                 stack.enter_context(closing(each))
@@ -116,6 +120,17 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         if beside is not None:
             end(beside, run, result.figures["steps"])
     return finish(context, run, turn, "rl", parent, result, variant)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch compute with so many threads in this process meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def end(beside: EvaluationBeside, run: StageRun, version: int) -> None:
@@ -162,18 +177,25 @@ class LakeStore:
 
     run: StageRun
     _waited: float = field(init=False)
+    _last: int | None = None
+    """The last step of which the lake had a trajectory when it was first asked: what comes after is asked of the engines alone."""
 
     def __post_init__(self) -> None:
         self._waited = self.run.lake_seconds
 
     def find(self, requests: Sequence[RolloutRequest]) -> dict[str, Trajectory]:
-        """The requested trajectories that the lake has, by id."""
+        """The requested trajectories that an interrupted run left in the lake, by id."""
         if not requests:
             return {}
+        policy, steps = requests[0].policy, [request.step or 0 for request in requests]
+        if self._last is None:
+            sql = "SELECT coalesce(max(step), 0)::BIGINT AS last FROM trajectories WHERE stage = 'rl' AND policy = ?"
+            self._last = self.run.lake.query(sql, [policy]).to_pylist()[0]["last"]
+        if min(steps) > self._last:
+            return {}
         wanted = {request.trajectory_id for request in requests}
-        steps = [request.step or 0 for request in requests]
         condition = "stage = 'rl' AND step BETWEEN ? AND ? AND policy = ?"  # which files' statistics can answer
-        found = self.run.lake.trajectories(condition, [min(steps), max(steps), requests[0].policy])
+        found = self.run.lake.trajectories(condition, [min(steps), max(steps), policy])
         return {trajectory.id: trajectory for trajectory in found if trajectory.id in wanted}
 
     def read(self, ids: Sequence[str]) -> list[Trajectory]:

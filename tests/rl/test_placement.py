@@ -11,7 +11,20 @@ from pydantic import ValidationError
 
 from rl.engines.config import EngineConfig
 from rl.env_pool.config import EnvironmentPoolConfig
-from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, engine_bundles, engines, environments, learner, place, rollout_cpus
+from rl.placement import (
+    Bundle,
+    Machine,
+    NoRoom,
+    Placed,
+    Reservation,
+    engine_bundles,
+    engines,
+    environments,
+    learner,
+    learner_threads,
+    place,
+    rollout_cpus,
+)
 from rl.rollouts.config import RolloutConfig
 from rl.training.optimizer_config import LearnerConfig
 
@@ -112,3 +125,11 @@ def test_what_no_machine_could_run_is_refused_by_the_configuration(
 ) -> None:
     with pytest.raises(ValidationError, match=sentence):
         kind.model_validate(settings)
+
+
+def test_a_learner_beside_rollouts_leaves_engines_on_processors_their_threads() -> None:
+    two = EngineConfig(count=2, threads=3)
+    assert learner_threads(in_turns=True, engines=two, there=16) == 16
+    assert learner_threads(in_turns=False, engines=two, there=16) == 10
+    assert learner_threads(in_turns=False, engines=two, there=4) == 1, "one there must be"
+    assert learner_threads(in_turns=False, engines=EngineConfig(gpus=1), there=16) == 16
