@@ -87,6 +87,7 @@ def test_a_server_with_faults_brings_no_wrong_question_and_is_asked_once(tmp_pat
     assert tasks and all(task.answers == (f"Town {int(task.question.split()[6]) % 6}",) for task in tasks if task.proofs["only_answer"])
     assert all("Person" not in task.question and "1821" not in task.question for task in tasks)
     assert {"malformed", "retried_timeout"} <= {str(failure.kind) for failure in failures}
+    assert "double" not in {failure.kind for failure in failures}, "the second run makes the first one's questions again"
 
 
 @pytest.mark.engine

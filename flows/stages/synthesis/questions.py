@@ -18,6 +18,7 @@ from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made, sizes
 from flows.stages.synthesis.context import QuestionSource, SynthesisContext
 from synth.corpora.config import ExpanderConfig, SeedsConfig
 from synth.corpora.expander import expand
+from synth.corpora.linked_passages import Walk
 from synth.corpora.seed_questions import STAGE as SEEDS
 from synth.corpora.seed_questions import shortfall
 from synth.questions.builder import Drop, build_questions
@@ -144,12 +145,22 @@ def _seed(synthesis: SynthesisContext, config: SeedsConfig, start: int, size: in
     short = [shortfall(config.count, len(walks), config.passages)] if lacking else []
     for failure in short:
         log.warning("%s", failure.reason)
-    made = synthesis.seeder.make(walks[start : start + size], synthesis.seed(SEEDS), synthesis.keys())
+    own = walks[start : start + size]
+    made = synthesis.seeder.make(own, synthesis.seed(SEEDS), synthesis.keys() - _asked_of(synthesis, own))
     synthesis.count(**made.survived)
     clear, removed = synthesis.evaluation.clear_tasks(made.tasks)
     kept, failures = _hard_enough(synthesis, clear, [*short, *made.failures, *removed])
     synthesis.count(kept=len(kept))
     return kept, failures
+
+
+def _asked_of(synthesis: SynthesisContext, walks: Sequence[Walk]) -> set[str]:
+    """The keys of the tasks that were made of these walks before, as by `flywheel synth webshaper`: made again, they are no doubles."""
+    wanted = {tuple(passage.id for passage in walk.passages) for walk in walks}
+    made = synthesis.context.lake.query(
+        "SELECT key, (provenance->'walk')::VARCHAR[] AS walk FROM tasks WHERE json_exists(provenance, '$.walk')"
+    )
+    return {row["key"] for row in made.to_pylist() if tuple(row["walk"]) in wanted}
 
 
 def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:
