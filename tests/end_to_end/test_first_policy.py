@@ -26,6 +26,7 @@ def init(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.long
 def test_a_model_becomes_the_first_policy_and_nothing_else_is_made(tmp_path: Path) -> None:
     create_tiny_policy(tmp_path / "model", seed=0)
     home = tmp_path / "home"

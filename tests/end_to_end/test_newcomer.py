@@ -219,6 +219,7 @@ def test_the_lake_is_reached_by_a_plain_client_in_one_file_and_in_a_page(home: P
         )
 
 
+@pytest.mark.long
 def test_the_champions_own_engines_propose_the_alternatives_of_the_next_turns_decisions(home: Path) -> None:
     """There is no other proposer in the profile's mixture, so each decision stands on what the engines of t1-rl wrote."""
     flywheel("synth", "has", "--turn", "2", "--home", str(home))

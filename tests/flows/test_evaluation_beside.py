@@ -77,7 +77,7 @@ FIGURES = "SELECT version, suite, tasks, valid, invalid, first_version, last_ver
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("mode", ["synchronous", "one_step_off"])
+@pytest.mark.parametrize("mode", ["one_step_off", pytest.param("synchronous", marks=pytest.mark.long)])
 def test_training_is_the_same_with_and_without_it(tmp_path: Path, mode: str) -> None:
     settings = (f"rl.mode={mode}",)
     without, beside = toy_home(tmp_path / "without", *settings), toy_home(tmp_path / "with", *settings, "rl.evaluate.every=2")

@@ -151,6 +151,7 @@ def test_a_bug_is_not_made_a_sentence() -> None:
         exit_status(KeyError("x"))
 
 
+@pytest.mark.long
 @mounts
 @pytest.mark.slow
 def test_a_home_on_a_disk_that_is_only_read_can_be_read(home: Path, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ print(sorted(run.state_name for run in runs), time.monotonic() - began)
 """
 
 
+@pytest.mark.long
 @pytest.mark.end_to_end
 def test_a_flow_whose_server_is_killed_goes_on_with_another_over_the_same_database(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -66,6 +66,7 @@ def sampled(context: RunContext, samples: int, condition: str = "split = 'train'
     return figures
 
 
+@pytest.mark.long
 @pytest.mark.end_to_end
 def test_the_command_stores_runs_and_scores_and_asks_nothing_the_second_time(tmp_path: Path) -> None:
     with taught(tmp_path / "home") as (server, home):

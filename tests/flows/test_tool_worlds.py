@@ -88,6 +88,7 @@ def test_tasks_are_shared_out_and_none_that_is_trained_on_meets_the_suite(tmp_pa
     assert {failure.kind for failure in met} <= {"near_duplicate"}
 
 
+@pytest.mark.long
 @needs_sandbox
 @pytest.mark.engine
 def test_the_command_goes_on_where_it_was_killed_and_prints_what_is_kept(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_vllms_own_statistics_are_taken_in_step_by_step() -> None:
     assert gauge.take() == EnginePressure(2, 0.75, 3, 2)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_concurrency_begins_at_the_floor_and_follows_a_real_engine(tiny_policy: Path) -> None:
     pressure = {"floor": 2, "increase": 2, "every_seconds": 0.2}

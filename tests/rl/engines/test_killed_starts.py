@@ -42,6 +42,7 @@ def killed_as_soon_as_there(title: str) -> Iterator[None]:
         killer.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("title", "told"),
     [

@@ -25,7 +25,7 @@ from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, sa
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
 from warehouse.errors import RequestError
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 TOLERANCE = 1e-4
 MIB = 2**20
@@ -192,7 +192,6 @@ def test_no_engine_joins_those_that_sleep(engines: Rollouts, tiny_policy: Path) 
     engines.resume()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("way", ["files", "sent", "in the transfer"])
 def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
     engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path, way: str
@@ -220,7 +219,6 @@ def test_y_an_engine_that_dies_in_its_sleep_is_replaced_as_the_others_wake(
     assert engines.figures().replacements == before + 1
 
 
-@pytest.mark.long
 def test_y_an_engine_that_dies_as_it_is_put_to_sleep_is_replaced(engines: Rollouts, other_policy: Path) -> None:
     before = engines.figures().replacements
     engines.pool._config = engines.pool._config.model_copy(update={"max_replacements": before + 1})
@@ -232,7 +230,6 @@ def test_y_an_engine_that_dies_as_it_is_put_to_sleep_is_replaced(engines: Rollou
     assert engines.figures().replacements == before + 1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("transfer", ["files", "gloo"])
 def test_z_reinforcement_learning_in_turns_goes_on_where_an_engine_is_killed_in_its_sleep(
     engines: Rollouts, tiny_policy: Path, tmp_path: Path, transfer: str
@@ -275,7 +272,6 @@ def test_z_reinforcement_learning_in_turns_goes_on_where_an_engine_is_killed_in_
     check_says(engines, result.path, 4)
 
 
-@pytest.mark.long
 def test_level_1_keeps_the_weights_and_level_0_everything_and_who_joins_sleepers_sleeps(tiny_policy: Path, other_policy: Path) -> None:
     others = frozenset(process.pid for process in engine_processes())  # the module's own engine, where other tests came first
     with start(tiny_policy, sleep_level=1, transfer="files") as engines:

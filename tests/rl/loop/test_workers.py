@@ -235,6 +235,7 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Pat
     assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_as_it_starts_is_a_fault(tmp_path: Path) -> None:
     def die(starter: Starter) -> None:
         import ray.train
