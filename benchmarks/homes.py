@@ -22,6 +22,11 @@ def place(root: Path, name: str, seed: int) -> Home:
     return Home(root / f"seed{seed}" / name)
 
 
+def overrides(settings: Sequence[str]) -> list[str]:
+    """Settings as the command line takes them."""
+    return [part for setting in settings for part in ("--set", setting)]
+
+
 def judge(context: RunContext, policy: str, run: StageRun, suite: str) -> dict[str, Any]:
     """Greedy success on a suite of the home."""
     from flows.stages.rollouts import evaluate

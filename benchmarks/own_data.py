@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.homes import copy_home, place
+from benchmarks.homes import copy_home, overrides, place
 from flows.config import load_config
 from flows.home import Home
 from flows.plan import gate_id, is_done, policy_id
@@ -84,7 +84,7 @@ def run_arm(root: Path, arm: Arm, seed: int, turns: int, profile: str, settings:
     common = (*settings, f"seed={seed}")
     if not home.root.is_dir():
         if not is_done(start, 1):
-            run_wheel(start, 1, ["--profile", profile, *_set(common)])
+            run_wheel(start, 1, ["--profile", profile, *overrides(common)])
         copy_home(start, home, load_config(profile, (*common, *arm.settings)))
     if not is_done(home, turns):
         run_wheel(home, turns, [])
@@ -140,10 +140,6 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         for row in sorted(rows, key=lambda row: (row["seed"], row["suite"], row["turn"]))
     )  # fmt: skip
     return tables.table(heads, cells)
-
-
-def _set(settings: Sequence[str]) -> list[str]:
-    return [part for setting in settings for part in ("--set", setting)]
 
 
 if __name__ == "__main__":

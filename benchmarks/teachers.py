@@ -3,7 +3,7 @@
     FLYWHEEL_DATA=… flywheel model smollm2 --to models/smollm2
     python -m benchmarks.teachers run --home runs/teachers --model models/smollm2 [--corpora films] [--routes first_order]
     python -m benchmarks.teachers show --home runs/teachers --part rewordings [--items 50]      # what is kept, to be judged by hand
-    python -m benchmarks.teachers keep --home runs/teachers --judged films/rewordings=31/50 …   # into benchmarks/results/teachers.json
+    python -m benchmarks.teachers keep --home runs/teachers --command "…" --judged films/rewordings=31/50 …  # benchmarks/results
 
 A corpus has one home, in which commands follow one another as a user would type them. What a part asked for, what came back whole, what was
 kept, what was dropped and why, tokens and seconds are read out of the lake; a command that ends with a sentence and status 2, because
@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import evidence
+from benchmarks.homes import overrides
+from flows.config import CorpusConfig
 from flows.report.yields import read_yields
+from flows.stages.synthesis.context import read_sources
 from warehouse import Lake
-from warehouse.corpora.countries import read_countries
-from warehouse.corpora.films import read_films
-from warehouse.public_data.places import data_root, locate
+from warehouse.public_data.places import data_root
 
 CORPORA = ("films", "countries")
 RUNS = Path("trajectories", "fireact", "hotpotqa_dev500_gpt35_ft.json")
@@ -35,14 +36,12 @@ RUNS = Path("trajectories", "fireact", "hotpotqa_dev500_gpt35_ft.json")
 PAGES = 20
 """Documents that facts are read out of."""
 DESCRIPTION = Path(__file__).parents[1] / "examples" / "tool_worlds" / "library.md"
-
-
 COMMANDS = {
     "questions": ("synth", "webshaper"),
     "first_order": ("synth", "fas"),
     "imported": ("import", "fireact"),
     "higher_order": ("synth", "has"),
-    "tool_worlds": ("synth", "toolworld", "--from", str(DESCRIPTION)),
+    "tool_worlds": ("synth", "toolworld"),
     "played": ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--samples", "1", "--horizon", "4"),
     "extracted": ("extract",),
 }
@@ -57,7 +56,7 @@ SETTINGS = (
     "max_plan_tokens=150, max_reasoning_tokens=250}",
     "synth.has_count=20",
     "synth.has={mixture={teacher=1.0}}",
-    "synth.tool_worlds={worlds=4, tools=4, records=4, tasks=6, tasks_per_request=3, max_tokens=600}",
+    f'synth.tool_worlds={{descriptions=["{DESCRIPTION}"], worlds=4, tools=4, records=4, tasks=6, tasks_per_request=3, max_tokens=600}}',
     "evaluation.suites={}",
     "evaluation.gate={}",
     "synth.teacher.kind=engine",
@@ -74,13 +73,14 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/smollm2"))
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
     parser.add_argument("--routes", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
-    parser.add_argument("--part", help="of which kept items are shown")
+    parser.add_argument("--part", choices=list(_KEPT), help="of which kept items are shown")
     parser.add_argument("--items", type=int, default=50)
     parser.add_argument("--judged", action="append", default=[], metavar="CORPUS/PART=RIGHT/OF")
+    parser.add_argument("--command", action="append", default=[], help="what made the homes, for keep; repeatable")
     options = parser.parse_args()
     if options.do == "run":
         for corpus in options.corpora:
-            run(options.home / corpus, corpus, options.model.resolve(), options.routes)
+            run(options.home / corpus, corpus, options.model, options.routes)
     elif options.do == "show":
         for corpus in options.corpora:
             for number, text in enumerate(shown(options.home / corpus, options.part, options.items), 1):
@@ -88,14 +88,14 @@ def main() -> None:
     else:
         judged = {name: [int(count) for count in counts.split("/")] for name, _, counts in (each.partition("=") for each in options.judged)}
         rows = [row for corpus in options.corpora for row in rows_of(options.home / corpus, corpus)]
-        print(evidence.keep("teachers", {"commands": [" ".join(sys.argv)], "rows": rows, "judged": judged}))
+        print(evidence.keep("teachers", {"commands": options.command, "rows": rows, "judged": judged}))
 
 
 def run(home: Path, corpus: str, model: Path, routes: Sequence[str]) -> None:
     """The commands that are asked for, one after the other; how each ended, and after how long, is a line of `ended.jsonl`."""
     home.mkdir(parents=True, exist_ok=True)
     settings = (f"corpus.kind={corpus}", f"policy.path={model}", f"synth.teacher.path={model}", *SETTINGS)
-    profile = ["--profile", "smollm2", *(part for setting in settings for part in ("--set", setting))]
+    profile = ["--profile", "smollm2", *overrides(settings)]
     for name in routes:
         command = [sys.executable, "-m", "flows.cli", *COMMANDS[name]]
         if name == "extracted":
@@ -114,9 +114,9 @@ def run(home: Path, corpus: str, model: Path, routes: Sequence[str]) -> None:
 
 def write_pages(folder: Path, corpus: str) -> Path:
     """Some documents of the corpus as Markdown files."""
-    found = read_films(locate("films")) if corpus == "films" else read_countries(locate("countries"))
+    documents = read_sources(CorpusConfig.model_validate({"kind": corpus}), seed=0).train.documents
     folder.mkdir(exist_ok=True)
-    for number, document in enumerate(random.Random(0).sample(sorted(found.documents, key=lambda each: each.id), PAGES)):
+    for number, document in enumerate(random.Random(0).sample(sorted(documents, key=lambda each: each.id), PAGES)):
         (folder / f"{number:02}.md").write_text(f"# {document.title}\n\n{document.text[:2000]}\n")
     return folder
 

@@ -1,10 +1,12 @@
 """What GPUs give by their makers' data sheets: the yardstick of a learner's share of the peak, and what `flywheel plan` reckons with.
 
-And the device that a configuration names for a model that is no policy, such as an encoder or a reward model.
+And the device that a configuration names for a model that is no policy, such as an encoder or a reward model; and threads on processors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,3 +87,16 @@ def open_device(name: str, key: str) -> Any:
             "rollout.environments.kinds.NAME.gpus does for workers, or take cpu."
         )
     return device
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let PyTorch compute with so many threads in this process meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from flows.stages.evaluation_beside import EvaluationBeside
 from flows.stages.training import finish
 from flows.task_choice import choose_tasks
 from flows.variants import horizons
+from rl.devices import torch_threads
 from rl.loop.asynchronous import AsyncRolloutSource
 from rl.loop.protocols import TrainingHooks
 from rl.loop.replay import ReplayBuffer
@@ -112,7 +113,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         state={"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside}),
     )
     with ExitStack() as stack:
-        stack.enter_context(threads(learner_threads(in_turns, context.config.rollout.engine, torch.get_num_threads())))
+        stack.enter_context(torch_threads(learner_threads(in_turns, context.config.rollout.engine, torch.get_num_threads())))
         for each in (beside, source):
             if each is not None:
                 stack.enter_context(closing(each))
@@ -120,17 +121,6 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         if beside is not None:
             end(beside, run, result.figures["steps"])
     return finish(context, run, turn, "rl", parent, result, variant)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let PyTorch compute with so many threads in this process meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def end(beside: EvaluationBeside, run: StageRun, version: int) -> None:
@@ -177,7 +167,7 @@ class LakeStore:
 
     run: StageRun
     _waited: float = field(init=False)
-    _last: int | None = None
+    _last: int | None = field(default=None, init=False)
     """The last step of which the lake had a trajectory when it was first asked: what comes after is asked of the engines alone."""
 
     def __post_init__(self) -> None:

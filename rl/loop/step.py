@@ -43,7 +43,7 @@ from rl.training.correction import correct
 from rl.training.critic import NAME, estimate
 from rl.training.curriculum import Curriculum
 from rl.training.figures import describe, staleness_figures
-from rl.training.filters import Collected, Drop, Filter, collect_groups, groups_to_ask, with_variance
+from rl.training.filters import Collected, Drop, Filter, collect_groups, groups_to_ask
 from rl.training.grpo_trainer import MicroBatch, RowTrainer
 from rl.training.monitor import Alert, TrainingHalted
 from rl.training.speed import StepTimes, StepTokens, Stopwatch
@@ -192,7 +192,7 @@ class SyncRolloutSource:
         collected = collect_groups(lambda count: self._sample(step, count), self._wanted, self.run.config.filters)
         self.run.record_drops(step, collected.drops)
         self.curriculum.observe(step, collected.trajectories)
-        self._recent = [*self._recent, (len(self._drawn), with_variance(collected.trajectories, self.run.config.filters))][-RECENT:]
+        self._recent = [*self._recent, (len(self._drawn), collected.useful)][-RECENT:]
         collected = self._with_reused(step, collected)
         if self.ahead and step < self.run.config.steps:
             self._begin_step(step + 1)

@@ -60,6 +60,8 @@ class Collected:
     """Further figures, of those who collected."""
     waited: tuple[float, float] = (0.0, 0.0)
     """Seconds for which trajectories were waited for: before they were collected, while weights were published, and while they were."""
+    useful: int = 0
+    """Groups with variance, by what the filters of single trajectories leave of them; counted where groups were sampled for a step."""
 
     @property
     def kept(self) -> list[Trajectory]:
@@ -81,14 +83,14 @@ Sample = Callable[[int], Sequence[Trajectory]]
 def collect_groups(sample: Sample, wanted: int, config: FilterConfig) -> Collected:
     """Sample `wanted` groups, and further ones while some have no variance, up to `config.refills` times; then filter."""
     trajectories = list(sample(wanted))
-    resamples = 1
-    while resamples <= config.refills and (missing := wanted - with_variance(trajectories, config)) > 0:
-        more = sample(missing)
+    resamples, useful = 1, _with_variance(trajectories, config)
+    while resamples <= config.refills and useful < wanted:
+        more = sample(wanted - useful)
         if not more:
             break
         trajectories += more
-        resamples += 1
-    return Collected(tuple(trajectories), tuple(filtered(trajectories, config)), resamples=resamples)
+        resamples, useful = resamples + 1, _with_variance(trajectories, config)
+    return Collected(tuple(trajectories), tuple(filtered(trajectories, config)), resamples=resamples, useful=useful)
 
 
 def groups_to_ask(wanted: int, recent: Sequence[tuple[int, int]], oversampling: float) -> int:
@@ -139,8 +141,7 @@ def _certain(deviations: Mapping[str, float], share: float) -> set[str]:
     return set(ranked[math.ceil(share * len(ranked)) :])
 
 
-def with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> int:
-    """How many groups have rewards that differ, by what the filters of single trajectories leave of them."""
+def _with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> int:
     gone = {drop.trajectory_id for drop in filtered(trajectories, config.model_copy(update={"variance": False, "uncertain_share": 1.0}))}
     groups = _groups(trajectory for trajectory in trajectories if is_valid(trajectory) and trajectory.id not in gone)
     return sum(_deviation(members) > 0 for members in groups.values())

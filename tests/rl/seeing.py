@@ -13,6 +13,7 @@ from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
+from rl.devices import torch_threads
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.tokenization import build_tokenizer
 from rl.policies.vision import load_vision
@@ -81,11 +82,9 @@ def teach(folder: Path, rows: Sequence[tuple[Sequence[int], Sequence[bool], Sequ
         }
         for ids, marks, images in rows
     ]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small a model is slower on several, and far slower where they are wanted elsewhere
-    for step in range(steps):
-        model(**batches[step % len(batches)]).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    torch.set_num_threads(threads)
+    with torch_threads(1):  # so small a model is slower on several, and far slower where they are wanted elsewhere
+        for step in range(steps):
+            model(**batches[step % len(batches)]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
     save_policy(model, tokenizer, folder)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from pydantic import ValidationError
 
+from rl.devices import torch_threads
 from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.loop.protocols import TrainingHooks
@@ -45,12 +45,10 @@ OF_PASSES = ("share/", "entropy", "clip_ratio", "kl", "mean_token_accuracy")
 @pytest.fixture(scope="module", autouse=True)
 def ray_is_up() -> Iterator[None]:
     """One Ray for all, and one thread, which models of this size gain most from."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    runtime = RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
-    yield
-    runtime.close()
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        runtime = RayRuntime(RayConfig(object_store_gib=0.1), cpus=2)
+        yield
+        runtime.close()
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
+from rl.devices import torch_threads
 from tests.rl.toy import make_policy
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Models of this size gain nothing from more threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield
 
 
 @pytest.fixture(scope="module")
