@@ -316,6 +316,17 @@ def packing(record: Record) -> str:
     return table(["tokens a second of", "packed", "padded", "packed / padded, medians"], rows)
 
 
+def learners(record: Record) -> str:
+    """Our RL and TRL's, seed by seed: the time to the goal or to the last step, and theirs by ours, at least where they were given up."""
+    rows = []
+    for ours, theirs in zip(record["runs"][::2], record["runs"][1::2], strict=True):
+        times = [f"{run['ends'][-1]:.0f} ({run['steps']}{'' if run['seconds'] else ', given up'})" for run in (ours, theirs)]
+        share = f"{theirs['ends'][-1] / ours['ends'][-1]:.1f}" if ours["seconds"] else ""
+        starts = [f"{run['started']:.0f}" for run in (ours, theirs)]
+        rows.append([str(ours["seed"]), *times, share, *starts])
+    return table(["seed", "ours, s (steps)", "TRL, s (steps)", "TRL's time by ours", "start-up, ours, s", "TRL's, s"], rows)
+
+
 def peaks(record: Record) -> str:
     """The peak of memory by context, packed and padded."""
     found = {(row["attention"], row["tokens"]): row["bytes"] / 2**20 for row in record["peaks"]}
@@ -325,7 +336,8 @@ def peaks(record: Record) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (stages, seeds, habits, calls, tries, success, sampled, gain, answer, minutes, commands, packing, peaks)
+    each.__name__: each
+    for each in (stages, seeds, habits, calls, tries, success, sampled, gain, answer, minutes, commands, packing, learners, peaks)
 }
 """The tables by name; the first argument of each is the content of a file of results."""
 

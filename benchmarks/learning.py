@@ -1,11 +1,14 @@
-"""Wall time until a policy solves four tasks of five: our learner against TRL's: `python -m benchmarks.learning --home runs/demo [--late]`.
+"""RL against TRL's own loop: time until a policy solves four tasks of five, or of a number of steps.
+
+    python -m benchmarks.learning --home runs/demo [--late]
+    python -m benchmarks.learning --home runs/films --seeds 0 --steps 10 [--late]      # a chat model, after flywheel train sft
 
 The same start (the home's cold start), the same tasks in the same order, groups, batch, loss, clip and learning rate, the horizon fixed
 at its last value for both. Ours samples with vLLM and runs all trajectories at once; TRL's `GRPOTrainer` has `environment_factory` on
 the same search (benchmarks/trl_search.py) and samples by transformers where there is no GPU. Success is that of the trajectories
-trained on, the mean of the last five steps. Time counts from the first step's begin to the step that reaches the goal; the start-up before
-it (engines and environments for us, the trainer for TRL) has a column of its own. Who does not reach the goal in `--seconds` is given as
-that, with what was reached.
+trained on, the mean of the last five steps. Time counts from the first step's begin to the step that reaches the goal, or, with `--steps`,
+to the last of so many; the start-up before it (engines and environments for us, the trainer for TRL) has a column of its own. Who does not
+come that far in `--seconds` is given as that, with what was reached.
 
 Search answers at once, from memory. With `--late` it answers as tools do that are somewhere else (benchmarks/slow_search.py), for both: TRL
 calls the tools of a batch one after the other, asynchronous ones too; ours wait side by side.
@@ -14,18 +17,17 @@ calls the tools of a batch one after the other, asynchronous ones too; ours wait
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import evidence
 from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from eval.graders.choice import verifiers_of
@@ -58,12 +60,14 @@ class Setting:
     horizon: int
     seed: int
     seconds: float
+    stop_after: int | None
+    """So many steps are made, whatever they reach; None: until the goal is reached."""
     late: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a learner fared; `seconds` is None where the goal was not reached."""
+    """How a learner fared; `seconds` is None where the goal was not reached, and `ends` is when each step ended."""
 
     learner: str
     seed: int
@@ -71,7 +75,7 @@ class Outcome:
     seconds: float | None
     steps: int
     success: float
-    spent: float
+    ends: Sequence[float]
 
 
 class Reached(Exception):
@@ -84,22 +88,32 @@ class Watch:
     def __init__(self, learner: str, setting: Setting, begun: float) -> None:
         self._learner, self._setting, self._begun = learner, setting, begun
         self._first = time.perf_counter()
-        self._last: deque[float] = deque(maxlen=WINDOW)
-        self._steps = 0
+        self._successes: list[float] = []
+        self._ends: list[float] = []
+
+    @property
+    def success(self) -> float:
+        """That of the last steps."""
+        return statistics.mean(self._successes[-WINDOW:])
+
+    @property
+    def done(self) -> bool:
+        """Whether the goal is reached."""
+        made, wanted = len(self._ends), self._setting.stop_after
+        return made >= WINDOW and self.success >= GOAL if wanted is None else made == wanted
 
     def see(self, success: float) -> None:
         """One step's success. Raises Reached at the goal or when the time is over."""
-        self._steps += 1
-        self._last.append(success)
-        done = len(self._last) == WINDOW and statistics.mean(self._last) >= GOAL
-        if done or time.perf_counter() - self._first > self._setting.seconds:
+        self._successes.append(success)
+        self._ends.append(time.perf_counter() - self._first)
+        if self.done or self._ends[-1] > self._setting.seconds:
             raise Reached
 
     def outcome(self) -> Outcome:
         """How it went."""
-        spent, success = time.perf_counter() - self._first, statistics.mean(self._last)
-        done = len(self._last) == WINDOW and success >= GOAL
-        return Outcome(self._learner, self._setting.seed, self._first - self._begun, spent if done else None, self._steps, success, spent)
+        ends = tuple(round(end, 2) for end in self._ends)
+        seconds = ends[-1] if self.done else None
+        return Outcome(self._learner, self._setting.seed, self._first - self._begun, seconds, len(ends), self.success, ends)
 
 
 def run_ours(setting: Setting) -> Outcome:
@@ -155,6 +169,7 @@ def run_trl(setting: Setting) -> Outcome:
         [task for tasks in setting.tasks for task in tasks],
         environment_of(SearchIndex(setting.documents), 1, 4 * limits.max_observation_tokens, waiting() if setting.late else None),
         setting.horizon,
+        setting.config.rollout,
         callbacks=[See()],
         seed=setting.seed,
         max_steps=len(setting.tasks),
@@ -182,7 +197,7 @@ def run_trl(setting: Setting) -> Outcome:
     return watch[0].outcome()
 
 
-def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, late: bool) -> Iterator[Setting]:
+def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, stop_after: int | None, late: bool) -> Iterator[Setting]:
     """The setting of each seed: other tasks, other samples."""
     config = Home(home).load()
     config = config.model_copy(update={"rollout": with_late(config.rollout)})
@@ -195,7 +210,7 @@ def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, l
     horizon = config.rl.horizon.rounds[-1]
     for seed in seeds:
         steps = [sample_tasks(tasks, step, seed, config.rl.tasks_per_step, everything) for step in range(1, config.rl.steps + 1)]
-        yield Setting(home / "policies" / policy, documents, steps, config, horizon, seed, seconds, late)
+        yield Setting(home / "policies" / policy, documents, steps, config, horizon, seed, seconds, stop_after, late)
 
 
 def main() -> None:
@@ -205,30 +220,21 @@ def main() -> None:
     parser.add_argument("--policy", default="t1-sft")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seconds", type=float, default=900.0, help="after which a learner is given up")
+    parser.add_argument("--steps", type=int, help="so many steps, whatever they reach")
     parser.add_argument("--late", action="store_true", help="search answers late")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", help="name of a file of results in benchmarks/results")
+    parser.add_argument("--command", action="append", default=[], help="what made home and figures, for --keep; repeatable")
     arguments = parser.parse_args()
     found: list[Outcome] = []
-    for setting in settings_of(arguments.home, arguments.policy, arguments.seeds, arguments.seconds, arguments.late):
+    wanted = (arguments.home, arguments.policy, arguments.seeds, arguments.seconds, arguments.steps, arguments.late)
+    for setting in settings_of(*wanted):
         for run in (run_ours, run_trl):
             found.append(run(setting))
             print(f"seed {setting.seed}: {found[-1]}", file=sys.stderr)
-    figures = {"runs": [asdict(outcome) for outcome in found], "ratios": ratios(found)}
-    print(json.dumps(figures)) if arguments.json else _print(figures)
-
-
-def ratios(found: Sequence[Outcome]) -> list[float]:
-    """TRL's time by ours, seed by seed; where TRL was given up, a lower bound."""
-    ours, theirs = found[::2], found[1::2]
-    return [(trl.seconds or trl.spent) / own.seconds for own, trl in zip(ours, theirs, strict=True) if own.seconds is not None]
-
-
-def _print(figures: dict[str, Any]) -> None:
-    print("| seed | learner | start-up, s | steps | success | until 80 %, s |\n| --- | --- | ---: | ---: | ---: | ---: |")
-    for row in figures["runs"]:
-        reached = f"{row['seconds']:.0f}" if row["seconds"] is not None else f"not in {row['spent']:.0f}"
-        print(f"| {row['seed']} | {row['learner']} | {row['started']:.0f} | {row['steps']} | {100 * row['success']:.0f} % | {reached} |")
-    print(f"\nTRL's time by ours: {', '.join(f'{ratio:.1f}' for ratio in figures['ratios'])}")
+    runs = [asdict(outcome) for outcome in found]
+    if arguments.keep:
+        evidence.keep(arguments.keep, {"commands": arguments.command, "late": arguments.late, "steps": arguments.steps, "runs": runs})
+    print(evidence.learners({"runs": runs}))
 
 
 if __name__ == "__main__":

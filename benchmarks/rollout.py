@@ -151,7 +151,9 @@ def run_trl(bench: Bench, index: SearchIndex, late: bool) -> Timed:
     environment = environment_of(index, 1, 4 * limits.max_observation_tokens, waiting() if late else None)
     tasks = bench.tasks[: bench.in_flight]
     settings = {"per_device_train_batch_size": len(tasks), "num_generations": 2, "temperature": limits.temperature, "max_steps": 1}
-    trainer = trainer_of(bench.policy, tasks, environment, bench.horizon, max_completion_length=limits.max_context_tokens, **settings)
+    trainer = trainer_of(
+        bench.policy, tasks, environment, bench.horizon, bench.config, max_completion_length=limits.max_context_tokens, **settings
+    )
     rows = [{"prompt": [{"role": "user", "content": task.question}], "answers": list(task.answers)} for task in tasks]
     timed: list[Timed] = []
     generate = trainer._generate
