@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import evidence
+from benchmarks.evidence_tables import learners
 from benchmarks.slow_search import LATE, waiting, with_late
 from benchmarks.trl_search import environment_of, trainer_of
 from eval.graders.choice import verifiers_of
@@ -234,7 +235,7 @@ def main() -> None:
     runs = [asdict(outcome) for outcome in found]
     if arguments.keep:
         evidence.keep(arguments.keep, {"commands": arguments.command, "late": arguments.late, "steps": arguments.steps, "runs": runs})
-    print(evidence.learners({"runs": runs}))
+    print(learners({"runs": runs}))
 
 
 if __name__ == "__main__":

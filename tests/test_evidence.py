@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import PAGES, RESULTS, TABLES, beside, filled, pages
+from benchmarks.evidence import PAGES, RESULTS, beside, filled, pages
+from benchmarks.evidence_tables import TABLES
 from eval.statistics import mcnemar, wilson
 from flows.config import load_config
 from flows.home import Home
@@ -100,7 +101,7 @@ def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
     with pytest.raises(RequestError, match=r"there are no results .*none\.json; `python -m benchmarks.evidence collect none"):
         filled("<!-- evidence: stages none --><!-- /evidence -->")
-    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, calls, commands, gain"):
+    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, asked, calls, commands"):
         filled("<!-- evidence: graph none --><!-- /evidence -->")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import evidence
+from benchmarks.evidence_tables import learners
 from benchmarks.learning import Outcome, Reached, Setting, Watch
 from benchmarks.trl_search import environment_of, reward_of, tokenizer_of
 from flows.config import FlywheelConfig
@@ -76,4 +76,4 @@ def test_a_run_ends_with_its_goal_or_its_steps(stop_after: int | None, successes
 
 def test_who_does_not_come_that_far_bounds_the_ratio_from_below() -> None:
     ours, theirs = Outcome("ours", 0, 1.0, 20.0, 10, 0.5, (10.0, 20.0)), Outcome("TRL", 0, 2.0, None, 2, 0.5, (30.0, 60.0))
-    assert "| 0 | 20 (10) | 60 (2, given up) | 3.0 | 1 | 2 |" in evidence.learners({"runs": [asdict(ours), asdict(theirs)]})
+    assert "| 0 | 20 (10) | 60 (2, given up) | 3.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)]})
