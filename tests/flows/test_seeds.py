@@ -91,6 +91,7 @@ def test_a_server_with_faults_brings_no_wrong_question_and_is_asked_once(tmp_pat
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_the_command_goes_on_where_it_was_killed_and_prints_what_survived(tmp_path: Path) -> None:
     pages, home = write_notes(tmp_path / "notes", FILMS), tmp_path / "home"
     with MisbehavingServer(answer=asking_model, slow_seconds=0.1) as server:
