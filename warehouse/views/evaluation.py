@@ -74,7 +74,7 @@ WHERE attempts - invalid >= 4 AND rate BETWEEN 0.2 AND 0.8
         "contrasts",
         "Where did one policy at one step both solve and fail a task, and in which trajectories?",
         """
-WITH judged AS (
+WITH judged AS MATERIALIZED (  -- it is read twice
     SELECT trajectory_id, outcome, task_key, policy, stage, step FROM outcomes WHERE outcome IN ('success', 'failure')
 ), mixed AS (  -- few groups are: the ids of these alone are compared
     SELECT task_key, policy, stage, step, count(*) FILTER (outcome = 'success') AS successes,
