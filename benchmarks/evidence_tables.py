@@ -175,6 +175,19 @@ def dropped(record: Record) -> str:
     return table(["corpus", "stage", "dropped"], rows)
 
 
+def first_minutes(record: Record) -> str:
+    """Seconds of each part of a stranger's first minutes, day by day, with the fixed loop's; then the least and the most of each."""
+    parts = list(dict.fromkeys(part for day in record["days"] for part in day["seconds"]))
+    rows = []
+    for day in record["days"]:
+        shown = [f"{day['seconds'][part]:.0f}" if part in day["seconds"] else "" for part in parts]
+        rows.append([day["day"], day["commit"], f"{min(day['loop']):.1f}–{max(day['loop']):.1f}", *shown])
+    found = [[day["seconds"][part] for day in record["days"] if part in day["seconds"]] for part in parts]
+    for name, chosen in (("least", min), ("most", max)):
+        rows.append([name, "", "", *(f"{chosen(seconds):.0f}" for seconds in found)])
+    return table(["day", "commit", "fixed loop, s", *(f"`{part}`, s" for part in parts)], rows)
+
+
 def peaks(record: Record) -> str:
     """The peak of memory by context, packed and padded."""
     found = {(row["attention"], row["tokens"]): row["bytes"] / 2**20 for row in record["peaks"]}
@@ -184,26 +197,11 @@ def peaks(record: Record) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    each.__name__: each
-    for each in (
-        stages,
-        seeds,
-        habits,
-        calls,
-        tries,
-        success,
-        sampled,
-        gain,
-        answer,
-        minutes,
-        commands,
-        packing,
-        learners,
-        asked,
-        dropped,
-        peaks,
+    each.__name__: each for each in (
+        stages, seeds, habits, calls, tries, success, sampled, gain, answer, minutes, commands,
+        packing, peaks, learners, asked, dropped, first_minutes,
     )
-}
+}  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""
 
 

@@ -1,0 +1,89 @@
+"""How long a stranger's first minutes take, part by part, with nothing beside them: environment, demo, tests, both ways to install.
+
+    git clone -q . /tmp/first && python -m benchmarks.first_minutes --clone /tmp/first [--parts setup demo] [--keep]
+
+Each part is what README says, typed in a fresh clone, which the first part must be `setup` of; an installed package has only to say what
+it would run. Before and after the parts a fixed loop is timed, of multiplications as the small policy makes them and of plain Python: how
+fast the machine is that day. `--keep` adds the row to `benchmarks/results/first_minutes.json`, one for each day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from benchmarks import evidence
+from benchmarks.evidence_tables import Record, first_minutes
+from rl.devices import torch_threads
+
+DRY = '"$1/bin/flywheel" run --profile quickstart --home "$1/home" --dry-run > /dev/null'
+PARTS = {
+    "setup": "make setup",
+    "demo": "make demo",
+    "test": "make test",
+    "wheel": f".venv/bin/uv build -q --wheel && VENV=$1 EXTRA=cpu PACKAGE=$(ls dist/*.whl) sh requirements/install.sh && {DRY}",
+    "checkout": f".venv/bin/uv venv -q $1 && .venv/bin/uv pip install -q --python $1 '.[cpu]' --torch-backend cpu && {DRY}",
+}
+"""What is typed; `$1` is a folder for the environment of an installed package."""
+LOOPS, ROWS, WIDTH, COUNTED = 400, 2048, 128, 10_000_000
+
+
+def main() -> None:
+    """Time the parts and print them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clone", type=Path, required=True, help="a fresh clone, which nothing was made in")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--keep", action="store_true", help="add the row to benchmarks/results")
+    options = parser.parse_args()
+    loops, seconds = [calibrate()], {}
+    for part in options.parts:
+        seconds[part] = timed(part, options.clone.resolve())
+        print(f"{part}: {seconds[part]} s", flush=True)
+    loops.append(calibrate())
+    commit = subprocess.run(["git", "-C", str(options.clone), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    day = {"day": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "loop": loops, "seconds": seconds}
+    days = with_day(evidence.load("first_minutes")["days"] if (evidence.RESULTS / "first_minutes.json").is_file() else [], day)
+    if options.keep:
+        evidence.keep("first_minutes", {"days": days})
+    print(first_minutes({"days": days}))
+
+
+def timed(part: str, clone: Path) -> float:
+    """Seconds of one part. Raises CalledProcessError where it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "FLYWHEEL_DATA")}
+    environment |= {"PYTHON": sys.executable, "UV_FIND_LINKS": os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS", "")}
+    began = time.monotonic()
+    with (clone / f"{part}.log").open("w") as log:
+        command = ["sh", "-c", PARTS[part], "sh", str(clone / f"installed-{part}")]
+        subprocess.run(command, cwd=clone, env=environment, stdout=log, stderr=subprocess.STDOUT, check=True)
+    return round(time.monotonic() - began, 1)
+
+
+def calibrate() -> float:
+    """Seconds of the fixed loop, on one thread."""
+    left, right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, 4 * WIDTH)
+    with torch_threads(1):
+        began = time.monotonic()
+        for _ in range(LOOPS):
+            left @ right
+        sum(number % 7 for number in range(COUNTED))
+    return round(time.monotonic() - began, 2)
+
+
+def with_day(days: list[Record], day: Record) -> list[Record]:
+    """All days in their order; parts that were timed again on one day and commit take the place of those before."""
+    same = [each for each in days if (each["day"], each["commit"]) == (day["day"], day["commit"])]
+    before = same[0] if same else {"loop": [], "seconds": {}}
+    merged = day | {"loop": [*before["loop"], *day["loop"]], "seconds": {**before["seconds"], **day["seconds"]}}
+    return sorted([*(each for each in days if each not in same), merged], key=lambda each: (each["day"], each["commit"]))
+
+
+if __name__ == "__main__":
+    main()
