@@ -181,11 +181,50 @@ def first_minutes(record: Record) -> str:
     rows = []
     for day in record["days"]:
         shown = [f"{day['seconds'][part]:.0f}" if part in day["seconds"] else "" for part in parts]
-        rows.append([day["day"], day["commit"], f"{min(day['loop']):.1f}–{max(day['loop']):.1f}", *shown])
+        loop = f"{min(day['loop']):.1f}–{max(day['loop']):.1f}" if day["loop"] else ""
+        rows.append([day["day"], day["commit"], loop, *shown])
     found = [[day["seconds"][part] for day in record["days"] if part in day["seconds"]] for part in parts]
     for name, chosen in (("least", min), ("most", max)):
         rows.append([name, "", "", *(f"{chosen(seconds):.0f}" for seconds in found)])
     return table(["day", "commit", "fixed loop, s", *(f"`{part}`, s" for part in parts)], rows)
+
+
+def took(record: Record, *parts: str) -> str:
+    """Minutes and seconds of parts together, on the day on which they took least and, where it is another, on which they took most."""
+    days = [day["seconds"] for day in record["days"] if all(part in day["seconds"] for part in parts)]
+    sums = [round(sum(seconds[part] for part in parts)) for seconds in days]
+    shown = [f"{total // 60} min {total % 60} s" if total >= 60 else f"{total} s" for total in sorted({min(sums), max(sums)})]
+    return " to ".join(shown)
+
+
+def lake_views(record: Record, limit: str = "1.0") -> str:
+    """Every view and macro of the lake that was read whole, the slowest last; those below a fifth of `limit` seconds in one line."""
+    read = sorted(record["views"]["views"].items(), key=lambda each: each[1]["p95"])
+    quick = [(name, row) for name, row in read if row["p95"] < float(limit) / 5]
+    rows = []
+    if quick:
+        names, found = ", ".join(f"`{name}`" for name, _ in quick), [row for _, row in quick]
+        most = (max(row[key] for row in found) for key in ("rows", "median", "p95"))
+        rows.append(
+            [names, *(f"to {figure:{form}}" for figure, form in zip(most, (",", ".2f", ".2f"), strict=True)), str(found[0]["reads"])]
+        )
+    for name, row in read[len(quick) :]:
+        rows.append([f"`{name}`", f"{row['rows']:,}", f"{row['median']:.2f}", f"{row['p95']:.2f}", str(row["reads"])])
+    return table(["view or macro", "rows", "median, s", "p95, s", "reads"], rows)
+
+
+def lake_ingest(record: Record) -> str:
+    """How fast records go into the lake, beside DuckDB's COPY of the same rows."""
+    told = record["ingest"]
+    size, seconds = told["trajectories"], told["lake_seconds"]
+    rate = f"{seconds:.0f} s: {size / seconds:,.0f} trajectories, {told['turns'] / seconds:,.0f} turns a second"
+    rows = [
+        ["records into the lake, 10,000 trajectories a commit", rate],
+        ["DuckDB's COPY of the same rows from Arrow to Parquet", f"{told['copy_seconds']:.0f} s"],
+        ["ratio (the aim was 0.5)", f"{told['ratio']:.2f}, of processor time {told['ratio_of_processor']:.2f}"],
+        ["peak memory of the process that ingests", f"{told['peak_mib'] / 1024:.1f} GiB"],
+    ]
+    return table(["", f"{size:,} trajectories"], rows)
 
 
 def peaks(record: Record) -> str:
@@ -199,7 +238,7 @@ def peaks(record: Record) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
         stages, seeds, habits, calls, tries, success, sampled, gain, answer, minutes, commands,
-        packing, peaks, learners, asked, dropped, first_minutes,
+        packing, peaks, learners, asked, dropped, first_minutes, took, lake_views, lake_ingest,
     )
 }  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""

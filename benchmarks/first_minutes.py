@@ -51,7 +51,7 @@ def main() -> None:
     day = {"day": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "loop": loops, "seconds": seconds}
     days = with_day(evidence.load("first_minutes")["days"] if (evidence.RESULTS / "first_minutes.json").is_file() else [], day)
     if options.keep:
-        evidence.keep("first_minutes", {"days": days})
+        evidence.keep("first_minutes", {"commands": ["python -m benchmarks.first_minutes --clone CLONE --keep"], "days": days})
     print(first_minutes({"days": days}))
 
 

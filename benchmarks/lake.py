@@ -1,9 +1,11 @@
-"""A lake at size: `python benchmarks/lake.py [--size N] [--seconds S] [--part ingest|views|processes|step] [--home DIR] [--json]`.
+"""A lake at size: `python -m benchmarks.lake [--size N] [--seconds S] [--part ingest|views|processes|step] [--home DIR] [--keep]`.
 
 ingest     N trajectories of five turns on average, records in, against DuckDB's own COPY of the same rows to Parquet, batch by batch
-views      every view and macro over that lake, each read whole, in a process whose peak memory is told
+views      every view and macro over that lake, or those of `--only`, each read whole, in a process whose peak memory is told
 processes  eight processes that write and two that compact and read, for S seconds; then nothing may be lost, doubled or torn
 step       how long the RL steps of a run (`--run HOME`) waited for the lake, as a share of them
+
+`--keep` puts the figures into `benchmarks/results/lake.json`, in the place of those of the same parts and views.
 
 Lengths are those of search trajectories: prompts of 150 tokens, actions of 10 to 50, observations of 30 to 150, four characters a token.
 """
@@ -14,6 +16,7 @@ import argparse
 import json
 import random
 import resource
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -29,6 +32,7 @@ from typing import Any
 
 import duckdb
 
+from benchmarks import evidence
 from warehouse import (
     Call,
     Check,
@@ -54,7 +58,10 @@ from warehouse.schema import SCORES, TOOL_CALLS, TRAJECTORIES, TURNS, owned_call
 from warehouse.snapshots import compact
 from warehouse.views import MACROS, VIEWS
 
+PARTS = ("ingest", "views", "processes", "step")
 BATCH = 10_000
+ENOUGH_SECONDS = 30.0
+"""Of reads of one view, however few they are."""
 TASKS = 20_000
 POLICIES = tuple((f"t{turn}-{stage}", turn, stage) for turn in range(1, 5) for stage in ("cpt", "sft", "rl"))
 TURNS_OF = (3, 4, 5, 6, 7)
@@ -208,20 +215,21 @@ def copy(plain: duckdb.DuckDBPyConnection, runs: list[Trajectory], folder: Path,
     return sum(path.stat().st_size for path in paths)
 
 
-def views(home: Path, repeats: int, log: Any) -> dict[str, Any]:
-    """Seconds of every view and macro, read whole: on the wall, and of all processors together."""
+def views(home: Path, repeats: int, only: Sequence[str], log: Any) -> dict[str, Any]:
+    """Seconds of every view and macro, or of those that are named, read whole: on the wall, and of all processors together."""
     questions = {name: f"FROM {name}" for name in VIEWS} | {name: f"FROM {name}('t2-rl')" for name in MACROS}
     told = {}
     with Lake(home, read_only=True) as lake:
-        for name, sql in questions.items():
-            times, work = [], []
-            for _ in range(repeats):
+        for name, sql in ((name, questions[name]) for name in only or questions):
+            times: list[float] = []
+            work: list[float] = []
+            while not times or (len(times) < repeats and sum(times) < ENOUGH_SECONDS):
                 began, worked = time.perf_counter(), time.process_time()
                 rows = lake.query(sql).num_rows
                 times.append(time.perf_counter() - began)
                 work.append(time.process_time() - worked)
             p95 = sorted(times)[min(len(times) - 1, int(0.95 * len(times)))]
-            told[name] = {"rows": rows, "median": statistics.median(times), "p95": p95, "cpu": statistics.median(work)}
+            told[name] = {"rows": rows, "reads": len(times), "median": statistics.median(times), "p95": p95, "cpu": statistics.median(work)}
             print(
                 f"{name:22} {rows:9} rows  median {told[name]['median']:6.3f} s  p95 {p95:6.3f} s  cpu {told[name]['cpu']:6.3f} s",
                 file=log,
@@ -236,7 +244,8 @@ def processes(home: Path, seconds: float) -> dict[str, Any]:
         pass
     roles = [("write", number) for number in range(WRITERS)] + [("keep", number) for number in range(KEEPERS)]
     commands = [
-        [sys.executable, __file__, "--role", role, str(number), "--home", str(home), "--seconds", str(seconds)] for role, number in roles
+        [sys.executable, "-m", "benchmarks.lake", "--role", role, str(number), "--home", str(home), "--seconds", str(seconds)]
+        for role, number in roles
     ]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]
     ended = [(process.communicate(), process.returncode) for process in started]
@@ -307,7 +316,7 @@ def batch(pool: Pool, writer: int, number: int) -> Iterator[Trajectory]:
 
 def in_fresh_process(part: str, home: Path, arguments: list[str]) -> dict[str, Any]:
     """The figures of one part, run alone so that its peak memory is its own."""
-    command = [sys.executable, __file__, "--part", part, "--home", str(home), "--json", *arguments]
+    command = [sys.executable, "-m", "benchmarks.lake", "--part", part, "--home", str(home), "--json", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout)[part])
 
@@ -318,10 +327,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--part", choices=("ingest", "views", "processes", "step"))
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--only", nargs="+", default=[], choices=[*VIEWS, *MACROS], metavar="VIEW", help="of the views, for the part views")
     parser.add_argument("--run", type=Path, help="home of a run with RL, for the part step")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="put the figures into benchmarks/results")
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part == "step" and given.run is None:
@@ -335,6 +346,10 @@ def main() -> None:
     finally:
         if given.home is None:
             shutil.rmtree(home)
+    if given.keep:
+        old = evidence.load("lake") if (evidence.RESULTS / "lake.json").is_file() else {}
+        command = shlex.join(["python", "-m", "benchmarks.lake", *sys.argv[1:]])
+        evidence.keep("lake", {"commands": [*old.get("commands", []), command], **beside(old, figures)})
     if given.json:
         print(json.dumps(figures))
     else:
@@ -348,13 +363,20 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         case "ingest":
             return {"ingest": ingest(home, given.size, log)}
         case "views":
-            return {"views": views(home, given.repeats, log)}
+            return {"views": views(home, given.repeats, given.only, log)}
         case "processes":
             return {"processes": processes(home / "together", given.seconds)}
         case "step":
             return {"step": steps(given.run)}
     options = ["--size", str(given.size), "--seconds", str(given.seconds), "--repeats", str(given.repeats)]
     return {part: in_fresh_process(part, home, options) for part in ("ingest", "views", "processes")}
+
+
+def beside(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The figures of all parts that were ever measured; new ones take the place of old ones, of views each by itself."""
+    read = {**old.get("views", {}).get("views", {}), **new.get("views", {}).get("views", {})}
+    parts = {**{name: old[name] for name in PARTS if name in old}, **new}
+    return {**parts, "views": {**parts["views"], "views": read}} if read else parts
 
 
 def print_figures(figures: dict[str, Any]) -> None:

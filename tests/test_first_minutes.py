@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence_tables import first_minutes
+from benchmarks.evidence_tables import first_minutes, took
 from benchmarks.first_minutes import PARTS, calibrate, timed, with_day
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -43,3 +43,4 @@ def test_days_stand_beside_each_other_and_parts_of_one_day_together() -> None:
     assert [day["day"] for day in days] == ["2026-11-24", "2026-11-25"] and days[1]["seconds"] == {"setup": 60.0, "demo": 500.0}
     text = first_minutes({"days": days})
     assert re.search(r"\| 2026-11-25 \| a \| 2.0–2.5 \| 60 \| 500 \|", text) and "| least |  |  | 50 | 500 |" in text
+    assert took({"days": days}, "setup") == "50 s to 1 min 0 s" and took({"days": days}, "setup", "demo") == "9 min 20 s"
