@@ -108,6 +108,22 @@ def gain(record: Record, policy: str, other: str, suite: str = "held_out") -> st
     return ", ".join(points(test.difference, test.p_value) for test in tests)
 
 
+def above_controls(record: Record, policy: str = "t1-rl", suite: str = "held_out") -> str:
+    """The points by which a policy is above the best of all others on the same tasks, with the p-value, seed by seed."""
+    found = []
+    for home in record["homes"]:
+        others = {row["policy"] for row in home["evaluations"] if row["suite"] == suite} - {policy}
+        tests = [test for other in others if (test := _pair(home, suite, other, policy)) is not None]
+        least = min(tests, key=lambda test: test.difference)
+        found.append(points(least.difference, least.p_value))
+    return ", ".join(found)
+
+
+def seed_names(record: Record) -> str:
+    """The seeds that there are."""
+    return ", ".join(str(home["seed"]) for home in record["homes"])
+
+
 def answer(record: Record, policy: str, suite: str = "held_out") -> str:
     """What `flywheel sql` says of one policy by hops, and the question."""
     sql = f"SELECT hops, tasks, success, low, high FROM evaluations\nWHERE policy = '{policy}' AND suite = '{suite}' ORDER BY hops"
@@ -237,7 +253,7 @@ def peaks(record: Record) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
-        stages, seeds, habits, calls, tries, success, sampled, gain, answer, minutes, commands,
+        stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, commands,
         packing, peaks, learners, asked, dropped, first_minutes, took, lake_views, lake_ingest,
     )
 }  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import evidence
 from benchmarks.evidence import PAGES, RESULTS, beside, filled, pages
-from benchmarks.evidence_tables import TABLES
+from benchmarks.evidence_tables import TABLES, above_controls, seed_names
 from eval.statistics import mcnemar, wilson
 from flows.config import load_config
 from flows.home import Home
@@ -96,12 +96,20 @@ def test_seeds_stand_side_by_side_with_the_least_and_the_largest_gain(monkeypatc
     assert "| `t0-init` |  | 0.0 |  |  |" in text and "| `t1-rl` | 77.5 | 75.0 |  |  |" in text
 
 
+def test_the_best_of_the_controls_is_what_a_policy_is_held_against() -> None:
+    better = {"suite": "held_out", "a": "t1-rl-shuffled", "b": "t1-rl", "both": 25, "only_a": 1, "only_b": 5, "neither": 9}
+    elsewhere = {**better, "suite": "another", "only_a": 9}
+    home = {**HOME, "evaluations": [*HOME["evaluations"], row("t1-rl-shuffled", None, 26)], "pairs": [*HOME["pairs"], better, elsewhere]}
+    record = {**RECORD, "homes": [{**HOME, "seed": 99}, home]}
+    assert above_controls(record).startswith("+25.0 (p = 0.013), +10.0 (p = 0.2") and seed_names(record) == "99, 100"
+
+
 def test_a_place_without_data_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
     monkeypatch.setattr(evidence, "ROOT", tmp_path.parent)
     with pytest.raises(RequestError, match=r"there are no results .*none\.json; `python -m benchmarks.evidence collect none"):
         filled("<!-- evidence: stages none --><!-- /evidence -->")
-    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of answer, asked, calls, commands"):
+    with pytest.raises(RequestError, match=r"there is no table 'graph'; choose of above_controls, answer, asked"):
         filled("<!-- evidence: graph none --><!-- /evidence -->")
 
 
