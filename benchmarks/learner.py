@@ -246,6 +246,7 @@ class Learner:
         self.case, self._folder, self._precision = case, folder, precision
         self._tokenizer: PreTrainedTokenizerBase = build_tokenizer([" ".join(map(str, range(500)))], 600, ())
         self.model = build(SIZES[case.size], self._tokenizer)
+        self.checkpointing = self.offloading = False
         self.bfloat16 = computes_in_bfloat16(self._config(ReinforceConfig), self.model.num_parameters())
         self.checkpointing, self.offloading = room(case, self.bfloat16, memory)
 
@@ -318,10 +319,9 @@ class Learner:
         lora = None if self.case.adapters is None else LoraConfig(rank=self.case.adapters, alpha=2 * self.case.adapters)
         given = {
             "learner": LearnerConfig(gpus=1 if on_gpu() else 0), "learning_rate": 1e-5, "warmup_steps": 0, "decay_share": 0.0, "lora": lora,
-            "save_every": 1_000_000, "precision": self._precision, "attn_implementation": "auto" if on_gpu() else "varlen", **settings,
+            "save_every": 1_000_000, "precision": self._precision, "attn_implementation": "auto" if on_gpu() else "varlen",
+            "gradient_checkpointing": self.checkpointing, "activation_offloading": self.offloading, **settings,
         }  # fmt: skip
-        if hasattr(self, "checkpointing"):
-            given |= {"gradient_checkpointing": self.checkpointing, "activation_offloading": self.offloading}
         return kind(**given)
 
     def _random(self, chance: random.Random, count: int) -> tuple[int, ...]:

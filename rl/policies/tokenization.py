@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
 PAD_TOKEN = "<|pad|>"
 END_TOKEN = "<|end|>"
@@ -37,6 +39,8 @@ def build_tokenizer(texts: Iterable[str], vocabulary_size: int, words: Sequence[
     Raises:
         RequestError: where `vocabulary_size` is too small for the bytes, the special tokens and the words.
     """
+    from transformers import Qwen2Tokenizer
+
     rules = Qwen2Tokenizer().backend_tokenizer
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer, tokenizer.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
@@ -81,6 +85,8 @@ def multi_token_words(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) 
 
 def _as_qwen2(tokenizer: Tokenizer) -> Qwen2Tokenizer:
     """The trained vocabulary and merges in the class that `AutoTokenizer` will load them with."""
+    from transformers import Qwen2Tokenizer
+
     model = json.loads(tokenizer.to_str())["model"]
     merges: list[Any] = [tuple(merge) for merge in model["merges"]]
     return Qwen2Tokenizer(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from rl.renderers.base import TRUNCATION_MARKER, Cut
 from warehouse.errors import RequestError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _CHARACTERS_A_TOKEN = 64
 """A text longer than this for each token that may stay is shortened before it is encoded at all."""

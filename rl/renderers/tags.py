@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import TAGS, is_from_scratch
 from rl.renderers.arguments import as_text, of_text, parameters_of
@@ -14,6 +14,9 @@ from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseErro
 from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Part, PartKind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CALL_TAGS = ("search", "answer", "code")
 """The tags that end an action; the tag is the tool's name."""

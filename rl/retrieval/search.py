@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
 from warehouse.records import Document
+
+if TYPE_CHECKING:
+    import bm25s
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
@@ -240,6 +242,8 @@ def words_of(text: str) -> list[str]:
 
 def _build(documents: Sequence[Document]) -> bm25s.BM25 | None:
     """The BM25 index, or None where no document holds a word."""
+    import bm25s  # brings numba, for which commands that search nothing do not wait
+
     texts = [words_of(f"{document.title} {document.text}") for document in documents]
     if not any(texts):
         return None

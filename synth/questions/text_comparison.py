@@ -11,8 +11,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from datasketch import MinHash, MinHashLSH
+if TYPE_CHECKING:
+    from datasketch import MinHash, MinHashLSH
 
 _WORD = re.compile(r"\w+")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
@@ -92,6 +94,8 @@ class NearDuplicates:
     _candidates: MinHashLSH = field(init=False)
 
     def __post_init__(self) -> None:
+        from datasketch import MinHashLSH  # a quarter of the time that a command takes to start
+
         self._candidates = MinHashLSH(max(0.1, self.threshold - _LSH_MARGIN), PERMUTATIONS, _LSH_WEIGHTS)
 
     def add(self, identity: str, text: str) -> None:
@@ -121,6 +125,8 @@ def near_duplicates(texts: Iterable[tuple[str, str]], threshold: float = 0.8, wi
 
 
 def _signature(shingles: Shingles) -> MinHash:
+    from datasketch import MinHash
+
     signature = MinHash(num_perm=PERMUTATIONS, seed=1)
     signature.update_batch([shingle.encode() for shingle in sorted(shingles)])
     return signature

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -105,3 +107,10 @@ def test_values_that_are_no_tables_are_read_as_they_are_written() -> None:
 def test_a_truncated_distribution_is_refused_where_rl_learns_from_it() -> None:
     with pytest.raises(RequestError, match=r"top_p must be 1: RL trains on these rollouts"):
         load_config("quickstart", ["rollout.limits.top_p=0.9"])
+
+
+def test_no_command_waits_for_libraries_that_it_may_not_need() -> None:
+    heavy = ("torch", "transformers", "trl", "vllm", "ray", "prefect", "datasets", "pandas", "datasketch", "bm25s", "numba", "networkx")
+    script = f"import sys, flows.cli, flows.preflight, flows.report, flows.top; print(*(set(sys.modules) & set({heavy})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
