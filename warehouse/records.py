@@ -434,7 +434,7 @@ class Request:
     """What a teacher is asked. Equal requests have equal digests, and a cached one is not asked twice.
 
     `max_tokens` bounds the completion alone. `stop` are texts at which it ends; they are not part of it. Differing seeds ask for
-    differing samples of one prompt.
+    differing samples of one prompt. `form` is a JSON schema, as JSON, that the completion is held to where the teacher can do that.
     """
 
     messages: tuple[Message, ...]
@@ -442,13 +442,14 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    form: str | None = None
 
     @property
     def content(self) -> dict[str, Any]:
         """The request as JSON-able data."""
         messages = [{"role": message.role, "content": message.content} for message in self.messages]
         rest = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed, "stop": list(self.stop)}
-        return {"messages": messages, **rest}
+        return {"messages": messages, **rest, **({} if self.form is None else {"form": self.form})}
 
     @property
     def digest(self) -> str:
@@ -457,8 +458,14 @@ class Request:
 
 
 def user(
-    text: str, system: str = "", max_tokens: int = 512, temperature: float = 0.0, seed: int = 0, stop: tuple[str, ...] = ()
+    text: str,
+    system: str = "",
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    seed: int = 0,
+    stop: tuple[str, ...] = (),
+    form: str | None = None,
 ) -> Request:
     """A request of one user message, after a system message where there is one."""
     messages = ((Message("system", system),) if system else ()) + (Message("user", text),)
-    return Request(messages, max_tokens, temperature, seed, stop)
+    return Request(messages, max_tokens, temperature, seed, stop, form)

@@ -30,7 +30,8 @@ class EngineDead(EngineFault):
 class Sampling:
     """How to sample one continuation. Temperature 0 is greedy; the stop token is kept in what comes back.
 
-    `older` asks for an older policy, where there are engines that hold one.
+    `older` asks for an older policy, where there are engines that hold one. `form` is a JSON schema, as JSON, that the continuation is held
+    to, by engines that are `structured`.
     """
 
     temperature: float = 1.0
@@ -39,6 +40,7 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     older: bool = False
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ class EngineConfig(Section):
     """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
     enforce_eager: bool = True
     """No compilation: starts sooner, and is no slower for small policies on CPUs."""
+    structured: bool = False
+    """Whether a continuation may be held to a JSON schema; the engine then loads the policy's tokenizer."""
     sleep_level: Literal[0, 1, 2] = 0
     """What an engine gives back while a learner has its turn, for engines and a learner on the same card: 0 nothing, 1 its memory, with the
     weights waiting in the host's, 2 the weights too, which must then come anew before it samples."""

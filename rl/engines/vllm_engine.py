@@ -288,7 +288,8 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
     """The configuration as arguments of vLLM's `AsyncEngineArgs`."""
     arguments = {
         "model": policy_path,
-        "skip_tokenizer_init": not has_vision(Path(policy_path)),  # vLLM writes placeholders of images by the tokenizer
+        # vLLM writes placeholders of images by the tokenizer, and grammars are over its tokens.
+        "skip_tokenizer_init": not (config.structured or has_vision(Path(policy_path))),
         "dtype": config.dtype,
         "seed": config.seed,
         "tensor_parallel_size": config.tensor_parallel,
@@ -334,7 +335,7 @@ def _executor(config: EngineConfig) -> str:
 
 def _sampling_parameters(sampling: Sampling) -> Any:
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     return SamplingParams(
         temperature=sampling.temperature,
@@ -346,6 +347,7 @@ def _sampling_parameters(sampling: Sampling) -> Any:
         detokenize=False,
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=None if sampling.form is None else StructuredOutputsParams(json=sampling.form),
     )
 
 

@@ -18,7 +18,7 @@ from synth.corpora.config import ExtractionConfig
 from synth.corpora.grounding import AmbiguousMention, Linker, StatedFact, grounding_defect, question_whether_stated
 from synth.corpora.passages import passages_of
 from synth.questions.text_comparison import plain
-from synth.teachers.teacher import Teacher, read_json, read_yes
+from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Completion, Document, Fact, Failure, Request, user
 
@@ -117,7 +117,7 @@ def _read(reply: Completion) -> list[TypedFact] | Failure:
 
 def _request(document: Document, passage: str, config: ExtractionConfig) -> Request:
     wanted = f"Relations: {', '.join(config.relations)}\n" if config.relations else ""
-    return user(f"{wanted}Title: {document.title}\nPassage: {passage}", SYSTEM, config.max_tokens)
+    return user(f"{wanted}Title: {document.title}\nPassage: {passage}", SYSTEM, config.max_tokens, form=form_of(_STATEMENTS))
 
 
 def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> bool:

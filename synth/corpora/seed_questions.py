@@ -42,7 +42,7 @@ from synth.corpora.seed_proposals import (
 )
 from synth.corpora.seed_searches import PassageSearch, Searcher, Verdict
 from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, read_json, read_yes
+from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
 from warehouse.digests import seed_from
 from warehouse.records import Failure, Request, Task, user
 
@@ -137,7 +137,7 @@ class Seeder:
 
     def _request(self, walk: Walk, seed: int) -> Request:
         own = seed_from(seed, *(passage.id for passage in walk.passages))
-        return user(numbered(walk.passages), SYSTEM, self.config.max_tokens, self.config.temperature, own)
+        return user(numbered(walk.passages), SYSTEM, self.config.max_tokens, self.config.temperature, own, form=form_of(_PROPOSAL))
 
     def _stated(self, left: Sequence[_Candidate]) -> list[Verdict]:
         """What a second reading says of each projection by itself."""

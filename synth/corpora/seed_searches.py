@@ -8,7 +8,7 @@ leave the verdict open (None). What no search brings is not found: neither verdi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Annotated, TypeVar
 
@@ -21,7 +21,7 @@ from synth.corpora.seed_proposals import Name, ProposedProjection, Seed, SeedDef
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import mentions, plain, unqualified
 from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, read_json, read_yes
+from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
 from warehouse.records import Document, Failure, Request, user
 
 T = TypeVar("T")
@@ -156,7 +156,8 @@ class Searcher:
 
     def _ask(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T | None]:
         """What was replied in that shape; None where nothing was."""
-        results, before = ask_readable(self.teacher, requests, lambda _, reply: read_json(reply, shape))
+        formed = [replace(request, form=form_of(shape)) for request in requests]
+        results, before = ask_readable(self.teacher, formed, lambda _, reply: read_json(reply, shape))
         self.failures.extend([*before, *(result for result in results if isinstance(result, Failure))])
         return [None if isinstance(result, Failure) else result for result in results]
 

@@ -24,7 +24,7 @@ from synth.fas.slices import Plan, SliceQuestion
 from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions
 from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, read_json
+from synth.teachers.teacher import Teacher, form_of, read_json
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, user
 
 _PLAN = """Question: {question}
@@ -126,7 +126,7 @@ def _holds(document: Document, known: Statement) -> bool:
 
 
 def _request(question: WrittenQuestion, offered: str, max_tokens: int) -> Request:
-    return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens)
+    return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form_of(_ROW))
 
 
 def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str]) -> SliceQuestion | Failure:

@@ -21,7 +21,7 @@ from synth.has.decisions import Option, Step, describe, option, shortened
 from synth.has.proposers import StepKey
 from synth.parts import Called, calls_of
 from synth.questions.text_comparison import numbers, plain
-from synth.teachers.teacher import Reply, Teacher, read_json
+from synth.teachers.teacher import Reply, Teacher, form_of, read_json
 from warehouse.digests import seed_from
 from warehouse.records import Failure, Request, user
 
@@ -146,7 +146,8 @@ class TeacherProposer:
         seed = seed_from("has teacher", config.seed, *step.key, draft.asked)
         draft.asked, draft.left = draft.asked + 1, draft.left - 1
         wanted = _taken(step) if draft.taken is None else _another(draft, seed)
-        return user(situation + wanted + _FORM, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed)
+        text, form = situation + wanted + _FORM, form_of(_ACTION)
+        return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form)
 
     def _take(self, draft: _Draft, reply: Reply, tools: Collection[str]) -> list[Failure]:
         """Add what a reply brought to the draft, or say why it brought nothing."""

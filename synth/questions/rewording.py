@@ -24,7 +24,7 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions, numbers, plain, without
 from synth.questions.wording import Phrasing, spoken
-from synth.teachers.teacher import Teacher, parted, read_json
+from synth.teachers.teacher import Teacher, form_of, parted, read_json
 from warehouse.digests import digest, seed_from
 from warehouse.records import Completion, Failure, Request, Task, Triple, user
 from warehouse.settings import Section
@@ -193,7 +193,7 @@ def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: Know
     others = sorted(set(graph.relations) - own)
     rng = random.Random(seed_from("listed relations", seed, task.key))
     listed = sorted(own | set(rng.sample(others, min(len(others), max(0, config.listed_relations - len(own))))))
-    return user(f"Relations: {', '.join(listed)}\nQuestion: {task.question}", READER, config.max_formula_tokens)
+    return user(f"Relations: {', '.join(listed)}\nQuestion: {task.question}", READER, config.max_formula_tokens, form=form_of(_FORMULA))
 
 
 def _compared(reply: Completion, task: Task, teacher: Teacher) -> Task | Failure:

@@ -27,6 +27,10 @@ class TeacherConfig(Section):
     """What the server calls the limit of a completion; OpenAI's newer models refuse the older name."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """More parameters of every request, such as `{"chat_template_kwargs": {"enable_thinking": false}}`."""
+    structured: bool | None = None
+    """Hold replies that are to be JSON to the schema of what is asked for, so that a small model writes nothing that cannot be read: an
+    engine by a grammar, a server by `response_format`, which vLLM, SGLang, llama.cpp and Ollama take and others may refuse. None: engines
+    do, servers do not. A model that thinks before it speaks has to be told not to."""
     path: Path | None = None
     """Folder of the model that engines serve."""
     engine: EngineConfig = EngineConfig()
@@ -59,6 +63,11 @@ class TeacherConfig(Section):
     def is_model(self) -> bool:
         """Whether it writes what it is asked for, and plays; the graph's oracle answers questions alone."""
         return self.kind != "oracle"
+
+    @property
+    def holds_to_forms(self) -> bool:
+        """Whether requests name the form of their replies."""
+        return self.kind == "engine" if self.structured is None else self.structured
 
     @property
     def name(self) -> str:

@@ -48,7 +48,8 @@ class EngineSource:
         folder = _folder(config)
         ray = RayRuntime(config.ray, total_cpus([engines("teacher", config.engine)]))
         try:
-            return cls(config, loop.wait(EnginePool.start(config.engine, str(folder))), ray)
+            engine = config.engine.model_copy(update={"structured": config.holds_to_forms})
+            return cls(config, loop.wait(EnginePool.start(engine, str(folder))), ray)
         except BaseException:
             ray.close()
             raise
@@ -87,7 +88,8 @@ class EngineSource:
 
     def _sampling(self, request: Request) -> Sampling:
         end = self._tokenizer.eos_token_id
-        return Sampling(request.temperature, request.max_tokens, () if end is None else (int(end),), seed=request.seed)
+        stop_ids = () if end is None else (int(end),)
+        return Sampling(request.temperature, request.max_tokens, stop_ids, seed=request.seed, form=request.form)
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: tuple[Message, ...]) -> list[int]:

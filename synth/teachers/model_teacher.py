@@ -97,6 +97,8 @@ class ModelTeacher:
 
     def complete(self, requests: Sequence[Request]) -> list[Reply]:
         """A reply to each request, those in the lake first and without asking."""
+        if not self._config.holds_to_forms:
+            requests = [replace(request, form=None) for request in requests]
         ids = [completion_id(self.name, request) for request in requests]
         stored = self._cache.find(list(dict.fromkeys(ids))) if self._cache else {}
         missing = {key: request for key, request in zip(ids, requests, strict=True) if key not in stored}

@@ -6,10 +6,12 @@ and strictly where a completion would be missing, so that a reply that cannot be
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
 import openai
+from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import BaseModel, Field, ValidationError
 
 from synth.teachers.config import TeacherConfig
@@ -86,6 +88,7 @@ class OpenAiSource:
                 temperature=request.temperature,
                 seed=request.seed,
                 stop=list(request.stop) or openai.omit,
+                response_format=openai.omit if request.form is None else _response_format(request.form),
                 extra_body={self._config.token_limit_parameter: request.max_tokens, **self._config.extra},
             )
         except openai.APITimeoutError as error:
@@ -110,6 +113,10 @@ class OpenAiSource:
             wanted = _retry_after(error.response.headers.get("retry-after"))
             return SourceError(Fault.SERVER_ERROR, f"the server failed ({status})", text, wanted)
         return SourceError(Fault.REFUSED, f"the server refuses the request ({status})", text)
+
+
+def _response_format(form: str) -> ResponseFormatJSONSchema:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": json.loads(form)}}
 
 
 def _largest_usage(request: Request) -> _Usage:

@@ -146,6 +146,20 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
     return Failure(STAGE, Fault.MALFORMED, reason, _item(completion))
 
 
+def form_of(shape: TypeAdapter[Any]) -> str:
+    """What a request says of the form that `read_json` wants: the JSON schema of `shape`, without what is only said of it."""
+    return json.dumps(_unsaid(shape.json_schema()), sort_keys=True)
+
+
+def _unsaid(schema: Any) -> Any:
+    """A schema without titles and descriptions: a request is another one where its form is another, and not where a docstring is."""
+    if isinstance(schema, list):
+        return [_unsaid(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _unsaid(value) for key, value in schema.items() if key not in ("title", "description") or not isinstance(value, str)}
+
+
 def read_yes(completion: Completion) -> bool | None:
     """Whether the reply begins with yes or with no; None where with neither."""
     word = completion.text.strip().strip("*\"'").casefold()

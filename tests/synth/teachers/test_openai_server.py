@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import ModelTeacher, open_teacher
-from synth.teachers.teacher import Fault, Reply, ask
+from synth.teachers.teacher import Fault, Reply, ask, form_of
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake, RequestError
 from warehouse.records import Request, user
@@ -60,6 +61,18 @@ def test_what_is_asked_reaches_the_server() -> None:
     wanted = {"model": "small", "max_completion_tokens": 7, "temperature": 0.5, "seed": 9, "stop": ["END"], "top_k": 3}
     assert wanted.items() <= body.items()
     assert "max_tokens" not in body
+
+
+def test_the_form_of_a_reply_is_asked_for_where_it_is_configured(tmp_path: Path) -> None:
+    shape = TypeAdapter(list[int])
+    request = user("q", form=form_of(shape))
+    with MisbehavingServer() as server, Lake(tmp_path) as lake:
+        for structured in (None, False, True):
+            with teacher_of(server, lake, structured=structured) as teacher:
+                ask(teacher, request)
+    plain, formed = server.bodies
+    assert "response_format" not in plain, "a server that knows no forms would refuse"
+    assert formed["response_format"]["json_schema"]["schema"] == shape.json_schema() and formed["messages"] == plain["messages"]
 
 
 @pytest.mark.parametrize("act", ["429", "500", "503", "408", "hang", "reset", "nonsense", "no-choices"])

@@ -5,18 +5,26 @@ A policy that was never trained writes no sense; what is shown here is that what
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel, Field, TypeAdapter
 
 from rl.engines.config import EngineConfig
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
+from synth.corpora import extraction, seed_questions, seed_searches
+from synth.fas import memory_plans
+from synth.has import teacher_proposer
+from synth.questions import rewording
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until
 from synth.teachers.model_teacher import open_teacher
-from synth.teachers.teacher import Fault, Reply, Teacher
+from synth.teachers.teacher import Fault, Reply, Teacher, form_of, read_json
+from synth.worlds import world_proposals
 from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake, RequestError
 from warehouse.records import Message, user
@@ -67,6 +75,40 @@ def check_teacher(teacher: Teacher, lake: Lake) -> None:
     assert teacher.complete(requests) == replies
 
 
+class Row(BaseModel):
+    """What a reply is held to."""
+
+    found: bool
+    kind: Literal["town", "river"]
+
+
+FORMS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": form_of(shape)
+    for module in (memory_plans, teacher_proposer, rewording, extraction, seed_questions, seed_searches, world_proposals)
+    for name, shape in vars(module).items()
+    if isinstance(shape, TypeAdapter)
+}
+"""Every form that synthesis asks for."""
+
+
+def check_forms(teacher: Teacher) -> None:
+    """What is read of a policy that was never trained, held to a form: all that it does not break off."""
+    shape = TypeAdapter(Row)
+    replies = teacher.complete([user("Where?", max_tokens=100, temperature=1.0, seed=seed, form=form_of(shape)) for seed in range(8)])
+    whole = [read_json(reply, shape) for reply in replies if isinstance(reply, Completion)]
+    assert len(whole) >= 4 and all(isinstance(row, Row) for row in whole), texts(replies)
+    begun = teacher.complete([user("Where?", max_tokens=4, form=form) for form in FORMS.values()])
+    refused = [name for name, reply in zip(FORMS, begun, strict=True) if isinstance(reply, Failure) and reply.kind != Fault.CUT]
+    assert len(FORMS) >= 10 and not refused
+
+
+@pytest.mark.long
+@pytest.mark.engine
+def test_a_real_server_holds_replies_to_their_form(server: str) -> None:
+    with open_teacher(served(server).model_copy(update={"structured": True})) as teacher:
+        check_forms(teacher)
+
+
 @pytest.mark.long
 @pytest.mark.engine
 def test_a_real_server_completes(server: str, tmp_path: Path) -> None:
@@ -105,10 +147,24 @@ def test_a_real_server_does_not_know_another_model(server: str) -> None:
 def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, open_teacher(own(policy), lake) as teacher:
         check_teacher(teacher, lake)
+        check_forms(teacher)
         (long,) = teacher.complete([user("Stone " * 500, max_tokens=8)])
         assert isinstance(long, Failure) and long.kind == Fault.REFUSED
         (stopped,) = teacher.complete([user("Where is Stone?", max_tokens=60, temperature=1.0, stop=("e", "a", "i", "o", "u"))])
         assert not set(texts([stopped])[0]) & set("eaiou")
+
+
+def test_a_form_is_the_same_whatever_is_said_of_it() -> None:
+    class Said(BaseModel):
+        """Something else."""
+
+        description: str = Field(description="of a table", title="What it is")
+
+    class Plain(BaseModel):
+        description: str
+
+    form = form_of(TypeAdapter(Said))
+    assert form == form_of(TypeAdapter(Plain)) and json.loads(form)["properties"] == {"description": {"type": "string"}}
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
