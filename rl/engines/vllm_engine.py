@@ -30,6 +30,9 @@ SHUTDOWN_SECONDS = 1.0
 """How long vLLM's process may take to end by itself; it holds nothing to save."""
 DEATH_SECONDS = 0.5
 """How often somebody who waits for vLLM's process looks whether it lives."""
+COMPACT = {"backend": "guidance", "disable_any_whitespace": True}
+"""How vLLM holds continuations to a JSON schema: by the library that knows most of what schemas say, and without blanks, of which a small
+model would write until its tokens are spent."""
 SLEEPING = ("weights", "kv_cache")
 """What sleeps, by vLLM's names and in the order in which it wakes."""
 
@@ -302,6 +305,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "gpu_memory_utilization": config.gpus if 0 < config.gpus < 1 else None,
         "block_size": config.block_size,
         "enable_prefix_caching": True,
+        "structured_outputs_config": COMPACT if config.structured else None,
         "enforce_eager": config.enforce_eager,
         "enable_sleep_mode": bool(config.sleep_level and config.gpus),  # on CPUs vLLM refuses it, and `rl/engines/cpu_sleep.py` does it
         "logprobs_mode": "processed_logprobs",

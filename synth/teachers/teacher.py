@@ -147,17 +147,22 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
 
 
 def form_of(shape: TypeAdapter[Any]) -> str:
-    """What a request says of the form that `read_json` wants: the JSON schema of `shape`, without what is only said of it."""
-    return json.dumps(_unsaid(shape.json_schema()), sort_keys=True)
+    """What a request says of the form that `read_json` wants: the JSON schema of `shape`, without what is only said of it.
+
+    A request is another one where its form is another, and not where a docstring is. An object has the properties that are named, and no
+    others unless it is one of any names: a model that wanders would make up more of them.
+    """
+    return json.dumps(_narrowed(shape.json_schema()), sort_keys=True)
 
 
-def _unsaid(schema: Any) -> Any:
-    """A schema without titles and descriptions: a request is another one where its form is another, and not where a docstring is."""
+def _narrowed(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_unsaid(item) for item in schema]
+        return [_narrowed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _unsaid(value) for key, value in schema.items() if key not in ("title", "description") or not isinstance(value, str)}
+    said = {key for key in ("title", "description") if isinstance(schema.get(key), str)}
+    closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
+    return {**closed, **{key: _narrowed(value) for key, value in schema.items() if key not in said}}
 
 
 def read_yes(completion: Completion) -> bool | None:

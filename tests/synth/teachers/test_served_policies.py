@@ -91,7 +91,7 @@ FORMS = {
 """Every form that synthesis asks for."""
 
 
-def check_forms(teacher: Teacher) -> None:
+def check_forms(teacher: Teacher) -> list[str]:
     """What is read of a policy that was never trained, held to a form: all that it does not break off."""
     shape = TypeAdapter(Row)
     replies = teacher.complete([user("Where?", max_tokens=100, temperature=1.0, seed=seed, form=form_of(shape)) for seed in range(8)])
@@ -100,6 +100,7 @@ def check_forms(teacher: Teacher) -> None:
     begun = teacher.complete([user("Where?", max_tokens=4, form=form) for form in FORMS.values()])
     refused = [name for name, reply in zip(FORMS, begun, strict=True) if isinstance(reply, Failure) and reply.kind != Fault.CUT]
     assert len(FORMS) >= 10 and not refused
+    return texts(replies)
 
 
 @pytest.mark.long
@@ -147,7 +148,7 @@ def test_a_real_server_does_not_know_another_model(server: str) -> None:
 def test_our_own_engines_complete(policy: Path, tmp_path: Path) -> None:
     with Lake(tmp_path) as lake, open_teacher(own(policy), lake) as teacher:
         check_teacher(teacher, lake)
-        check_forms(teacher)
+        assert not [text for text in check_forms(teacher) if "\n" in text or " " in text], "no token is spent on blanks"
         (long,) = teacher.complete([user("Stone " * 500, max_tokens=8)])
         assert isinstance(long, Failure) and long.kind == Fault.REFUSED
         (stopped,) = teacher.complete([user("Where is Stone?", max_tokens=60, temperature=1.0, stop=("e", "a", "i", "o", "u"))])
@@ -165,6 +166,8 @@ def test_a_form_is_the_same_whatever_is_said_of_it() -> None:
 
     form = form_of(TypeAdapter(Said))
     assert form == form_of(TypeAdapter(Plain)) and json.loads(form)["properties"] == {"description": {"type": "string"}}
+    assert json.loads(form)["additionalProperties"] is False
+    assert json.loads(form_of(TypeAdapter(dict[str, int])))["additionalProperties"] == {"type": "integer"}
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
