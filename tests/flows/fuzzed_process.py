@@ -18,6 +18,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -364,7 +365,9 @@ def main(folder: Path, first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     names, seen = plant(folder), Seen()
     ready = template(folder / "ready", names)
-    for command in READERS[:3]:  # what libraries start or load at their first use is theirs
+    for library in ("bm25s", "datasketch", "transformers"):  # what libraries start or load at their first use is theirs
+        import_module(library)
+    for command in READERS[:3]:
         CliRunner().invoke(app, [*command, "--home", str(ready)])
     sys.addaudithook(seen)
     signal.signal(signal.SIGPROF, hang)
