@@ -76,8 +76,8 @@ def main() -> None:
         words = dict(text.split("=", 1) for text in options.words)
         try:
             homes = [read_home(home) for home in options.homes]
-            if options.add and (RESULTS / f"{options.name}.json").is_file():
-                homes = beside(load(options.name)["homes"], homes)
+            if options.add:
+                homes = beside(kept(options.name).get("homes", []), homes)
             keep(options.name, {"commands": options.command, "words": words, "homes": homes})
         except RequestError as error:
             parser.error(str(error))
@@ -162,6 +162,11 @@ def load(name: str) -> Record:
         raise RequestError(f"there are no results {path.relative_to(ROOT)}; `python -m benchmarks.evidence collect {name} …` makes them.")
     record: Record = json.loads(path.read_text())
     return record
+
+
+def kept(name: str) -> Record:
+    """What there is of a file of results; nothing where there is none."""
+    return load(name) if (RESULTS / f"{name}.json").is_file() else {}
 
 
 def pages() -> list[Path]:

@@ -49,7 +49,7 @@ def main() -> None:
     loops.append(calibrate())
     commit = subprocess.run(["git", "-C", str(options.clone), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     day = {"day": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "loop": loops, "seconds": seconds}
-    days = with_day(evidence.load("first_minutes")["days"] if (evidence.RESULTS / "first_minutes.json").is_file() else [], day)
+    days = with_day(evidence.kept("first_minutes").get("days", []), day)
     if options.keep:
         evidence.keep("first_minutes", {"commands": ["python -m benchmarks.first_minutes --clone CLONE --keep"], "days": days})
     print(first_minutes({"days": days}))

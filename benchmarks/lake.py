@@ -347,7 +347,7 @@ def main() -> None:
         if given.home is None:
             shutil.rmtree(home)
     if given.keep:
-        old = evidence.load("lake") if (evidence.RESULTS / "lake.json").is_file() else {}
+        old = evidence.kept("lake")
         command = shlex.join(["python", "-m", "benchmarks.lake", *sys.argv[1:]])
         evidence.keep("lake", {"commands": [*old.get("commands", []), command], **beside(old, figures)})
     if given.json:

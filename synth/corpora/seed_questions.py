@@ -41,8 +41,8 @@ from synth.corpora.seed_proposals import (
     task_of,
 )
 from synth.corpora.seed_searches import PassageSearch, Searcher, Verdict
-from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
+from synth.teachers.asking import ask_for
+from synth.teachers.teacher import Teacher, read_yes
 from warehouse.digests import seed_from
 from warehouse.records import Failure, Request, Task, user
 
@@ -123,8 +123,7 @@ class Seeder:
         return result
 
     def _proposed(self, walks: Sequence[Walk], seed: int, result: SeedQuestions) -> list[_Candidate]:
-        asked = [self._request(walk, seed) for walk in walks]
-        proposals, before = ask_readable(self.teacher, asked, lambda _, reply: read_json(reply, _PROPOSAL))
+        proposals, before = ask_for(self.teacher, [self._request(walk, seed) for walk in walks], _PROPOSAL)
         result.failures += before
         left = []
         for walk, proposal in zip(walks, proposals, strict=True):
@@ -137,7 +136,7 @@ class Seeder:
 
     def _request(self, walk: Walk, seed: int) -> Request:
         own = seed_from(seed, *(passage.id for passage in walk.passages))
-        return user(numbered(walk.passages), SYSTEM, self.config.max_tokens, self.config.temperature, own, form=form_of(_PROPOSAL))
+        return user(numbered(walk.passages), SYSTEM, self.config.max_tokens, self.config.temperature, own)
 
     def _stated(self, left: Sequence[_Candidate]) -> list[Verdict]:
         """What a second reading says of each projection by itself."""

@@ -8,7 +8,7 @@ leave the verdict open (None). What no search brings is not found: neither verdi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, TypeVar
 
@@ -20,8 +20,8 @@ from synth.corpora.proposals import Objection
 from synth.corpora.seed_proposals import Name, ProposedProjection, Seed, SeedDefect, numbered
 from synth.formulas.triples import is_constant, members
 from synth.questions.text_comparison import mentions, plain, unqualified
-from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
+from synth.teachers.asking import ask_for
+from synth.teachers.teacher import Teacher, read_yes
 from warehouse.records import Document, Failure, Request, user
 
 T = TypeVar("T")
@@ -156,8 +156,7 @@ class Searcher:
 
     def _ask(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T | None]:
         """What was replied in that shape; None where nothing was."""
-        formed = [replace(request, form=form_of(shape)) for request in requests]
-        results, before = ask_readable(self.teacher, formed, lambda _, reply: read_json(reply, shape))
+        results, before = ask_for(self.teacher, requests, shape)
         self.failures.extend([*before, *(result for result in results if isinstance(result, Failure))])
         return [None if isinstance(result, Failure) else result for result in results]
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from synth.teachers.teacher import Fault, Teacher
+from pydantic import TypeAdapter
+
+from synth.teachers.teacher import Fault, Teacher, form_of, read_json
 from warehouse.digests import seed_from
 from warehouse.records import Completion, Failure, Request
 
@@ -42,6 +44,12 @@ def ask_readable(
         if not open_:
             break
     return results, before
+
+
+def ask_for(teacher: Teacher, requests: Sequence[Request], shape: TypeAdapter[T]) -> tuple[list[T | Failure], list[Failure]]:
+    """The same of requests for JSON of that `shape`, whose form they name."""
+    formed = [replace(request, form=form_of(shape)) for request in requests]
+    return ask_readable(teacher, formed, lambda _, reply: read_json(reply, shape))
 
 
 def _again(request: Request, number: int) -> Request:

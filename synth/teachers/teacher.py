@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -146,6 +147,7 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
     return Failure(STAGE, Fault.MALFORMED, reason, _item(completion))
 
 
+@cache
 def form_of(shape: TypeAdapter[Any]) -> str:
     """What a request says of the form that `read_json` wants: the JSON schema of `shape`, without what is only said of it.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,8 +25,8 @@ from rl.envs.tool_world.written import run_code
 from rl.tools import ToolFault
 from rl.tools.tool import check_name
 from synth.questions.text_comparison import plain
-from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, form_of, read_json
+from synth.teachers.asking import ask_for
+from synth.teachers.teacher import Teacher
 from synth.worlds.world_checks import TaskProof, goal_of, provenance_of
 from synth.worlds.world_proposals import (
     RECORDS,
@@ -203,8 +203,7 @@ class _Writer:
 
     def _asked(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T]:
         """What the replies hold, asked twice where they cannot be read; one that cannot be read then either is a failure."""
-        formed = [replace(request, form=form_of(shape)) for request in requests]
-        replies, before = ask_readable(self._teacher, formed, lambda _, reply: read_json(reply, shape))
+        replies, before = ask_for(self._teacher, requests, shape)
         self._made.failures += [*before, *(reply for reply in replies if isinstance(reply, Failure))]
         return [reply for reply in replies if not isinstance(reply, Failure)]
 
