@@ -5,7 +5,7 @@ Intervals and p-values are computed here, of the raw counts that a file holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from statistics import median
 from typing import Any
@@ -269,14 +269,14 @@ def _pair(home: Record, suite: str, a: str, b: str) -> PairedTest | None:
     return None
 
 
-def _in_order(policies: Iterable[str]) -> Iterator[str]:
+def _in_order(policies: Iterable[str]) -> list[str]:
     stages_ = ("init", "cpt", "sft", "rl")
 
     def place(policy: str) -> tuple[int, int, str]:
         turn, stage, *variant = policy.split("-", 2)
         return int(turn[1:]), stages_.index(stage), "".join(variant)
 
-    return iter(sorted(set(policies), key=place))
+    return sorted(set(policies), key=place)
 
 
 def _words(record: Record, policy: str) -> str:

@@ -90,6 +90,8 @@ def test_seeds_stand_side_by_side_with_the_least_and_the_largest_gain(monkeypatc
     pair = {"suite": "held_out", "a": "t1-rl", "b": "t1-sft", "both": 20, "only_a": 11, "only_b": 0, "neither": 9}
     other = {**HOME, "seed": 99, "evaluations": [row("t1-sft", None, 20), row("t1-rl", None, 31)], "pairs": [pair]}
     (tmp_path / "one.json").write_text(json.dumps({**RECORD, "homes": beside([HOME, {"seed": 99}], [other])}))
+    each = filled("<!-- evidence: stages one -->\n\n<!-- /evidence -->")
+    assert "| 99 | `t1-rl` | 77.5" in each and "| 100 | `t1-rl` | 75.0" in each, "a row for each seed, not for the first alone"
     text = filled("<!-- evidence: seeds one -->\n\n<!-- /evidence -->")
     assert "| policy | seed 99 | seed 100 | `t1-rl` above it: least | most |" in text
     assert "| `t1-sft` | 50.0 | 50.0 | +25.0 (p = 0.013) | +27.5 (p < 0.001) |" in text
