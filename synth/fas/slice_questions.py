@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -20,7 +20,7 @@ from synth.fas.slices import QuestionStyle
 from synth.fas.taught_reasoning import Assignment
 from synth.questions.text_comparison import mentions, plain
 from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, json_values
+from synth.teachers.teacher import Teacher, form_of, json_values
 from warehouse.digests import digest, seed_from
 from warehouse.records import Completion, Failure, Request, Task, user
 from warehouse.settings import first_error
@@ -28,8 +28,8 @@ from warehouse.settings import first_error
 _ASK = """Known statements:
 {statements}
 
-Write {count} questions that these statements answer, one of each style: {styles}. For each write one line of JSON and nothing else:
-{{"style": "...", "question": "...", "answer": "...", "requires": [numbers of statements]}}
+Write {count} questions that these statements answer, one of each style: {styles}. Reply with a JSON list of them and nothing else:
+[{{"style": "...", "question": "...", "answer": "...", "requires": [numbers of statements]}}, ...]
 "requires" are the statements that the question rests on. The answer is as short as can be. No question may name its answer, and none may
 speak of the statements."""
 _ANSWERED_BY = (QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP)
@@ -85,7 +85,7 @@ class _Row(BaseModel):
     requires: list[int]
 
 
-_ROW = TypeAdapter(_Row)
+_ROW, _ROWS = TypeAdapter(_Row), TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
 
 
 def write_questions(
@@ -127,8 +127,8 @@ def _read(reply: Completion, statements: Sequence[Statement]) -> list[WrittenQue
 
 def _request(statements: Sequence[Statement], config: SliceConfig) -> Request:
     listed = "\n".join(f"{number}. {_shown(statement)}" for number, statement in enumerate(statements, start=1))
-    named = ", ".join(style.replace("_", "-") for style in config.styles)
-    return user(_ASK.format(statements=listed, count=len(config.styles), styles=named), max_tokens=config.max_tokens)
+    asked = _ASK.format(statements=listed, count=len(config.styles), styles=", ".join(config.styles))
+    return user(asked, max_tokens=config.max_tokens, form=form_of(_ROWS))
 
 
 def _shown(statement: Statement) -> str:

@@ -16,8 +16,11 @@ from flows.stages.synthesis.examples import again, corpora, demonstrations, docu
 from flows.stages.synthesis.questions import expansions, questions, rewordings, seeds, suites
 from flows.stages.synthesis.tool_worlds import tool_worlds
 from flows.task_choice import choose_tasks
+from synth.corpora import seed_questions
 from synth.parts import CPT_KINDS, SFT_KINDS
+from synth.teachers import teacher as asked_teacher
 from synth.teachers.model_teacher import open_teacher
+from synth.worlds import world_proposals
 from warehouse.errors import RequestError
 
 
@@ -98,9 +101,9 @@ def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Seq
     """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and context.config.corpus.kind == "pages":
-        raise _nothing_left(context, "question about the pages")
+        raise _nothing_left(context, "question about the pages", seed_questions.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
-        raise _nothing_left(context, "task of a tool world")
+        raise _nothing_left(context, "task of a tool world", world_proposals.STAGE)
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         first, config = failed[0], wanted[failed[0]]
@@ -129,13 +132,14 @@ def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
         raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
 
 
-def _nothing_left(context: RunContext, what: str) -> RequestError:
-    """That a teacher brought nothing that held, with what became of most of it."""
+def _nothing_left(context: RunContext, what: str, stage: str) -> RequestError:
+    """That a teacher brought nothing that held at this stage of synthesis, with what became of most of what it was asked there."""
     sql = (
-        "SELECT reason, count(*) AS times FROM failures WHERE NOT starts_with(kind, 'retried_') "
+        "SELECT reason, count(*) AS times FROM failures WHERE stage IN (?, ?) AND NOT starts_with(kind, 'retried_') "
         "GROUP BY reason ORDER BY times DESC, reason LIMIT 1"
     )
-    most = "".join(f"; most often, {row['times']} times: {row['reason']:.200}" for row in context.lake.query(sql).to_pylist())
+    counted = context.lake.query(sql, [stage, asked_teacher.STAGE]).to_pylist()
+    most = "".join(f"; most often, {row['times']} times: {row['reason']:.200}" for row in counted)
     ask = f'flywheel sql "SELECT stage, kind, reason, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
     return RequestError(f"no {what} is left of what the teacher was asked for{most}. All reasons: {ask}")
 

@@ -134,7 +134,7 @@ def test_several_styles_over_one_slice_and_a_question_once() -> None:
     assert [question.style for question in questions] == [QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP, QuestionStyle.NUMERICAL]
     assert questions[1].required == STATEMENTS[:2]
     assert (
-        re.search(r"^1\. Alpha: director Dan$", teacher.asked[0], re.M) and "factual, multi-hop, numerical, synthesis" in teacher.asked[0]
+        re.search(r"^1\. Alpha: director Dan$", teacher.asked[0], re.M) and "factual, multi_hop, numerical, synthesis" in teacher.asked[0]
     )
     assert questions[1].assignment.known == ("Alpha: director Dan", "Alpha: Alpha was shot in Green Lake in 1994.")
 
