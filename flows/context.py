@@ -1,7 +1,7 @@
 """An open home, as the stages share it: its configuration, its lake, its engines. Opened once, used by every flow inside.
 
-Engines start when the first stage needs them and stay for the rest: a stage that follows loads its weights into them. While a home is
-open, its context reports what is at work in it (`flows/progress.py`).
+Engines start when the first stage needs them, or beside the stages before it (`begin_engines`), and stay for the rest: a stage that follows
+loads its weights into them. While a home is open, its context reports what is at work in it (`flows/progress.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flows.lakes import champion_of, policy_of
 from flows.operations.control import Control
 from flows.operations.requests import RequestListener
 from flows.placement import reserved_cpus
+from flows.plan import policy_id
 from flows.progress import Progress, ProgressWriter
 from warehouse import Document, Lake, Policy, Task
 from warehouse.storage import LOCAL
@@ -107,15 +108,26 @@ class RunContext:
             now, engines=engines, tokens_per_second=engines.tokens_per_second(before), environment_figures=rollouts.environment_figures()
         )
 
+    def begin_engines(self) -> None:
+        """Have the home's engines start with its first policy while a stage that needs none is at work; `rollouts` waits for them.
+
+        Nothing happens before there is a policy, or where the learner may want what engines take: on a GPU, or with `engine.sleep_level`.
+        """
+        engine, first = self.config.rollout.engine, policy_id(0, "init")
+        if self._rollouts is None and not (engine.gpus or engine.sleep_level) and self.lake.runs("id = ? AND state = 'completed'", [first]):
+            self.start_ray()
+            self._begin(self.config.rollout, self.home.policies / first)
+
     def rollouts(self, policy_path: Path) -> Rollouts:
         """The engines and environments, with the policy in `policy_path` loaded."""
-        if self._rollouts is not None:
-            self._rollouts.load_weights(policy_path, 0)
-            self._rollouts.resume()
-            return self._rollouts
-        documents: list[Document] = self.lake.documents()
-        self.start_ray()
-        return self._start(self.config.rollout, policy_path, documents)
+        if self._rollouts is None:
+            self.start_ray()
+            return self._start(self.config.rollout, policy_path, self.lake.documents())
+        if not self._rollouts.is_open:
+            self._rollouts.open(self.lake.documents())
+        self._rollouts.load_weights(policy_path, 0)
+        self._rollouts.resume()
+        return self._rollouts
 
     @contextmanager
     def other_rollouts(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Iterator[Rollouts]:
@@ -127,9 +139,14 @@ class RunContext:
             self.stop_engines()
 
     def _start(self, config: RolloutConfig, policy_path: Path, documents: Sequence[Document]) -> Rollouts:
+        rollouts = self._begin(config, policy_path)
+        rollouts.open(documents)
+        return rollouts
+
+    def _begin(self, config: RolloutConfig, policy_path: Path) -> Rollouts:
         from rl.rollouts.rollout import Rollouts  # Ray and transformers: not before engines are wanted
 
-        self._rollouts = rollouts = Rollouts.start(config, policy_path, documents)
+        self._rollouts = rollouts = Rollouts.begin(config, policy_path)
         self.restrict()  # after they can be found: a request that comes now is heard here or there
         self._last_figures = None
         return rollouts

@@ -77,10 +77,14 @@ def steps(config: FlywheelConfig, turns: int) -> Iterator[Step]:
 
 def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
     """The stages of one turn, the gate last."""
-    yield Step(turn, synthesis_id(turn), Kind.SYNTHESIS, {"turn": turn})
-    if turn == 1:
+    synthesis = Step(turn, synthesis_id(turn), Kind.SYNTHESIS, {"turn": turn})
+    if turn > 1:
+        yield synthesis
+    else:
         first = policy_id(0, "init")
-        yield Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
+        init = Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
+        # One from scratch has its tokenizer from the text; engines of any other start while that is made.
+        yield from (synthesis, init) if config.policy.path is None else (init, synthesis)
         if "cpt" not in config.wheel.stages or not config.policy.untaught:  # what it knows already, the others are measured against
             yield from _evaluations(turn, first, config.evaluation.suites)
     for stage in config.wheel.stages:

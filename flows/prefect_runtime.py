@@ -13,7 +13,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -22,6 +23,7 @@ import httpx
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import (
     PREFECT_API_URL,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     PREFECT_HOME,
     PREFECT_LOGGING_LEVEL,
     PREFECT_SERVER_ANALYTICS_ENABLED,
@@ -41,24 +43,36 @@ PORT_TAKEN = 3
 
 
 @contextmanager
-def quiet_prefect(home: Path) -> Iterator[None]:
-    """Settings for flows run from our command line; from here on, what this process starts ends with it."""
+def quiet_prefect(home: Path, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Settings for flows run from our command line; from here on, what this process starts ends with it.
+
+    `meanwhile` is called while the server starts.
+    """
     start_reaper()
     if PREFECT_API_URL.value():
+        meanwhile()
         yield
         return
     folder = (home / "prefect").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         PREFECT_HOME: folder,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,  # each flow would wait up to a second at its end for the thread that sends them
         PREFECT_LOGGING_LEVEL: "CRITICAL",
         PREFECT_SERVER_ANALYTICS_ENABLED: False,
         PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 120,
     }
     with temporary_settings(settings), kept_up():
-        with uninterrupted():
-            SubprocessASGIServer().start(int(UP_SECONDS))
+        with ThreadPoolExecutor(1, "prefect-start") as starting:
+            started = starting.submit(copy_context().run, _start_server)
+            meanwhile()
+            started.result()
         yield
+
+
+def _start_server() -> None:
+    with uninterrupted():
+        SubprocessASGIServer().start(int(UP_SECONDS))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,18 @@ def wheel_flow(home: Path, turns: PositiveInt = 1, budget: BudgetConfig | None =
         context.calibrate()
         done = {run.id for run in context.lake.runs("state = 'completed'")}
         for turn in (number for number in range(1, turns + 1) if gate_id(number) not in done):
-            _turn(context, turn)
+            _turn(context, turn, done)
 
 
-def _turn(context: RunContext, turn: int) -> None:
+def _turn(context: RunContext, turn: int, done: set[str]) -> None:
     """One turn; where its budget is spent, the stages that had not begun are left out, and the gate has its say."""
     *stages, gate = turn_steps(context.config, turn)
+    teacher = context.config.for_turn(turn).synth.teacher
     try:
         for step in stages:
+            # The engines of a teacher would take the place of the policy's.
+            if step.run_id not in done and not (step.kind is Kind.SYNTHESIS and teacher is not None and teacher.kind == "engine"):
+                context.begin_engines()
             _take(context, turn, step)
     except BudgetSpent as spent:
         log.warning("turn %d ends early: %s", turn, spent)
@@ -64,6 +69,12 @@ def _take(context: RunContext, turn: int, step: Step) -> None:
     wait_until_up()
     with tags("flywheel", f"turn-{turn}", step.kind.value):
         FLOWS[step.kind](home=context.home.root, **step.arguments)
+
+
+def _load_stages() -> None:
+    """Import what nearly every turn needs: torch, TRL and Ray take some seconds, in which Prefect's server starts."""
+    for name in ("flows.stages.synthesis.stage", "flows.stages.training", "rl.rollouts.rollout"):
+        import_module(name)
 
 
 def make_first_policy(home: Home) -> str:
@@ -89,7 +100,7 @@ def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
     if is_done(home, turns):
         log.info("nothing to do: %s %s done in %s", turns, "turn is" if turns == 1 else "turns are", home.root)
     else:
-        with quiet_prefect(home.root), tags("flywheel"):
+        with quiet_prefect(home.root, _load_stages), tags("flywheel"):
             wheel_flow(home=home.root, turns=turns)
     with Lake(home.root, read_only=True) as lake:
         return evaluation_rows(lake)

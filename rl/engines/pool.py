@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class EnginePool:
-    """A `Generator` made of engines. Everything runs in one event loop, that of `start`."""
+    """A `Generator` made of engines. Everything runs in one event loop, that of `begin`."""
 
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
@@ -49,23 +49,37 @@ class EnginePool:
         self._receivers: Receivers | None = None
 
     @classmethod
+    async def begin(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
+        """Have `config.count` engines start on the Ray that is running, and return at once: requests wait for them, and so does `up`."""
+        pool = cls(config, policy_path, version)
+        for number in range(config.count + config.older):
+            pool._launch(older=number >= config.count)
+        return pool
+
+    @classmethod
     async def start(cls, config: EngineConfig, policy_path: str, version: int = 0) -> EnginePool:
-        """Start `config.count` engines on the Ray that is running; returns when all can serve.
+        """The same, when all engines can serve. Raises as `up` does; none is left then."""
+        pool = await cls.begin(config, policy_path, version)
+        try:
+            await pool.up()
+        except BaseException:
+            await pool.shutdown()
+            raise
+        return pool
+
+    async def up(self) -> None:
+        """Wait until all engines can serve.
 
         Raises:
             EngineFault: where one does not start, or not within `start_timeout_seconds`.
             WorkerDied: where a process of one died.
         """
-        pool = cls(config, policy_path, version)
-        replicas = [pool._launch(older=number >= config.count) for number in range(config.count + config.older)]
         try:
-            await asyncio.gather(*(replica.ready for replica in replicas))
+            await asyncio.gather(*(replica.ready for replica in self._replicas))
         except EngineFault as error:
-            await pool.shutdown()
             if isinstance(error.__cause__, WorkerDied):
                 raise error.__cause__ from error
             raise
-        return pool
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()

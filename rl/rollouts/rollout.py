@@ -34,7 +34,7 @@ from rl.placement import rollout_cpus
 from rl.policies.vision import Vision, load_vision
 from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
-from rl.retrieval.indexes import Indexes, build_indexes
+from rl.retrieval.indexes import build_indexes
 from rl.rollouts.admission import Admission
 from rl.rollouts.base import Loop, LoopFactory, RolloutRequest, choice_of
 from rl.rollouts.config import RolloutConfig
@@ -53,20 +53,20 @@ PROBE_TOKENS = 32
 
 
 class Rollouts:
-    """Engines and environments that are up; made by `start`, ended by `close` or by leaving a `with` block."""
+    """Engines and environments; made by `start`, or by `begin` and `open`, and ended by `close` or by leaving a `with` block."""
 
-    def __init__(self, config: RolloutConfig, loops: AgentLoops, indexes: Indexes) -> None:
+    def __init__(self, config: RolloutConfig, loops: AgentLoops) -> None:
         self.config = config
         self._loops = loops
         self._streams: WeakSet[TrajectoryStream] = WeakSet()
         self._admission = Admission(config.concurrency, config.engine.pressure)
         self._retries: deque[Failure] = deque()
         self._engines: EnginePool | None = None
+        self._environments: EnvironmentPool | None = None
         self.event_loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.event_loop.run_forever, name="rollouts", daemon=True)
         self._thread.start()
         self._ray = RayRuntime(config.ray, rollout_cpus(config))
-        self._environments = EnvironmentPool(config.environments, indexes)
 
     @classmethod
     def start(cls, config: RolloutConfig, policy_path: Path, documents: Iterable[Document] = (), version: int = 0) -> Rollouts:
@@ -77,6 +77,17 @@ class Rollouts:
                 machine cannot transfer weights as it is configured to.
             EngineFault: where an engine does not start.
         """
+        rollouts = cls.begin(config, policy_path, version)
+        try:
+            rollouts.open(documents)
+        except BaseException:
+            rollouts.close()
+            raise
+        return rollouts
+
+    @classmethod
+    def begin(cls, config: RolloutConfig, policy_path: Path, version: int = 0) -> Rollouts:
+        """Have engines start and return at once: before anything is rolled out, `open` is to be called. Raises RequestError as `start`."""
         check_context(config, policy_path)
         if config.ray.address is None:
             check_device(config.engine.transfer)
@@ -86,14 +97,26 @@ class Rollouts:
             load_vision(Path(policy_path)),
         )
         loops.dialect(config.dialect)
-        rollouts = cls(config, loops, build_indexes(documents, config.search))
+        rollouts = cls(config, loops)
         try:
-            rollouts._engines = rollouts.wait(EnginePool.start(config.engine, str(Path(policy_path).resolve()), version))
-            rollouts._follow_engines()
+            rollouts._engines = rollouts.wait(EnginePool.begin(config.engine, str(Path(policy_path).resolve()), version))
         except BaseException:
             rollouts.close()
             raise
         return rollouts
+
+    def open(self, documents: Iterable[Document] = ()) -> None:
+        """Wait for the engines, and have environments over `documents`. Raises EngineFault where an engine does not start."""
+        environments = EnvironmentPool(self.config.environments, build_indexes(documents, self.config.search))
+        self.wait(self.pool.up())
+        self._environments = environments
+        if self.config.engine.pressure is not None:
+            asyncio.run_coroutine_threadsafe(self._follow(self.config.engine.pressure.every_seconds), self.event_loop)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` has been called, and the engines are up."""
+        return self._environments is not None
 
     def rollout(self, requests: Sequence[RolloutRequest], on_progress: OnProgress | None = None) -> list[Trajectory]:
         """Run a trajectory for each request, and return them in the order of the requests.
@@ -179,6 +202,8 @@ class Rollouts:
     def environment_figures(self) -> EnvironmentPoolFigures:
         """Trajectories, workers and faults of environments and tools."""
         waiting = sum(map(len, list(self._streams)))
+        if self._environments is None:
+            return EnvironmentPoolFigures(waiting, (), ())
         return EnvironmentPoolFigures(waiting, self._environments.figures(), self._environments.breaker.figures())
 
     def drain_retries(self) -> list[Failure]:
@@ -193,7 +218,8 @@ class Rollouts:
             stream.cancel()
         if self._engines is not None:
             self.wait(self._engines.shutdown())
-        self._environments.close()
+        if self._environments is not None:
+            self._environments.close()
         self.wait(_end_tasks())
         self._ray.close()
         self.event_loop.call_soon_threadsafe(self.event_loop.stop)
@@ -218,6 +244,13 @@ class Rollouts:
             raise RuntimeError("rollouts are not started: use Rollouts.start")
         return self._engines
 
+    @property
+    def environments(self) -> EnvironmentPool:
+        """The environments; call them in the event loop of `pool`, by `wait`."""
+        if self._environments is None:
+            raise RuntimeError("rollouts are not open: use Rollouts.start, or open after begin")
+        return self._environments
+
     def _begin_transfer(self, shapes: Shapes, path: Path, version: int) -> PendingTransfer:
         return self.wait(self.pool.begin_transfer(shapes, str(Path(path).resolve()), version))
 
@@ -230,11 +263,6 @@ class Rollouts:
 
     def _record_weights(self, path: Path, version: int) -> None:
         self.wait(self.pool.record(str(Path(path).resolve()), version))
-
-    def _follow_engines(self) -> None:
-        """Let concurrency follow the engines from now on, where it is to."""
-        if self.config.engine.pressure is not None:
-            asyncio.run_coroutine_threadsafe(self._follow(self.config.engine.pressure.every_seconds), self.event_loop)
 
     async def _follow(self, every_seconds: float) -> None:
         while True:
@@ -249,7 +277,7 @@ class Rollouts:
 
     async def _check(self, requests: Sequence[RolloutRequest]) -> None:
         for name in sorted({request.task.environment for request in requests}):
-            await self._environments.open(name)
+            await self.environments.open(name)
         self._loops.check(request.task for request in requests)
 
     async def _one(self, request: RolloutRequest) -> Trajectory:
@@ -264,14 +292,14 @@ class Rollouts:
 
     async def _attempt(self, request: RolloutRequest) -> tuple[Trajectory, PooledEnvironment]:
         """A trajectory, and the environment that it was in."""
-        self._environments.breaker.check()
-        environment = self._environments.client(request.task.environment, request.trajectory_id)
+        self.environments.breaker.check()
+        environment = self.environments.client(request.task.environment, request.trajectory_id)
         try:
             trajectory = await self._loops.loop_for(request.task, self.pool).run(request, environment)
         finally:
             self.pool.release(request.trajectory_id)
             await environment.close()
-        self._environments.breaker.check()
+        self.environments.breaker.check()
         return trajectory, environment
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:

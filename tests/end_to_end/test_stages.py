@@ -18,8 +18,8 @@ SMALL = str(Path(__file__).parent / "small.toml")
 ZERO_RL = 'wheel.stages=["rl"]'
 
 
-def run_ids(stages: str, turn: int) -> list[str]:
-    return [step.run_id for step in turn_steps(load_config(SMALL, [f"wheel.stages={stages}"]), turn)]
+def run_ids(stages: str, turn: int, *settings: str) -> list[str]:
+    return [step.run_id for step in turn_steps(load_config(SMALL, [f"wheel.stages={stages}", *settings]), turn)]
 
 
 def test_the_plan_has_the_stages_that_were_chosen_and_tries_the_first_policy_where_it_skips_pre_training() -> None:
@@ -27,6 +27,7 @@ def test_the_plan_has_the_stages_that_were_chosen_and_tries_the_first_policy_whe
     first, second = ([name.format(turn=turn) for name in rl] for turn in (1, 2))
     assert run_ids('["rl"]', 1) == ["t1-synth", "t0-init", "eval-t0-init-held_out", "t1-rl", *first, "t1-gate"]
     assert run_ids('["rl"]', 2) == ["t2-synth", "t2-rl", *second, "t2-gate"]
+    assert run_ids('["rl"]', 1, "policy.path=reader")[:2] == ["t0-init", "t1-synth"], "its engines start while questions are made"
     assert run_ids('["cpt", "sft"]', 1)[2:] == ["t1-cpt", "eval-t1-cpt-held_out", "t1-sft", *sft, "t1-gate"]
 
 

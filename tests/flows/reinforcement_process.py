@@ -37,6 +37,8 @@ from warehouse.records import Call, Failure, StopReason, Trajectory, Turn
 class ToyRollouts:
     """A tiny policy that answers rightly where most of its tokens are good ones; weights may be loaded between two turns."""
 
+    is_open = True
+
     def __init__(self, kill: int) -> None:
         self.kill = kill
         self.paused = False

@@ -131,7 +131,7 @@ def test_what_was_on_a_worker_that_died_is_begun_anew(rollouts: Rollouts, tmp_pa
 
 @pytest.mark.engine
 def test_rollouts_stop_by_name_where_an_environment_is_down(rollouts: Rollouts) -> None:
-    pool = rollouts._environments
+    pool = rollouts.environments
     broken = [replace(faulty("raise"), trajectory_id=f"down{i}") for i in range(40)]
     try:
         with pytest.raises(CircuitOpen, match=r"the environment 'tests\.rl\.faulty:create' failed in \d+ of its last 32 .*world broke"):
