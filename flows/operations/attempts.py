@@ -7,14 +7,16 @@ database, Ray or an engine did may be over in a moment: then the stage goes on f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import duckdb
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.context import TagsContext
 from prefect.exceptions import TerminationSignal
+from prefect.settings import PREFECT_API_URL
 from prefect.tasks import exponential_backoff
 
 from flows.operations.config import AttemptConfig
@@ -57,15 +59,19 @@ def attempt(name: str, work: Callable[[], T], config: AttemptConfig, recover: Ca
                 recover()
             raise
 
-    return _task(name, tried, config)()
+    served = PREFECT_API_URL.value() is not None
+    tags = {"flywheel", *TagsContext.get().current_tags} if served else set()
+    with TagsContext(current_tags=set()):
+        return _task(name, tried, config, tags)()
 
 
-def _task(name: str, work: Callable[[], T], config: AttemptConfig) -> Task[[], T]:
+def _task(name: str, work: Callable[[], T], config: AttemptConfig, tags: Iterable[str]) -> Task[[], T]:
+    """A task asks the server about the limits of all its tags, which takes two seconds; on a temporary server nobody has set any."""
     return Task(
         work,
         name=name,
         task_run_name=name,
-        tags=["flywheel"],
+        tags=sorted(tags),
         cache_policy=NO_CACHE,
         persist_result=False,
         retries=config.retries,
