@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +72,9 @@ def _take(context: RunContext, turn: int, step: Step) -> None:
 
 def _load_stages() -> None:
     """Import what nearly every turn needs: torch, TRL and Ray take some seconds, in which Prefect's server starts."""
-    for name in ("flows.stages.synthesis.stage", "flows.stages.training", "rl.rollouts.rollout"):
-        import_module(name)
+    import flows.stages.synthesis.stage
+    import flows.stages.training  # noqa: F401
+    import rl.rollouts.rollout  # noqa: F401
 
 
 def make_first_policy(home: Home) -> str:
