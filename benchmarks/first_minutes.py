@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +33,8 @@ PARTS = {
     "checkout": f".venv/bin/uv venv -q $1 && .venv/bin/uv pip install -q --python $1 '.[cpu]' --torch-backend cpu && {DRY}",
 }
 """What is typed; `$1` is a folder for the environment of an installed package."""
+MADE = {"setup": ".venv", "demo": "runs/demo"}
+"""What a part makes, and passes by where it is there."""
 LOOPS, ROWS, WIDTH, COUNTED = 400, 2048, 128, 10_000_000
 
 
@@ -42,6 +45,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--keep", action="store_true", help="add the row to benchmarks/results")
     options = parser.parse_args()
+    if there := made_before(options.parts, options.clone):
+        parser.error(f"{options.clone} has {' and '.join(there)} already, and making nothing takes no time: give a fresh clone")
     loops, seconds = [calibrate()], {}
     for part in options.parts:
         seconds[part] = timed(part, options.clone.resolve())
@@ -53,6 +58,11 @@ def main() -> None:
     if options.keep:
         evidence.keep("first_minutes", {"commands": ["python -m benchmarks.first_minutes --clone CLONE --keep"], "days": days})
     print(first_minutes({"days": days}))
+
+
+def made_before(parts: Sequence[str], clone: Path) -> list[str]:
+    """What the parts would make and is there."""
+    return [MADE[part] for part in parts if part in MADE and (clone / MADE[part]).exists()]
 
 
 def timed(part: str, clone: Path) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evidence_tables import first_minutes, took
-from benchmarks.first_minutes import PARTS, calibrate, timed, with_day
+from benchmarks.first_minutes import PARTS, calibrate, made_before, timed, with_day
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -33,6 +33,12 @@ def test_a_part_is_timed_and_one_that_fails_is_no_time(tmp_path: Path, monkeypat
     with pytest.raises(Exception, match="exit status 3"):
         timed("setup", tmp_path)
     assert calibrate() > 0
+
+
+def test_what_is_made_already_is_not_timed(tmp_path: Path) -> None:
+    assert made_before(list(PARTS), tmp_path) == []
+    (tmp_path / ".venv").mkdir()
+    assert made_before(list(PARTS), tmp_path) == [".venv"] and made_before(["demo"], tmp_path) == []
 
 
 def test_days_stand_beside_each_other_and_parts_of_one_day_together() -> None:
