@@ -6,6 +6,7 @@ loads its weights into them. While a home is open, its context reports what is a
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from rl.env_pool.ray_runtime import RayRuntime
     from rl.rollouts.config import RolloutConfig
     from rl.rollouts.rollout import Rollouts
+
+
+log = logging.getLogger("flywheel")
 
 
 @dataclass(slots=True)
@@ -115,7 +119,11 @@ class RunContext:
         """
         engine, first = self.config.rollout.engine, policy_id(0, "init")
         if self._rollouts is None and not (engine.gpus or engine.sleep_level) and self.lake.runs("id = ? AND state = 'completed'", [first]):
-            self.start_ray()
+            try:
+                self.start_ray()
+            except ConnectionError as error:  # the stage that needs them tries again, as after any fault
+                log.warning("engines do not start beside the stages before: %s", error)
+                return
             self._begin(self.config.rollout, self.home.policies / first)
 
     def rollouts(self, policy_path: Path) -> Rollouts:

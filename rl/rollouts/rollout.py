@@ -106,7 +106,7 @@ class Rollouts:
         return rollouts
 
     def open(self, documents: Iterable[Document] = ()) -> None:
-        """Wait for the engines, and have environments over `documents`. Raises EngineFault where an engine does not start."""
+        """Wait for the engines, and have environments over `documents`. Raises as `EnginePool.up` does."""
         environments = EnvironmentPool(self.config.environments, build_indexes(documents, self.config.search))
         self.wait(self.pool.up())
         self._environments = environments
