@@ -154,4 +154,4 @@ def test_the_profile_is_complete_and_passes_a_dry_run(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, [*arguments, *(part for key, value in chosen.items() for part in ("--set", f"{key}={value}"))])
     assert result.exception is None, result.exception
     stages = [step["stage"] for step in json.loads(result.stdout)["would_run"]]
-    assert stages[0] == "t1-synth" and stages[-1] == "t1-gate" and {"t1-sft", "t1-rl"} <= set(stages)
+    assert stages[:2] == ["t0-init", "t1-synth"] and stages[-1] == "t1-gate" and {"t1-sft", "t1-rl"} <= set(stages)
