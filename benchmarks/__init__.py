@@ -1,0 +1,8 @@
+"""Measurements and experiments, one command each: `python -m benchmarks.NAME --help`; docs/performance.md and docs/claims.md say what came of them.
+
+Each runs in the environment of `flywheel`'s own commands, so that torch's threads do not spin where two of them share a machine.
+"""
+
+from flows.runtime import quiet_libraries
+
+quiet_libraries()
