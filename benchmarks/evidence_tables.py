@@ -213,6 +213,27 @@ def took(record: Record, *parts: str) -> str:
     return " to ".join(shown)
 
 
+def own_data(record: Record, suite: str = "deep") -> str:
+    """Wheels on their own data and on others', seed by seed: success turn by turn, the last beside the first, and `own` beside each."""
+    rows = [row for row in record["rows"] if row["suite"] == suite]
+    most = max((len(row["turns"]) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        rates = [f"{100 * turn['successes'] / turn['tasks']:.1f}" for turn in row["turns"]]
+        changes = [points((test := _test(row[key])).difference, test.p_value) if row[key] else "" for key in ("from_first", "own_above")]
+        steps = [" ".join(f"{turn[f'{stage}_steps']:,}" for turn in row["turns"][1:]) for stage in ("cpt", "sft")]
+        lines.append([str(row["seed"]), f"`{row['arm']}`, {row['words']}", *rates, *[""] * (most - len(rates)), *changes, *steps])
+    turns = [f"turn {number}, %" for number in range(1, most + 1)]
+    return table(["seed", "from turn 2 on", *turns, "first to last, points", "`own` above it", "CPT's steps", "SFT's"], lines)
+
+
+def own_seeds(record: Record, key: str, arm: str = "own", suite: str = "deep") -> str:
+    """On how many of the seeds the last turn is above the first (`from_first`), or `own` above an arm (`own_above`), and p < 0.01 there."""
+    tests = [_test(row[key]) for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
+    above = [test for test in tests if test.difference > 0]
+    return f"{len(above)} of {len(tests)} ({sum(test.p_value < 0.01 for test in above)} at p < 0.01)"
+
+
 def lake_views(record: Record, limit: str = "1.0") -> str:
     """Every view and macro of the lake that was read whole, the slowest last; those below a fifth of `limit` seconds in one line."""
     read = sorted(record["views"]["views"].items(), key=lambda each: each[1]["p95"])
@@ -254,7 +275,7 @@ def peaks(record: Record) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
         stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, commands,
-        packing, peaks, learners, asked, dropped, first_minutes, took, lake_views, lake_ingest,
+        packing, peaks, learners, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
     )
 }  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""
@@ -265,8 +286,14 @@ def _pair(home: Record, suite: str, a: str, b: str) -> PairedTest | None:
     for pair in home["pairs"]:
         if pair["suite"] == suite and {pair["a"], pair["b"]} == {a, b} and a != b:
             only_a, only_b = (pair["only_a"], pair["only_b"]) if pair["a"] == a else (pair["only_b"], pair["only_a"])
-            return PairedTest(pair["both"], only_a, only_b, pair["neither"], sign_test(only_a, only_b))
+            return _test({**pair, "only_a": only_a, "only_b": only_b})
     return None
+
+
+def _test(counts: Record) -> PairedTest:
+    """McNemar's exact test of counts."""
+    only_a, only_b = counts["only_a"], counts["only_b"]
+    return PairedTest(counts["both"], only_a, only_b, counts["neither"], sign_test(only_a, only_b))
 
 
 def _in_order(policies: Iterable[str]) -> list[str]:

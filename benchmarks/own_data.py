@@ -6,8 +6,9 @@
 
 The first turn, the quickstart's, is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home where `flywheel
 run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far is passed
-by, and one that was cut short goes on. Printed are the success of each turn's last policy by suite, by how much `own` is above each other
-arm on the same tasks, and the optimiser's steps: where these differ, an arm had too little text for its budget.
+by, and one that was cut short goes on. Printed are, for each suite, the success of each turn's last policy, the change from the first turn
+to the last, by how much `own` is above each other arm on the same tasks, and the optimiser's steps: where these differ, an arm had too
+little text for its budget. `--keep` writes the counts to benchmarks/results.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tables
+from benchmarks.evidence import keep
+from benchmarks.evidence_tables import own_data
 from benchmarks.homes import copy_home, overrides, place
+from eval.statistics import PairedTest
 from flows.config import load_config
 from flows.home import Home
 from flows.plan import gate_id, is_done, policy_id
@@ -57,6 +60,7 @@ ARMS = (
         ),
     ),
 )
+WORDS = {arm.name: arm.words for arm in ARMS}
 
 
 def main() -> None:
@@ -69,12 +73,18 @@ def main() -> None:
     parser.add_argument("--profile", default=PROFILE, help="a profile, or the path of a TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="over the profile, for all arms")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--keep", metavar="NAME", help="write the counts to benchmarks/results/NAME.json")
+    parser.add_argument("--command", action="append", help="what made them, for `--keep`; repeatable")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.keep and not options.command:
+        parser.error("--keep needs --command: whoever reads the counts wants to know what made them.")
     for seed in options.seeds if not options.table else ():
         for arm in (arm for arm in ARMS if arm.name in options.arms):
             run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
     rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns)]
+    if options.keep:
+        keep(options.keep, {"commands": options.command, "rows": rows})
     print(json.dumps(rows) if options.json else markdown(rows))
 
 
@@ -97,28 +107,33 @@ def run_wheel(home: Home, turns: int, arguments: Sequence[str]) -> None:
 
 
 def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
-    """A row for each suite, turn and arm that is there: success, training of the turn, and `own` against it on the same tasks."""
+    """A row for each suite and arm that is there: each turn's success and training, and the last turn beside the first and beside `own`."""
     homes = {arm.name: place(root, arm.name, seed) for arm in ARMS}
     solved = {name: verdicts(home) for name, home in homes.items() if (home.root / "lake").is_dir()}
     for name, found in solved.items():
         with Lake(homes[name].root, read_only=True) as lake:
-            steps = {run.id: run.figures.get("steps") for run in lake.runs("stage IN ('cpt', 'sft')")}
+            steps = {run.id: run.figures.get("steps", 0) for run in lake.runs("stage IN ('cpt', 'sft')")}
             gates = {run.id for run in lake.runs("stage = 'gate' AND state = 'completed'")}
-        for number in (each for each in range(1, turns + 1) if gate_id(each) in gates):
-            policy = policy_id(number, "rl")
-            for suite in sorted(suite for other, suite in found if other == policy):
-                own = paired(found[policy, suite], solved.get("own", {}).get((policy, suite), {}))
-                yield {
-                    "seed": seed,
-                    "suite": suite,
-                    "turn": number,
-                    "arm": name,
-                    "tasks": len(found[policy, suite]),
-                    "successes": sum(found[policy, suite].values()),
-                    "cpt_steps": steps.get(policy_id(number, "cpt")),
-                    "sft_steps": steps.get(policy_id(number, "sft")),
-                    **({} if own is None or name == "own" else {"own_above": own.difference, "p_value": own.p_value}),
-                }
+        done = [number for number in range(1, turns + 1) if gate_id(number) in gates]
+        for suite in sorted(suite for other, suite in found if done and other == policy_id(done[-1], "rl")):
+            last, first = ((policy_id(number, "rl"), suite) for number in (done[-1], done[0]))
+            yield {
+                "seed": seed, "suite": suite, "arm": name, "words": WORDS[name],
+                "turns": [_turn(number, found[policy_id(number, "rl"), suite], steps) for number in done],
+                "from_first": _counts(paired(found[first], found[last])) if first != last else None,
+                "own_above": None if name == "own" else _counts(paired(found[last], solved.get("own", {}).get(last, {}))),
+            }  # fmt: skip
+
+
+def _turn(number: int, solved: Solved, steps: Mapping[str, float]) -> dict[str, Any]:
+    """What one turn came to on a suite, and the optimiser's steps of its training."""
+    made = {f"{stage}_steps": int(steps.get(policy_id(number, stage), 0)) for stage in ("cpt", "sft")}
+    return {"turn": number, "tasks": len(solved), "successes": sum(solved.values()), **made}
+
+
+def _counts(test: PairedTest | None) -> dict[str, int] | None:
+    """On how many tasks two policies differ: `b` is the later, or `own`."""
+    return None if test is None else {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
 
 
 def verdicts(home: Home) -> dict[tuple[str, str], Solved]:
@@ -128,18 +143,9 @@ def verdicts(home: Home) -> dict[tuple[str, str], Solved]:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as one table."""
-    heads = ("seed", "suite", "turn", "arm", "success, %", "`own` above it, points", "steps of CPT", "steps of SFT")
-    words = {arm.name: arm.words for arm in ARMS}
-    cells = (
-        (
-            *(str(row[name]) for name in ("seed", "suite", "turn")), f"`{row['arm']}`, {words[row['arm']]}",
-            f"{100 * row['successes'] / row['tasks']:.1f}", tables.points(row["own_above"], row["p_value"]) if "own_above" in row else "",
-            *(f"{row[name] or 0:,}" for name in ("cpt_steps", "sft_steps")),
-        )
-        for row in sorted(rows, key=lambda row: (row["seed"], row["suite"], row["turn"]))
-    )  # fmt: skip
-    return tables.table(heads, cells)
+    """The rows as a table for each suite."""
+    suites = sorted({row["suite"] for row in rows})
+    return "\n\n".join(f"Suite `{suite}`:\n\n{own_data({'rows': rows}, suite)}" for suite in suites)
 
 
 if __name__ == "__main__":

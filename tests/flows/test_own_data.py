@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.evidence_tables import own_seeds
 from benchmarks.homes import place
 from benchmarks.own_data import ARMS, PROFILE, markdown, table
 from flows.config import load_config
@@ -216,16 +217,15 @@ def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_abo
                 lake.add([cpt, Run(f"t{turn}-gate", "gate", turn, {}, "c", 1, 2, "completed", NOW, NOW)])
             lake.add(list(judged(3, 20)))  # the gate of this turn has not spoken
     rows = list(table(tmp_path, 0, 5))
-    assert [(row["arm"], row["turn"], row["successes"]) for row in rows] == [
-        ("own", 1, 4),
-        ("own", 2, 16),
-        ("again", 1, 4),
-        ("again", 2, 6),
-    ]
-    assert [row.get("own_above") for row in rows] == [None, None, 0.0, 0.5]
-    first, *_, last = markdown(rows).splitlines()[2:]
-    assert first == "| 0 | deep | 1 | `own`, own trajectories alone | 20.0 |  | 100 | 0 |"
-    assert last == "| 0 | deep | 2 | `again`, the first turn's text again | 30.0 | +50.0 (p = 0.002) | 200 | 0 |"
+    assert [(row["arm"], [turn["successes"] for turn in row["turns"]]) for row in rows] == [("own", [4, 16]), ("again", [4, 6])]
+    assert [row["from_first"]["only_b"] for row in rows] == [12, 2] and [row["own_above"] is None for row in rows] == [True, False]
+    first, last = markdown(rows).splitlines()[4:]
+    assert first == "| 0 | `own`, own trajectories alone | 20.0 | 80.0 | +60.0 (p < 0.001) |  | 200 | 0 |"
+    assert last == "| 0 | `again`, the first turn's text again | 20.0 | 30.0 | +10.0 (p = 0.500) | +50.0 (p = 0.002) | 200 | 0 |"
+    record = {"rows": rows}
+    assert own_seeds(record, "from_first") == "1 of 1 (1 at p < 0.01)"
+    assert own_seeds(record, "from_first", "again") == "1 of 1 (0 at p < 0.01)"
+    assert own_seeds(record, "own_above", "again") == "1 of 1 (1 at p < 0.01)"
 
 
 def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:
