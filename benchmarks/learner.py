@@ -315,11 +315,10 @@ class Learner:
         ]  # fmt: skip
 
     def _config(self, kind: Any, **settings: Any) -> Any:
-        """With `varlen` for the small policy too, to which `auto` gives rows side by side on CPUs."""
         lora = None if self.case.adapters is None else LoraConfig(rank=self.case.adapters, alpha=2 * self.case.adapters)
         given = {
             "learner": LearnerConfig(gpus=1 if on_gpu() else 0), "learning_rate": 1e-5, "warmup_steps": 0, "decay_share": 0.0, "lora": lora,
-            "save_every": 1_000_000, "precision": self._precision, "attn_implementation": "auto" if on_gpu() else "varlen",
+            "save_every": 1_000_000, "precision": self._precision,
             "gradient_checkpointing": self.checkpointing, "activation_offloading": self.offloading, **settings,
         }  # fmt: skip
         return kind(**given)

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from rl.training.optimizer_config import OptimizerConfig
-from rl.training.precision import SMALL_POLICY, computes_in_bfloat16
+from rl.training.precision import computes_in_bfloat16
 from warehouse.errors import RequestError
 
 VARLEN = "varlen"
@@ -102,7 +102,7 @@ def set_attention(model: PreTrainedModel, config: OptimizerConfig) -> None:
 
 def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
     """What `config` names, or for `auto`: FlashAttention where it is installed and computes, else `varlen`, and what the model was loaded
-    with where `varlen` would not be its attention, or where a small policy computes on CPUs: there many short calls cost more than padding.
+    with where `varlen` would not be its attention.
 
     Raises:
         RequestError: the model's attention is not what `varlen` computes.
@@ -112,7 +112,7 @@ def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:
         if config.attn_implementation == VARLEN and reason:
             raise RequestError(f"attn_implementation = {VARLEN} does not go with this policy: {reason}; leave it at auto.")
         return config.attn_implementation
-    if reason or not (config.learner.gpus or model.num_parameters() >= SMALL_POLICY):
+    if reason:
         return str(model.config._attn_implementation)
     return next(iter(_installed(model, config)), VARLEN)
 

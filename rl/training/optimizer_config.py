@@ -70,7 +70,7 @@ class OptimizerConfig(Section):
     attn_implementation: Literal["auto", "varlen", "flash_attention_2", "flash_attention_3", "flex_attention", "sdpa", "eager"] = "auto"
     """What computes attention. All but the last two join the sequences of a pass into one row, without padding and without a mask of tokens
     times tokens: `varlen` by torch's own kernel, or sequence by sequence on CPUs. `auto`: FlashAttention where it is installed, else
-    `varlen`; what the model was loaded with for those that `varlen` is not the attention of, and for small policies on CPUs."""
+    `varlen`; what the model was loaded with for those that `varlen` is not the attention of."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory for a fifth more time. For large policies."""
     activation_offloading: bool = False

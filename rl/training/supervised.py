@@ -36,16 +36,9 @@ from rl.training.trackers import tracked
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 
-LOGITS_BUILT = 2**27
-"""Logits of a pass, rows times tokens times vocabulary, up to which they are built whole: half a GiB in float32."""
-
 
 class PackedTrainer(SFTTrainer):
-    """TRL's trainer, but where the logits of a pass are few they are built whole, by the model's own loss.
-
-    TRL builds them in tiles, for the loss and again for its gradient, with entropy and accuracy of each token on the way. A large
-    vocabulary needs that; a small policy pays for it with much of its time. On a CPU a large vocabulary is seen by the labels alone.
-    """
+    """TRL's trainer, but on a CPU the head sees the labels alone: TRL's has entropy and accuracy of every token on the way."""
 
     def _loss_of_labels(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None) -> Tensor:
         labels = inputs.pop("labels")
@@ -61,11 +54,7 @@ class PackedTrainer(SFTTrainer):
         bare: Any = self.model
         if can_choose(bare, self.accelerator.num_processes) and not return_outputs:
             return self._loss_of_labels(bare, dict(inputs), num_items_in_batch)
-        if inputs["input_ids"].numel() * bare.config.get_text_config().vocab_size > LOGITS_BUILT:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[no-untyped-call]
-        outputs = model(**inputs, use_cache=False, num_items_in_batch=num_items_in_batch)
-        loss = outputs.loss if num_items_in_batch is None else outputs.loss * self.accelerator.num_processes
-        return (loss, outputs) if return_outputs else loss
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[no-untyped-call]
 
 
 def train_on_examples(

@@ -2,9 +2,8 @@
 
 Of an agent's context the policy has written a sixth, and its vocabulary is a hundred times as wide as its states: the logits of all tokens
 would be larger than all else. On GPUs TRL's head builds them in tiles, for the scores and again for their gradient. Without Triton it
-scores every position, so on a CPU a large vocabulary has a head here (`benchmarks/token_scores.py`), which builds them in pieces, and again
-for the gradient where they are several. Among several workers, and for models that change their logits on the way, TRL's head is used on
-CPUs too.
+scores every position, so on a CPU there is a head here (`benchmarks/token_scores.py`), which builds them in pieces, and again for the
+gradient where they are several. Among several workers, and for models that change their logits on the way, TRL's head is used on CPUs too.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from transformers import PreTrainedModel
 
 from rl.renderers.examples import IGNORED_LABEL
 
-SMALL_VOCABULARY = 8_192
-"""Tokens up to which the head costs next to nothing."""
 CHANGES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 """Settings of models whose logits are not simply what the head gives."""
 AT_ONCE = 2**27
@@ -33,7 +30,7 @@ def can_choose(model: Any, workers: int) -> bool:
         return False
     config = model.config.get_text_config()
     plain = not any(getattr(config, name, None) for name in CHANGES) and not getattr(config, "output_router_logits", False)
-    return plain and config is model.config and config.vocab_size > SMALL_VOCABULARY
+    return plain and config is model.config
 
 
 def chosen_scores(

@@ -166,12 +166,10 @@ def test_on_gpus_flash_attention_is_chosen_where_it_is_installed(
     monkeypatch.setattr(attention, "is_flash_attn_2_available", lambda: older)
     assert choose_attention(make_model(), ON_GPU) == expected
     assert choose_attention(make_model(), ON_GPU.model_copy(update={"precision": "float32"})) == VARLEN
-    assert choose_attention(make_model(), OptimizerConfig()) == "sdpa", "a small policy on a CPU"
 
 
-def test_on_cpus_a_policy_that_is_not_small_joins_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cpus_rows_are_joined_unless_something_else_is_asked_for() -> None:
     model = make_model()
-    monkeypatch.setattr(attention, "SMALL_POLICY", model.num_parameters())
     assert choose_attention(model, OptimizerConfig()) == VARLEN
     assert choose_attention(model, OptimizerConfig(attn_implementation="sdpa")) == "sdpa"
 

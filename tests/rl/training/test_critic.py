@@ -55,10 +55,10 @@ def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Pa
     critic = trainer._critic
     assert critic is not None
     torch.nn.init.normal_(critic.head.value.weight)
-    rows = rows_of(sample_pairs(policy), None)
+    rows, apart = rows_of(sample_pairs(policy), None), load_policy(policy)[0]
     for row in trainer.correct(1, rows, Collected(()))[0]:
         with torch.no_grad():
-            states = model.base_model(torch.tensor([row.prompt_ids + row.completion_ids])).last_hidden_state[0]
+            states = apart.base_model(torch.tensor([row.prompt_ids + row.completion_ids])).last_hidden_state[0]
             alone = critic.head(states[len(row.prompt_ids) - 1 : -1])
         assert row.values == pytest.approx(alone.tolist(), abs=1e-5)
 

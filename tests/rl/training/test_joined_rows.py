@@ -91,7 +91,6 @@ def test_so_they_are_under_other_losses_and_on_other_paths(policy: Path, stale: 
 def test_so_they_are_where_the_head_sees_chosen_tokens_in_several_pieces(
     policy: Path, stale: list[Trajectory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_scores, "SMALL_VOCABULARY", 10)
     monkeypatch.setattr(token_scores, "AT_ONCE", 4 * load_policy(policy)[0].config.vocab_size)
     compare(policy, tmp_path, BASE.model_copy(update={"entropy_bonus": 0.1}), stale)
 
