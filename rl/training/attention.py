@@ -9,7 +9,6 @@ GPUs, and each sequence by itself on CPUs and in float32.
 from __future__ import annotations
 
 import inspect
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -71,17 +70,14 @@ def varlen_attention(
         query, key, value = (each.to(torch.get_autocast_dtype(query.device.type)) for each in (query, key, value))
     if query.is_cuda and query.dtype != torch.float32:
         query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
-        lengths = (cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
-        found: Any = varlen_attn(query, key, value, *lengths, scale=scaling, window_size=CAUSAL, **GROUPED)
+        ends = (cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
+        found: Any = varlen_attn(query, key, value, *ends, scale=scaling, window_size=CAUSAL, **GROUPED)
         return found.unsqueeze(0), None
-    grouped = query.size(1) != key.size(1)
-    parts = [
-        scaled_dot_product_attention(
-            query[:, :, start:end], key[:, :, start:end], value[:, :, start:end], is_causal=True, scale=scaling, enable_gqa=grouped
-        ).transpose(1, 2)
-        for start, end in pairwise(cu_seq_lens_q.tolist())
-    ]
-    return torch.cat(parts, dim=1), None
+    # Split, and not sliced: the gradient of each slice would be as long as the row.
+    lengths = cu_seq_lens_q.diff().tolist()
+    parts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
+    causal: dict[str, Any] = {"is_causal": True, "scale": scaling, "enable_gqa": query.size(1) != key.size(1)}
+    return torch.cat([scaled_dot_product_attention(*part, **causal).transpose(1, 2) for part in parts], dim=1), None
 
 
 AttentionInterface.register(VARLEN, varlen_attention)
