@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import shutil
@@ -19,7 +20,7 @@ from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.training import base
 from rl.training.base import last_checkpoint
 from rl.training.cpt import train_cpt
-from rl.training.optimizers import split_parameters
+from rl.training.optimizers import StackedMuon, split_parameters
 from rl.training.packing import PackingCollator, pack_examples, packed_share, row_positions
 from rl.training.supervised import optimizer_steps, split_examples
 from rl.training.supervised_config import CptConfig
@@ -114,6 +115,19 @@ def test_impossible_requests_are_told_in_a_sentence(policy: Path, examples: list
         train_cpt(policy, examples, tmp_path, CptConfig(max_example_tokens=2), 1, print)
     with pytest.raises(RequestError, match="does not divide"):
         train_cpt(policy, examples, tmp_path, CptConfig(rows_per_step=3, rows_per_pass=2), 1, print)
+
+
+def test_muon_on_matrices_of_one_shape_at_once_is_torchs_bit_by_bit(model: PreTrainedModel) -> None:
+    models, settings = (model, copy.deepcopy(model)), {"lr": 0.01, "weight_decay": 0.1}
+    optimizers = [kind(split_parameters(each)[0], **settings) for kind, each in zip((StackedMuon, torch.optim.Muon), models, strict=True)]
+    ids = torch.arange(24).reshape(2, 12)
+    for _ in range(3):
+        for each, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            each(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+    for ours, theirs in zip(*(each.parameters() for each in models), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_muon_changes_the_hidden_matrices_and_nothing_else(model: PreTrainedModel) -> None:
