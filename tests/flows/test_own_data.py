@@ -189,7 +189,7 @@ def test_the_profile_and_its_control_train_equally_long_from_turn_2_on() -> None
     first, own, again = config.for_turn(1), config.for_turn(2), control.for_turn(2)
     assert (own.cpt.sources, own.sft.sources, own.synth.has.mixture) == (("has",), ("own",), {"others": 1.0})
     assert own.synth.has.contrasts == 0 and own.synth.rewording is None and own.synth.expander is None
-    assert first == load_config("quickstart").for_turn(1)
+    assert first == load_config("quickstart", ["rl.tasks_per_step=12"]).for_turn(1)
     for one, two in ((own.cpt, again.cpt), (own.sft, again.sft)):
         assert one.max_tokens is not None and one.epochs > 1, "the budget ends it, not the data"
         assert two == one.model_copy(update={"sources": ("again",)})
