@@ -142,6 +142,11 @@ def minutes(record: Record, *runs: str) -> str:
     return ", ".join(f"{total / 60:.0f}" for total in sums)
 
 
+def seconds(record: Record, run: str) -> str:
+    """Seconds of one stage, seed by seed."""
+    return ", ".join(f"{home['seconds'][run]:.0f}" for home in record["homes"])
+
+
 def commands(record: Record) -> str:
     """What was run, where and when."""
     machine = record["machine"]
@@ -274,7 +279,7 @@ def peaks(record: Record) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
-        stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, commands,
+        stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, seconds, commands,
         packing, peaks, learners, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
     )
 }  # fmt: skip

@@ -4,11 +4,11 @@
     again    from turn 2 on the first turn's text once more
     oracle   from turn 2 on fresh chains of the oracle's, to the depth of the questions, beside own decision records and successes
 
-The first turn, like the quickstart's, is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home where `flywheel
-run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far is passed
-by, and one that was cut short goes on. Printed are, for each suite, the success of each turn's last policy, the change from the first turn
-to the last, by how much `own` is above each other arm on the same tasks, and the optimiser's steps: where these differ, an arm had too
-little text for its budget. `--keep` writes the counts to benchmarks/results.
+The first turn, like the quickstart's, is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home where
+`flywheel run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far
+is passed by, and one that was cut short goes on. Printed are, for each suite, the success of each turn's last policy, the change from the
+first turn to the last, by how much `own` is above each other arm on the same tasks, and the optimiser's steps: where these differ, an arm
+had too little text for its budget. `--keep` writes the counts to benchmarks/results.
 """
 
 from __future__ import annotations
