@@ -1,6 +1,6 @@
 """Whether a finished demo is as good and as fast as it was: `python -m benchmarks.demo_threshold --home runs/demo`.
 
-The least successes lie some ten points below those of seed 0 (`benchmarks/results/quickstart.json`), the only seed that is known. A demo
+The least successes lie five to ten points below those of seed 0 (`benchmarks/results/quickstart.json`), the only seed that is known. A demo
 that takes twice as long as the one of README.md, which had two cores, is too slow. Ends with status 1 where either is so.
 """
 
@@ -15,7 +15,7 @@ from warehouse import Lake
 Key = tuple[str, int, str]
 
 THRESHOLDS: dict[Key, float] = {
-    ("held_out", 1, "cpt"): 0.42,
+    ("held_out", 1, "cpt"): 0.47,
     ("held_out", 1, "rl"): 0.54,
     ("held_out", 2, "rl"): 0.56,
 }

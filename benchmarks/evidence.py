@@ -26,6 +26,7 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks.evidence_tables import TABLES, Record
+from eval.statistics import PairedTest
 from flows.home import Home
 from flows.results import paired, read_verdicts
 from warehouse import Lake
@@ -149,10 +150,14 @@ def read_home(root: Path) -> Record:
     for (first, suite), (second, other) in combinations(sorted(verdicts), 2):
         test = paired(verdicts[first, suite], verdicts[second, other]) if suite == other else None
         if test is not None:
-            counts = {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
-            pairs.append({"suite": suite, "a": first, "b": second, **counts})
+            pairs.append({"suite": suite, "a": first, "b": second, **counts_of(test)})
     seed = Home(root).load().seed
     return {"seed": seed, "evaluations": rows, "pairs": pairs, "habits": habits, "tries": tries, "steps": steps, "seconds": stages}
+
+
+def counts_of(test: PairedTest) -> dict[str, int]:
+    """How many tasks both of two policies solved, only the one or the other, or neither."""
+    return {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
 
 
 def load(name: str) -> Record:

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import keep
+from benchmarks.evidence import counts_of, keep
 from benchmarks.evidence_tables import own_data
 from benchmarks.homes import copy_home, overrides, place
-from eval.statistics import PairedTest
 from flows.config import load_config
 from flows.home import Home
 from flows.plan import gate_id, is_done, policy_id
@@ -117,11 +116,13 @@ def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
         done = [number for number in range(1, turns + 1) if gate_id(number) in gates]
         for suite in sorted(suite for other, suite in found if done and other == policy_id(done[-1], "rl")):
             last, first = ((policy_id(number, "rl"), suite) for number in (done[-1], done[0]))
+            before = paired(found[first], found[last]) if first != last else None
+            own = paired(found[last], solved.get("own", {}).get(last, {})) if name != "own" else None
             yield {
                 "seed": seed, "suite": suite, "arm": name, "words": WORDS[name],
                 "turns": [_turn(number, found[policy_id(number, "rl"), suite], steps) for number in done],
-                "from_first": _counts(paired(found[first], found[last])) if first != last else None,
-                "own_above": None if name == "own" else _counts(paired(found[last], solved.get("own", {}).get(last, {}))),
+                "from_first": before and counts_of(before),
+                "own_above": own and counts_of(own),
             }  # fmt: skip
 
 
@@ -129,11 +130,6 @@ def _turn(number: int, solved: Solved, steps: Mapping[str, float]) -> dict[str, 
     """What one turn came to on a suite, and the optimiser's steps of its training."""
     made = {f"{stage}_steps": int(steps.get(policy_id(number, stage), 0)) for stage in ("cpt", "sft")}
     return {"turn": number, "tasks": len(solved), "successes": sum(solved.values()), **made}
-
-
-def _counts(test: PairedTest | None) -> dict[str, int] | None:
-    """On how many tasks two policies differ: `b` is the later, or `own`."""
-    return None if test is None else {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
 
 
 def verdicts(home: Home) -> dict[tuple[str, str], Solved]:
