@@ -17,10 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from rl.training.optimizer_config import OptimizerConfig
+from rl.training.precision import cpu_has_bfloat16
 
 
 class StackedMuon(torch.optim.Muon):
-    """torch's Muon with its own rate (`adjust_lr_fn` None), bit by bit, but for matrices of one shape at once."""
+    """torch's Muon with its own rate (`adjust_lr_fn` None), bit by bit, but for matrices of one shape at once.
+
+    On a processor without bfloat16 its iterations run in float32: emulated, they take most of a small policy's step.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -45,7 +49,9 @@ class StackedMuon(torch.optim.Muon):
                 state["momentum_buffer"] = torch.zeros_like(gradient)
             mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
             updates.append(gradient.lerp(mean, momentum) if group["nesterov"] else mean)
-        directions = orthogonalised(torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"])
+        stacked = torch.stack(updates)
+        stacked = stacked if stacked.device.type == "cpu" and not cpu_has_bfloat16() else stacked.bfloat16()
+        directions = orthogonalised(stacked, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rows, columns = matrices[0].shape
         for matrix, direction in zip(matrices, directions, strict=True):
             matrix.mul_(1 - rate * group["weight_decay"])
@@ -53,14 +59,13 @@ class StackedMuon(torch.optim.Muon):
 
 
 def orthogonalised(matrices: Tensor, coefficients: Sequence[float], steps: int, least: float) -> Tensor:
-    """Matrices (N, rows, columns) with their singular values brought near 1, in bfloat16, by Newton-Schulz iterations (K. Jordan, 2024).
+    """Matrices (N, rows, columns) with their singular values brought near 1 by Newton-Schulz iterations (K. Jordan, 2024).
 
     Each X, wide and divided by its norm (`least` at least), becomes aX + (bA + cA²)X with A = XXᵀ and the `coefficients` a, b, c.
     """
     a, b, c = coefficients
     tall = matrices.size(1) > matrices.size(2)
-    found = matrices.bfloat16()
-    found = found.mT if tall else found
+    found = matrices.mT if tall else matrices
     found = found / found.flatten(1).norm(dim=1).clamp(min=least)[:, None, None]
     for _ in range(steps):
         gram = found @ found.mT
