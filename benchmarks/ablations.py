@@ -53,10 +53,10 @@ class Result:
     """What a variant came to on one seed."""
 
     successes: Mapping[str, tuple[int, int]]
-    """Successes and valid attempts by suite, after RL."""
+    """Successes and valid attempts by suite, after the variant's last stage."""
     sft_loss: float
     steps: Sequence[tuple[int, float]]
-    """Of each step of RL: action tokens that were sampled up to its end, and the success of what it sampled."""
+    """Of each step of RL: action tokens that were sampled up to its end, and the success of what it sampled. None where there was no RL."""
     beside: Sequence[tuple[int, float]] = ()
     """Of each evaluation beside the training: action tokens that had been sampled, and success."""
     halted: str = ""
@@ -210,7 +210,7 @@ def own_home(root: Path, variant: Variant, seed: int) -> Home:
 
 def done(home: Home, variant: Variant) -> bool:
     """Whether a variant has been judged on every suite."""
-    policy, runs = policy_id(1, "rl", variant.suffix), completed(home)
+    policy, runs = policy_id(1, variant.ends, variant.suffix), completed(home)
     return bool(runs) and all(evaluation_id(policy, suite) in runs for suite in home.load().evaluation.suites)
 
 
@@ -229,7 +229,7 @@ def read_result(home: Home, variant: Variant, halted: str = "") -> Result | None
     """What a variant came to, out of its lake; None where it is not done, unless `halted` says why it never will be."""
     if not halted and not done(home, variant):
         return None
-    policy, suites = policy_id(1, "rl", variant.suffix), list(home.load().evaluation.suites)
+    policy, suites = policy_id(1, variant.ends, variant.suffix), list(home.load().evaluation.suites)
     sft = policy_id(1, "sft", variant.suffix if variant.begins != "rl" else "")
     with Lake(home.root, read_only=True) as lake:
         counts = {row["suite"]: (row["won"] or 0, row["valid"]) for row in lake.query(_SUITES, [policy, suites]).to_pylist()}

@@ -30,7 +30,7 @@ STAGES = ("cpt", "sft", "rl")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way of doing it: what it is called, its base and its settings over that, and the first stage that is not the start's.
+    """One way of doing it: what it is called, its base and its settings over that, the first stage that is not the start's, and its last.
 
     `text` is the kind of examples that its pre-training reads in the place of the base's. One that begins with `synth` shares nothing.
     """
@@ -40,6 +40,7 @@ class Variant:
     base: str = "reader"
     settings: tuple[str, ...] = ()
     begins: str = "rl"
+    ends: str = "rl"
     parent: str = "t1-sft"
     text: str = ""
     copies: str = "start"
@@ -52,7 +53,8 @@ class Variant:
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that it does itself, behind a start of its own or one that it shares."""
-        return STAGES[STAGES.index("rl" if self.begins == "synth" else self.begins) :]
+        first = "rl" if self.begins == "synth" else self.begins
+        return STAGES[STAGES.index(first) : STAGES.index(self.ends) + 1]
 
     @property
     def sizes(self) -> Path:
@@ -64,7 +66,7 @@ class Measure(StrEnum):
     """What of a result is compared."""
 
     SUCCESS = "success"
-    """Greedy, on the suite that the claim names, after RL; a share."""
+    """Greedy, on the suite that the claim names, after the variant's last stage; a share."""
     KEPT = "kept"
     """1 less the deepest fall of the success on the way, a mean over five steps, below its highest before: 1 is never worse; a share."""
     SOONER = "sooner"
@@ -141,10 +143,11 @@ def _structures() -> list[Variant]:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("reader", "CPT on FAS"),
-        Variant("fas_has", "CPT on FAS and HAS", begins="cpt", parent="t0-init", text="has", copies="reader"),
-        Variant("documents", "CPT on documents, as many tokens", begins="cpt", parent="t0-init", text="documents"),
-        Variant("no_cpt", "no CPT", begins="sft", parent="t0-init"),
+        Variant("reader", "tasks at the frontier"),
+        Variant("fas", "CPT on FAS", begins="sft", ends="sft", parent="t1-cpt"),
+        Variant("fas_has", "CPT on FAS and HAS", begins="cpt", ends="sft", parent="t0-init", text="has", copies="reader"),
+        Variant("documents", "CPT on documents, as many tokens", begins="cpt", ends="sft", parent="t0-init", text="documents"),
+        Variant("no_cpt", "no CPT", begins="sft", ends="sft", parent="t0-init"),
         Variant("uniform", "tasks drawn alike", settings=("rl.horizon.frontier=0", "rl.horizon.measure=false")),
         Variant("imperfect", "horizon 4, 8, 12", "imperfect"),
         Variant("fixed_short", "horizon fixed at 4", "imperfect", ("rl.horizon.rounds=[4]",)),
@@ -152,15 +155,15 @@ VARIANTS = {
         Variant("gated", "horizon 4, 8, 12 by evidence", "imperfect", ("rl.horizon.gate.steps=3",)),
         Variant("foreign", "observations masked", "foreign"),
         Variant("unmasked_rl", "observations in the loss of RL", "foreign", ("rl.mask_observations=false",)),
-        Variant("unmasked_sft", "observations in the loss of SFT", "foreign", ("sft.mask_observations=false",), "sft", "t1-cpt"),
+        Variant("unmasked_sft", "observations in the loss of SFT", "foreign", ("sft.mask_observations=false",), "sft", parent="t1-cpt"),
         *_algorithms(),
         *_structures(),
     )
 }
 CLAIMS = (
     Claim(
-        "cpt", "Agentic CPT helps, from a policy that can read; FAS and HAS both (AgentFounder, 2509.13310)",
-        {"reader": ("no_cpt", "documents"), "fas_has": ("reader",)},
+        "cpt", "Agentic CPT helps the cold start of a policy that can read; FAS and HAS both (AgentFounder, 2509.13310)",
+        {"fas": ("no_cpt", "documents"), "fas_has": ("fas",)},
     ),
     Claim(
         "horizon", "A growing horizon beats fixed ones, at as many sampled tokens (ScalingInter-RL, 2509.08755)",

@@ -84,13 +84,13 @@ def test_the_deepest_fall_is_of_means_below_what_was_had_before() -> None:
 
 
 def test_the_table_has_what_is_there_and_says_what_is_missing() -> None:
-    found = {("reader", seed): result(8) for seed in SEEDS} | {("no_cpt", seed): result(2 + seed % 2) for seed in SEEDS[:4]}
+    found = {("fas", seed): result(8) for seed in SEEDS} | {("no_cpt", seed): result(2 + seed % 2) for seed in SEEDS[:4]}
     rows = {(row["claim"], row["better"], row["other"]): row for row in table(found, SEEDS)}
     assert set(rows) == {(each.name, better, other) for each in CLAIMS for better, others in each.claimed.items() for other in others}
-    partly = rows["cpt", "reader", "no_cpt"]
+    partly = rows["cpt", "fas", "no_cpt"]
     assert partly["seeds"] == list(SEEDS[:4]) and partly["verdict"] == "not decided" and partly["difference"].value == pytest.approx(0.55)
     found["no_cpt", SEEDS[4]] = result(2)
-    whole = compare(found, CLAIM["cpt"], "reader", "no_cpt", SEEDS)
+    whole = compare(found, CLAIM["cpt"], "fas", "no_cpt", SEEDS)
     assert whole["verdict"] == "holds" and whole["figures"]["no_cpt"] == [0.2, 0.3, 0.2, 0.3, 0.2]
     lines = markdown(list(rows.values())).splitlines()
     assert lines[3:6] == ["", "Not run yet, or not all of it:", ""], "what no seed was run for is no row"
@@ -149,6 +149,13 @@ def test_every_variant_is_in_question_has_a_name_of_its_own_and_settings_that_ar
         assert changed.policy.path == "reader", "pre-training is continual"
 
 
+def test_a_cold_start_is_judged_where_it_ends_and_all_of_them_begin_alike() -> None:
+    ways = [VARIANTS[name] for name in CLAIM["cpt"].variants]
+    assert {variant.ends for variant in ways} == {"sft"} and all(variant.stages[-1] == "sft" for variant in ways)
+    assert VARIANTS["fas_has"].stages == ("cpt", "sft") and VARIANTS["unmasked_sft"].stages == ("sft", "rl")
+    assert VARIANTS["layerwise"].stages == ("rl",)
+
+
 def test_what_a_claim_compares_is_there_to_be_compared() -> None:
     for claim in CLAIMS:
         for name in claim.variants:
@@ -187,7 +194,7 @@ def finished(root: Path, variant: Variant, seed: int, solved: int) -> None:
 
 @pytest.mark.slow
 def test_what_a_variant_came_to_is_read_out_of_its_lake(tmp_path: Path) -> None:
-    variant = VARIANTS["no_cpt"]
+    variant = replace(VARIANTS["no_cpt"], ends="rl")
     finished(tmp_path, variant, 0, 7)
     home = own_home(tmp_path, variant, 0)
     found = read_result(home, variant)
@@ -203,7 +210,7 @@ def test_what_a_variant_came_to_is_read_out_of_its_lake(tmp_path: Path) -> None:
 def test_a_variant_is_run_from_what_others_have_begun_and_not_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Variant, "sizes", SMALL)
     monkeypatch.setitem(ablations.TOKENS, "reader", 1)
-    variant = VARIANTS["no_cpt"]
+    variant = replace(VARIANTS["no_cpt"], ends="rl")
     ablations.run_variant(tmp_path, variant, 0)
     home = own_home(tmp_path, variant, 0)
     assert done(home, variant)
