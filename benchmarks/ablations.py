@@ -1,13 +1,13 @@
 """The claims of benchmarks/claims.py, tried: `python -m benchmarks.ablations --home runs/ablations [--only masks] [--seeds 100 101]`.
 
-Each variant has a home for each seed under `--home`. Those that are done are passed over and those that were cut short go on, so the same
+Each base has a home for each seed under `--home`. Variants that are done are passed over and those that were cut short go on, so the same
 command goes on where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a
 variant came to on a seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is
 not run again: seeds may be run side by side, one command each, or on several machines.
 
-A seed has a world, questions and demonstrations of its own. `start` is what the variants of a seed on one base share: synthesis, CPT on
-FAS, SFT. A variant is a copy of it (or of another variant, whose trajectories HAS rewrites) in which the stages that it changes are done
-anew, and all after them. One that the metric monitor halts is a result too: it has kept nothing of what it had.
+A seed has a world, questions and demonstrations of its own. The variants of a seed on one base begin alike, by synthesis, CPT on FAS and
+SFT, and do in the same home, on the same engines, the stages that they change and all after them, under names of their own. One that the
+metric monitor halts is a result too: it has kept nothing of what it had.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.claims import CLAIMS, SEEDS, TOKENS, VARIANTS, Claim, Measure, Variant, verdict
 from benchmarks.evidence import current_commit
-from benchmarks.homes import copy_home, do, judge, place
+from benchmarks.homes import do, judge, place
 from benchmarks.tables import table as as_table
 from eval.statistics import Interval
 from flows.config import load_config
@@ -33,7 +33,7 @@ from flows.context import RunContext, open_context
 from flows.home import Home
 from flows.operations.budgets import Meter, Spending
 from flows.operations.config import BudgetConfig
-from flows.plan import completed, evaluation_id, policy_id, synthesis_id
+from flows.plan import evaluation_id, policy_id, synthesis_id
 from flows.stage_run import StageRun
 from rl.training.monitor import TrainingHalted
 from warehouse import Lake
@@ -116,30 +116,21 @@ def keep_result(path: Path, variant: Variant, seed: int, result: Result) -> None
         file.write(json.dumps(line) + "\n")
 
 
-def run_variant(root: Path, variant: Variant, seed: int) -> None:
-    """Do what is left to do of a variant, and of what it is a copy of."""
-    home = own_home(root, variant, seed)
-    if done(home, variant):
-        return
-    if variant.begins == "synth":
-        begin(home, variant, seed)
-    elif not home.root.is_dir():
-        start = home_of(root, variant, "start", seed)
-        if variant.copies == "start":
-            begin(start, replace(variant, settings=()), seed)
-        else:
-            run_variant(root, VARIANTS[variant.copies], seed)
-            start = own_home(root, VARIANTS[variant.copies], seed)
-        copy_home(start, home, load_config(str(variant.sizes), (f"seed={seed}", *variant.settings)))
-    with open_context(home.root) as context:
-        parent = variant.parent
-        for stage in variant.stages:
-            policy = policy_id(1, stage, variant.suffix)
-            meter = tokens_meter(context, policy, TOKENS[variant.base]) if stage == "rl" and variant.base in TOKENS else None
-            do(context, policy, stage, partial(train, context, variant, stage, parent), meter)
-            parent = policy
-        for suite in context.config.evaluation.suites:
-            do(context, evaluation_id(parent, suite), "eval", partial(judge, context, parent, suite=suite))
+def run_variant(context: RunContext, variant: Variant, seed: int) -> None:
+    """Do what is left to do of a variant, of what its home begins with, and of the variant whose trajectories it reads."""
+    context.config = context.home.load()
+    begin(context)
+    if variant.after:
+        run_variant(context, VARIANTS[variant.after], seed)
+    context.config = load_config(str(variant.sizes), (f"seed={seed}", *variant.settings))
+    parent = variant.parent
+    for stage in variant.stages:
+        policy = policy_id(1, stage, variant.suffix)
+        meter = tokens_meter(context, policy, TOKENS[variant.base]) if stage == "rl" and variant.base in TOKENS else None
+        do(context, policy, stage, partial(train, context, variant, stage, parent), meter)
+        parent = policy
+    for suite in context.config.evaluation.suites:
+        do(context, evaluation_id(parent, suite), "eval", partial(judge, context, parent, suite=suite))
 
 
 def tokens_meter(context: RunContext, policy: str, tokens: int) -> Meter:
@@ -152,19 +143,15 @@ def tokens_meter(context: RunContext, policy: str, tokens: int) -> Meter:
     return Meter(BudgetConfig(tokens=tokens), reckon, look_seconds=0.0)
 
 
-def begin(home: Home, variant: Variant, seed: int) -> None:
-    """What the variants of a seed on one base share."""
-    home.claim(load_config(str(variant.sizes), (f"seed={seed}", *variant.settings)))
-    if policy_id(1, "sft") in completed(home):
-        return
+def begin(context: RunContext) -> None:
+    """What the variants of a home share."""
     from flows.stages.synthesis.stage import synthesise
     from flows.stages.training import finetune, initialise, pretrain
 
-    with open_context(home.root) as context:
-        do(context, synthesis_id(1), "synth", lambda run: synthesise(context, run, 1))
-        do(context, "t0-init", "init", lambda run: initialise(context, run))
-        do(context, "t1-cpt", "cpt", lambda run: pretrain(context, run, 1, "t0-init"))
-        do(context, "t1-sft", "sft", lambda run: finetune(context, run, 1, "t1-cpt"))
+    do(context, synthesis_id(1), "synth", lambda run: synthesise(context, run, 1))
+    do(context, "t0-init", "init", lambda run: initialise(context, run))
+    do(context, "t1-cpt", "cpt", lambda run: pretrain(context, run, 1, "t0-init"))
+    do(context, "t1-sft", "sft", lambda run: finetune(context, run, 1, "t1-cpt"))
 
 
 def train(context: RunContext, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
@@ -187,8 +174,10 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
     from rl.training.cpt import train_cpt
     from synth.parts import CPT_KINDS
 
-    work_off(run, {"has": own_decisions, "documents": documents}[variant.text](SynthesisContext(context, 2)))
-    examples = context.lake.examples(("document",) if variant.text == "documents" else CPT_KINDS)
+    read = {"has": own_decisions, "documents": documents}[variant.text]
+    work_off(run, read(SynthesisContext(context, 2)))
+    documents_alone = ("document",)
+    examples = context.lake.examples(documents_alone if read is documents else [kind for kind in CPT_KINDS if kind not in documents_alone])
     folder = context.home.policies / policy_id(1, "cpt", variant.suffix)
     settings, seed = context.config.for_turn(1).cpt, seed_from(context.config.seed, "t1-cpt")
     start = context.folder(context.policy(parent))
@@ -198,20 +187,10 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
     return finish(context, run, 1, "cpt", parent, result, variant.suffix)
 
 
-def home_of(root: Path, variant: Variant, name: str, seed: int) -> Home:
-    """A home on the base of a variant."""
-    return place(root, f"{variant.base}/{name}", seed)
-
-
-def own_home(root: Path, variant: Variant, seed: int) -> Home:
-    """The home of a variant on a seed."""
-    return home_of(root, variant, variant.name, seed)
-
-
-def done(home: Home, variant: Variant) -> bool:
-    """Whether a variant has been judged on every suite."""
-    policy, runs = policy_id(1, variant.ends, variant.suffix), completed(home)
-    return bool(runs) and all(evaluation_id(policy, suite) in runs for suite in home.load().evaluation.suites)
+def has_all(lake: Lake, policy: str, suites: Iterable[str]) -> bool:
+    """Whether a policy has been judged on every suite."""
+    runs = {run.id for run in lake.runs("state = 'completed'")}
+    return all(evaluation_id(policy, suite) in runs for suite in suites)
 
 
 _STEPS = """
@@ -225,17 +204,16 @@ FROM evaluations WHERE policy = ? AND hops IS NULL AND list_contains(?, suite) O
 """
 
 
-def read_result(home: Home, variant: Variant, halted: str = "") -> Result | None:
+def read_result(lake: Lake, variant: Variant, suites: Sequence[str], halted: str = "") -> Result | None:
     """What a variant came to, out of its lake; None where it is not done, unless `halted` says why it never will be."""
-    if not halted and not done(home, variant):
+    policy = policy_id(1, variant.ends, variant.suffix)
+    if not halted and not has_all(lake, policy, suites):
         return None
-    policy, suites = policy_id(1, variant.ends, variant.suffix), list(home.load().evaluation.suites)
-    sft = policy_id(1, "sft", variant.suffix if variant.begins != "rl" else "")
-    with Lake(home.root, read_only=True) as lake:
-        counts = {row["suite"]: (row["won"] or 0, row["valid"]) for row in lake.query(_SUITES, [policy, suites]).to_pylist()}
-        steps = lake.query(_STEPS, [policy]).to_pylist()
-        beside = lake.query("SELECT version, success FROM evaluations_beside WHERE run = ? ORDER BY version", [policy]).to_pylist()
-        (loss,) = [run.figures["loss"] for run in lake.runs("id = ?", [sft])]
+    sft = policy_id(1, "sft", variant.suffix if variant.begins in ("cpt", "sft") else "")
+    counts = {row["suite"]: (row["won"] or 0, row["valid"]) for row in lake.query(_SUITES, [policy, list(suites)]).to_pylist()}
+    steps = lake.query(_STEPS, [policy]).to_pylist()
+    beside = lake.query("SELECT version, success FROM evaluations_beside WHERE run = ? ORDER BY version", [policy]).to_pylist()
+    (loss,) = [run.figures["loss"] for run in lake.runs("id = ?", [sft])]
     tokens = {0: 0, **{row["step"]: row["tokens"] for row in steps}}
     curve = tuple((row["tokens"], row["success"]) for row in steps if row["success"] is not None)
     seen = tuple((tokens[row["version"]], row["success"]) for row in beside if row["version"] in tokens and row["success"] is not None)
@@ -359,20 +337,30 @@ def main() -> None:
 
 def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], results: Path) -> Iterator[str]:
     """Run each variant on each seed that has no result yet; yields what came to no end, and goes on with the next."""
-    for variant in variants:
-        for seed in seeds:
-            if (variant.name, seed) in read_results(results):
-                continue
+    for seed in seeds:
+        for name in dict.fromkeys(variant.home for variant in variants):
+            found = read_results(results)
+            missing = [variant for variant in variants if variant.home == name and (variant.name, seed) not in found]
+            if missing:
+                yield from run_home(place(root, name, seed), missing, seed, results)
+
+
+def run_home(home: Home, variants: Sequence[Variant], seed: int, results: Path) -> Iterator[str]:
+    """Run the variants of a home, one after the other, and keep what they came to; yields what came to no end."""
+    alone = variants[0].settings if variants[0].begins == "synth" else ()
+    home.claim(load_config(str(variants[0].sizes), (f"seed={seed}", *alone)))
+    with open_context(home.root) as context:
+        for variant in variants:
             halted = ""
             try:
-                run_variant(root, variant, seed)
+                run_variant(context, variant, seed)
             except TrainingHalted as error:
                 halted = str(error)
             except RequestError as error:
                 logging.error("%s on seed %d: %s", variant.name, seed, error)
                 yield f"{variant.name} on seed {seed}: {error}"
                 continue
-            if (result := read_result(own_home(root, variant, seed), variant, halted)) is not None:
+            if (result := read_result(context.lake, variant, list(context.config.evaluation.suites), halted)) is not None:
                 keep_result(results, variant, seed, result)
 
 

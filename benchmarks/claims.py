@@ -32,7 +32,8 @@ STAGES = ("cpt", "sft", "rl")
 class Variant:
     """One way of doing it: what it is called, its base and its settings over that, the first stage that is not the start's, and its last.
 
-    `text` is the kind of examples that its pre-training reads in the place of the base's. One that begins with `synth` shares nothing.
+    `text` is the kind of examples that its pre-training reads in the place of the base's, and `after` the variant whose trajectories they
+    are made of. One that begins with `synth` shares nothing.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Variant:
     ends: str = "rl"
     parent: str = "t1-sft"
     text: str = ""
-    copies: str = "start"
+    after: str = ""
 
     @property
     def suffix(self) -> str:
@@ -55,6 +56,11 @@ class Variant:
         """The stages that it does itself, behind a start of its own or one that it shares."""
         first = "rl" if self.begins == "synth" else self.begins
         return STAGES[STAGES.index(first) : STAGES.index(self.ends) + 1]
+
+    @property
+    def home(self) -> str:
+        """The home that it is run in, of each seed: that of its base, which those share that begin alike."""
+        return f"{self.base}/{self.name}" if self.begins == "synth" else self.base
 
     @property
     def sizes(self) -> Path:
@@ -145,7 +151,7 @@ VARIANTS = {
     for variant in (
         Variant("reader", "tasks at the frontier"),
         Variant("fas", "CPT on FAS", begins="sft", ends="sft", parent="t1-cpt"),
-        Variant("fas_has", "CPT on FAS and HAS", begins="cpt", ends="sft", parent="t0-init", text="has", copies="reader"),
+        Variant("fas_has", "CPT on FAS and HAS", begins="cpt", ends="sft", parent="t0-init", text="has", after="reader"),
         Variant("documents", "CPT on documents, as many tokens", begins="cpt", ends="sft", parent="t0-init", text="documents"),
         Variant("no_cpt", "no CPT", begins="sft", ends="sft", parent="t0-init"),
         Variant("uniform", "tasks drawn alike", settings=("rl.horizon.frontier=0", "rl.horizon.measure=false")),

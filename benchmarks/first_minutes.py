@@ -4,7 +4,8 @@
 
 Each part is what README says, typed in a fresh clone, which the first part must be `setup` of; an installed package has only to say what
 it would run. Before and after the parts a fixed loop is timed, of multiplications as the small policy makes them and of plain Python: how
-fast the machine is that day. `--keep` adds the row to `benchmarks/results/first_minutes.json`, one for each day.
+fast the machine is that day. `--keep` adds the row to `benchmarks/results/first_minutes.json`, one for each day. A part that fails has no
+time, and takes none from the others.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from benchmarks.evidence_tables import Record, first_minutes
 from rl.devices import torch_threads
 
 DRY = '"$1/bin/flywheel" run --profile quickstart --home "$1/home" --dry-run > /dev/null'
+BACKEND = '$(test -n "$UV_FIND_LINKS" || echo --torch-backend cpu)'
+"""Where a folder of wheels is named, torch's CPU build is in it."""
 PARTS = {
     "setup": "make setup",
     "demo": "make demo",
     "test": "make test",
     "wheel": f".venv/bin/uv build -q --wheel && VENV=$1 EXTRA=cpu PACKAGE=$(ls dist/*.whl) sh requirements/install.sh && {DRY}",
-    "checkout": f".venv/bin/uv venv -q $1 && .venv/bin/uv pip install -q --python $1 '.[cpu]' --torch-backend cpu && {DRY}",
+    "checkout": f".venv/bin/uv venv -q $1 && .venv/bin/uv pip install -q --python $1 '.[cpu]' {BACKEND} && {DRY}",
 }
 """What is typed; `$1` is a folder for the environment of an installed package."""
 MADE = {"setup": ".venv", "demo": "runs/demo"}
@@ -47,10 +50,14 @@ def main() -> None:
     options = parser.parse_args()
     if there := made_before(options.parts, options.clone):
         parser.error(f"{options.clone} has {' and '.join(there)} already, and making nothing takes no time: give a fresh clone")
-    loops, seconds = [calibrate()], {}
+    loops, seconds, failed = [calibrate()], dict[str, float](), list[str]()
     for part in options.parts:
-        seconds[part] = timed(part, options.clone.resolve())
-        print(f"{part}: {seconds[part]} s", flush=True)
+        took, status = timed(part, options.clone.resolve())
+        if status == 0:
+            seconds[part] = took
+        else:
+            failed.append(f"{part} failed with status {status} after {took} s: see {options.clone / part}.log")
+        print(failed[-1] if status else f"{part}: {took} s", flush=True)
     loops.append(calibrate())
     commit = subprocess.run(["git", "-C", str(options.clone), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     day = {"day": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "loop": loops, "seconds": seconds}
@@ -58,6 +65,7 @@ def main() -> None:
     if options.keep:
         evidence.keep("first_minutes", {"commands": ["python -m benchmarks.first_minutes --clone CLONE --keep"], "days": days})
     print(first_minutes({"days": days}))
+    raise SystemExit(1 if failed else 0)
 
 
 def made_before(parts: Sequence[str], clone: Path) -> list[str]:
@@ -65,15 +73,15 @@ def made_before(parts: Sequence[str], clone: Path) -> list[str]:
     return [MADE[part] for part in parts if part in MADE and (clone / MADE[part]).exists()]
 
 
-def timed(part: str, clone: Path) -> float:
-    """Seconds of one part. Raises CalledProcessError where it fails."""
+def timed(part: str, clone: Path) -> tuple[float, int]:
+    """Seconds that one part took, and its exit status."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "FLYWHEEL_DATA")}
     environment |= {"PYTHON": sys.executable, "UV_FIND_LINKS": os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS", "")}
     began = time.monotonic()
     with (clone / f"{part}.log").open("w") as log:
         command = ["sh", "-c", PARTS[part], "sh", str(clone / f"installed-{part}")]
-        subprocess.run(command, cwd=clone, env=environment, stdout=log, stderr=subprocess.STDOUT, check=True)
-    return round(time.monotonic() - began, 1)
+        status = subprocess.run(command, cwd=clone, env=environment, stdout=log, stderr=subprocess.STDOUT).returncode
+    return round(time.monotonic() - began, 1), status
 
 
 def calibrate() -> float:

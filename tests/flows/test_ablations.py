@@ -17,11 +17,9 @@ from benchmarks.ablations import (
     chosen,
     compare,
     deepest_fall,
-    done,
-    home_of,
+    has_all,
     keep_result,
     markdown,
-    own_home,
     read_result,
     read_results,
     run_all,
@@ -29,7 +27,9 @@ from benchmarks.ablations import (
     update,
 )
 from benchmarks.claims import CLAIMS, SEEDS, VARIANTS, Claim, Measure, Variant, Verdict, verdict
+from benchmarks.homes import place
 from flows.config import load_config
+from rl.rollouts.rollout import Rollouts
 from warehouse import Lake, Metric, Outcome, Policy, Run, Score, StopReason, Task, Trajectory
 
 SMALL = Path(__file__).parents[1] / "end_to_end" / "small.toml"
@@ -114,7 +114,7 @@ def test_a_result_counts_as_long_as_the_settings_are_those_that_it_was_had_under
     keep_result(results, VARIANTS["gspo"], 1, mine)
     keep_result(results, replace(VARIANTS["rloo"], settings=("rl.estimator=grpo",)), 1, mine)
     assert read_results(results) == {("gspo", 1): mine}
-    assert list(run_all(tmp_path, [VARIANTS["gspo"]], [1], results)) == [] and not own_home(tmp_path, VARIANTS["gspo"], 1).root.exists()
+    assert list(run_all(tmp_path, [VARIANTS["gspo"]], [1], results)) == [] and not place(tmp_path, "algorithms", 1).root.exists()
     monkeypatch.setattr(Variant, "sizes", SMALL)
     assert read_results(results) == {}
 
@@ -164,14 +164,11 @@ def test_what_a_claim_compares_is_there_to_be_compared() -> None:
             assert claim.measure is not Measure.SOONER or config.rl.evaluate is not None
 
 
-def finished(root: Path, variant: Variant, seed: int, solved: int) -> None:
+def finished(root: Path, variant: Variant, solved: int) -> Path:
     """A home in which a variant solved so many of ten tasks."""
-    home = own_home(root, variant, seed)
-    home.claim(load_config(str(SMALL)))
     policy, sft = f"t1-rl-{variant.suffix}", "t1-sft" + (f"-{variant.suffix}" if variant.begins != "rl" else "")
-    suites = list(home.load().evaluation.suites)
     runs = [Run(sft, "sft", 1, {}, "c", 1, 2, "completed", NOW, NOW, {"loss": 0.5})]
-    runs += [Run(f"eval-{policy}-{suite}", "eval", 1, {}, "c", 1, 2, "completed", NOW, NOW, {}) for suite in suites]
+    runs += [Run(f"eval-{policy}-held_out", "eval", 1, {}, "c", 1, 2, "completed", NOW, NOW, {})]
     beside = [
         Metric(policy, "rl", 1, 2, f"beside/held_out/{name}", value)
         for name, value in (("tasks", 10.0), ("valid", 10.0), ("invalid", 0.0), ("successes", 8.0), ("success", 0.8))
@@ -188,44 +185,53 @@ def finished(root: Path, variant: Variant, seed: int, solved: int) -> None:
             )  # fmt: skip
             records += [attempt, Score(attempt.id, "qa_em", "1", attempt.reward, outcome, None)]
         records.append(task)
-    with Lake(home.root) as lake:
+    with Lake(root) as lake:
         lake.add(records)  # type: ignore[arg-type]
+    return root
 
 
 @pytest.mark.slow
 def test_what_a_variant_came_to_is_read_out_of_its_lake(tmp_path: Path) -> None:
     variant = replace(VARIANTS["no_cpt"], ends="rl")
-    finished(tmp_path, variant, 0, 7)
-    home = own_home(tmp_path, variant, 0)
-    found = read_result(home, variant)
-    assert done(home, variant) and found is not None
-    assert found.successes["held_out"] == (7, 10) and found.sft_loss == 0.5
-    assert [success for _, success in found.steps] == [pytest.approx(0.8), pytest.approx(0.6)]
-    assert found.beside == ((found.steps[1][0], 0.8),)
-    assert read_result(own_home(tmp_path, variant, 1), variant) is None
+    with Lake(finished(tmp_path, variant, 7), read_only=True) as lake:
+        found = read_result(lake, variant, ["held_out"])
+        assert has_all(lake, "t1-rl-no_cpt", ["held_out"]) and found is not None
+        assert found.successes["held_out"] == (7, 10) and found.sft_loss == 0.5
+        assert [success for _, success in found.steps] == [pytest.approx(0.8), pytest.approx(0.6)]
+        assert found.beside == ((found.steps[1][0], 0.8),)
+        assert read_result(lake, variant, ["held_out", "deep"]) is None, "it is not judged on every suite"
+        assert read_result(lake, VARIANTS["no_cpt"], ["held_out"]) is None, "its cold start is not judged"
 
 
 @pytest.mark.long
 @pytest.mark.end_to_end
-def test_a_variant_is_run_from_what_others_have_begun_and_not_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_of_a_base_share_a_home_and_its_engines_and_none_is_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Variant, "sizes", SMALL)
     monkeypatch.setitem(ablations.TOKENS, "reader", 1)
-    variant = replace(VARIANTS["no_cpt"], ends="rl")
-    ablations.run_variant(tmp_path, variant, 0)
-    home = own_home(tmp_path, variant, 0)
-    assert done(home, variant)
+    results, starts = tmp_path / "results.jsonl", list[object]()
+    monkeypatch.setattr(Rollouts, "begin", lambda *given, begin=Rollouts.begin: starts.append(given) or begin(*given))
+    variants = [replace(VARIANTS["no_cpt"], ends="rl"), replace(VARIANTS["uniform"], settings=("rl.horizon.frontier=0",))]
+    for variant in variants:
+        monkeypatch.setitem(VARIANTS, variant.name, variant)
+    assert list(run_all(tmp_path, variants, [0], results)) == []
+    home = place(tmp_path, "reader", 0)
     with Lake(home.root, read_only=True) as lake:
         parents = {policy.id: policy.parent for policy in lake.policies()}
         before = lake.snapshot()
-        steps = lake.query("SELECT count(DISTINCT step) AS n FROM trajectories WHERE stage = 'rl'").to_pylist()
+        steps = lake.query("SELECT policy, count(DISTINCT step) AS n FROM trajectories WHERE stage = 'rl' GROUP BY policy").to_pylist()
     assert parents["t1-rl-no_cpt"] == "t1-sft-no_cpt" and parents["t1-sft-no_cpt"] == "t0-init"
-    assert steps == [{"n": 1}], "the budget of tokens ends RL behind the step that spends it"
-    assert not (home_of(tmp_path, variant, "start", 0).root / "policies" / "t1-rl").exists()
-    ablations.run_variant(tmp_path, variant, 0)
+    assert parents["t1-rl-uniform"] == "t1-sft" and "t1-rl" not in parents
+    assert {row["policy"]: row["n"] for row in steps} == {"t1-rl-no_cpt": 1, "t1-rl-uniform": 1}, (
+        "a budget ends RL behind the step that spends it"
+    )
+    assert len(starts) == 1
+    assert home.load().rl.horizon.frontier == 0.9, "a home is its base's, whatever its variants change"
+    found = read_results(results)
+    assert set(found) == {("no_cpt", 0), ("uniform", 0)} and all(each.sft_loss > 0 for each in found.values())
+    results.unlink()
+    assert list(run_all(tmp_path, variants, [0], results)) == []
     with Lake(home.root, read_only=True) as lake:
-        assert lake.snapshot() == before
-    found = read_result(home, variant)
-    assert found is not None and 0 <= found.successes["held_out"][0] <= found.successes["held_out"][1] and found.sft_loss > 0
+        assert lake.snapshot() == before and read_results(results) == found
 
 
 def test_a_claim_names_no_variant_twice() -> None:
