@@ -157,10 +157,15 @@ def begin(context: RunContext) -> None:
 def train(context: RunContext, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
     """One stage of a variant."""
     from flows.stages.reinforcement import reinforce
+    from flows.stages.synthesis.batches import work_off
+    from flows.stages.synthesis.context import SynthesisContext
+    from flows.stages.synthesis.questions import questions
     from flows.stages.training import finetune
 
     if stage == "cpt":
         return pretrain_on(context, variant, parent, run)
+    if stage == "rl" and variant.made == "questions":
+        work_off(run, questions(SynthesisContext(context, 1)))
     return {"sft": finetune, "rl": reinforce}[stage](context, run, 1, parent, variant.suffix)
 
 
@@ -174,7 +179,7 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
     from rl.training.cpt import train_cpt
     from synth.parts import CPT_KINDS
 
-    read = {"has": own_decisions, "documents": documents}[variant.text]
+    read = {"has": own_decisions, "documents": documents}[str(variant.made)]
     work_off(run, read(SynthesisContext(context, 2)))
     documents_alone = ("document",)
     examples = context.lake.examples(documents_alone if read is documents else [kind for kind in CPT_KINDS if kind not in documents_alone])
@@ -338,17 +343,16 @@ def main() -> None:
 def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], results: Path) -> Iterator[str]:
     """Run each variant on each seed that has no result yet; yields what came to no end, and goes on with the next."""
     for seed in seeds:
-        for name in dict.fromkeys(variant.home for variant in variants):
+        for base in dict.fromkeys(variant.base for variant in variants):
             found = read_results(results)
-            missing = [variant for variant in variants if variant.home == name and (variant.name, seed) not in found]
+            missing = [variant for variant in variants if variant.base == base and (variant.name, seed) not in found]
             if missing:
-                yield from run_home(place(root, name, seed), missing, seed, results)
+                yield from run_home(place(root, base, seed), missing, seed, results)
 
 
 def run_home(home: Home, variants: Sequence[Variant], seed: int, results: Path) -> Iterator[str]:
     """Run the variants of a home, one after the other, and keep what they came to; yields what came to no end."""
-    alone = variants[0].settings if variants[0].begins == "synth" else ()
-    home.claim(load_config(str(variants[0].sizes), (f"seed={seed}", *alone)))
+    home.claim(load_config(str(variants[0].sizes), (f"seed={seed}",)))
     with open_context(home.root) as context:
         for variant in variants:
             halted = ""

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from eval.statistics import Interval, student_mean
 
@@ -32,8 +33,8 @@ STAGES = ("cpt", "sft", "rl")
 class Variant:
     """One way of doing it: what it is called, its base and its settings over that, the first stage that is not the start's, and its last.
 
-    `text` is the kind of examples that its pre-training reads in the place of the base's, and `after` the variant whose trajectories they
-    are made of. One that begins with `synth` shares nothing.
+    `made` is what is synthesised for it first: decision records or documents, which its pre-training reads in the place of the base's text,
+    or questions, which its RL asks. `after` is the variant whose trajectories the decision records are made of.
     """
 
     name: str
@@ -43,24 +44,18 @@ class Variant:
     begins: str = "rl"
     ends: str = "rl"
     parent: str = "t1-sft"
-    text: str = ""
+    made: Literal["has", "documents", "questions"] | None = None
     after: str = ""
 
     @property
     def suffix(self) -> str:
         """What the names of its policies end in; nothing where it does all stages as the wheel does."""
-        return "" if self.begins == "synth" or self.name == self.base else self.name
+        return "" if self.name == self.base else self.name
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages that it does itself, behind a start of its own or one that it shares."""
-        first = "rl" if self.begins == "synth" else self.begins
-        return STAGES[STAGES.index(first) : STAGES.index(self.ends) + 1]
-
-    @property
-    def home(self) -> str:
-        """The home that it is run in, of each seed: that of its base, which those share that begin alike."""
-        return f"{self.base}/{self.name}" if self.begins == "synth" else self.base
+        """The stages that it does itself, behind those that it shares."""
+        return STAGES[STAGES.index(self.begins) : STAGES.index(self.ends) + 1]
 
     @property
     def sizes(self) -> Path:
@@ -122,7 +117,7 @@ ALGORITHMS = {
     "rloo": ("RLOO", ("rl.estimator=rloo",)),
     "ppo": ("PPO with a critic", ("rl.estimator=gae",)),
 }
-TOKENS = {"imperfect": 240_000}
+TOKENS = {"imperfect": 240_000, "reader": 280_000}
 """Action tokens that RL samples on a base before it ends, where its variants would sample more or fewer in as many steps."""
 STALENESS = (4, 8)
 """Versions of the weights that a trajectory may be behind, beside 0."""
@@ -142,8 +137,16 @@ def _algorithms() -> list[Variant]:
 
 def _structures() -> list[Variant]:
     words = {"layerwise": "layer by layer", "random": "anywhere", "sequential": "one after the other"}
-    return [Variant(name, f"trained on questions grown {how}", "structures", (f"synth.webshaper.structure={name}",), "synth")
-            for name, how in words.items()]  # fmt: skip
+    return [
+        Variant(
+            name,
+            f"trained on questions grown {how}",
+            "structures",
+            (f"synth.webshaper.structure={name}", f"rl.tasks=split = 'train' AND (provenance->>'shape') = '{name}'"),
+            made="questions",
+        )
+        for name, how in words.items()
+    ]
 
 
 VARIANTS = {
@@ -151,8 +154,8 @@ VARIANTS = {
     for variant in (
         Variant("reader", "tasks at the frontier"),
         Variant("fas", "CPT on FAS", begins="sft", ends="sft", parent="t1-cpt"),
-        Variant("fas_has", "CPT on FAS and HAS", begins="cpt", ends="sft", parent="t0-init", text="has", after="reader"),
-        Variant("documents", "CPT on documents, as many tokens", begins="cpt", ends="sft", parent="t0-init", text="documents"),
+        Variant("fas_has", "CPT on FAS and HAS", begins="cpt", ends="sft", parent="t0-init", made="has", after="reader"),
+        Variant("documents", "CPT on documents, as many tokens", begins="cpt", ends="sft", parent="t0-init", made="documents"),
         Variant("no_cpt", "no CPT", begins="sft", ends="sft", parent="t0-init"),
         Variant("uniform", "tasks drawn alike", settings=("rl.horizon.frontier=0", "rl.horizon.measure=false")),
         Variant("imperfect", "horizon 4, 8, 12", "imperfect"),

@@ -72,6 +72,22 @@ def test_evaluations_count_invalid_apart(filled: Lake) -> None:
 
 
 @pytest.mark.slow
+def test_evaluations_stand_in_the_order_of_the_wheel(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    names = ("t2-cpt", "t1-rl", "t1-sft", "t1-cpt")
+    lake.add([Task("one", "search", "?", ("a",), hops=1), Task("two", "search", "?", ("a",), hops=2)])
+    lake.add(Policy(name, None, name[3:], f"policies/{name}", "d", 1, int(name[1])) for name in names)
+    lake.add(
+        make_trajectory(f"{name}-{suite}-{task}", stage="eval", suite=suite, policy=name, task_key=task, outcome=S)
+        for task in ("two", "one")
+        for suite in ("held_out", "deep")
+        for name in names
+    )
+    rows = _rows(lake, "FROM evaluations")
+    assert [row["policy"] for row in rows if row["suite"] == "deep" and row["hops"] is None] == ["t1-cpt", "t1-sft", "t1-rl", "t2-cpt"]
+    assert [row["suite"] for row in rows] == ["deep"] * 12 + ["held_out"] * 12 and [row["hops"] for row in rows[:3]] == [None, 1, 2]
+
+
+@pytest.mark.slow
 def test_an_evaluation_of_faults_alone_has_no_rate(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", stage="eval", suite="s", outcome=I)])
     rows = _rows(lake, "SELECT tasks, invalid, success, low, high FROM evaluations")

@@ -89,7 +89,7 @@ GROUP BY m.task_key, m.policy, m.stage, m.step, m.successes, m.failures
     ),
     View(
         "evaluations",
-        "How good is each policy on each suite? hops is NULL in the row for all depths; low and high hold 95 %.",
+        "How good is each policy on each suite, in the order of the wheel? hops is NULL in the row for all depths; low and high hold 95 %.",
         f"""
 WITH counted AS (
     SELECT coalesce(p.wheel_turn, o.wheel_turn) AS turn, p.stage, o.policy, o.suite, k.hops,
@@ -103,7 +103,7 @@ WITH counted AS (
 )
 SELECT turn, stage, policy, suite, hops, tasks, invalid, successes / nullif(valid, 0) AS success,
     {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high, trajectories, successes
-FROM counted
+FROM counted ORDER BY suite, turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, hops NULLS FIRST
 """,
     ),
     View(
@@ -126,7 +126,7 @@ WITH told AS (
 )
 SELECT turn, run, suite, version, tasks, valid, invalid, success, {wilson("successes", "valid", "-")} AS low,
     {wilson("successes", "valid", "+")} AS high, first_version, last_version, own_tokens, seconds
-FROM counted
+FROM counted ORDER BY turn, run, suite, version
 """,
     ),
     View(
