@@ -86,7 +86,7 @@ def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) ->
     numbers = _parameters(config.policy) if parameters is None else parameters
     settings = config.for_turn(1)
     stored = FLOAT32 + sum(bytes_of(getattr(settings, stage).policy_dtype) for stage in config.wheel.stages)
-    published = WEIGHTS_PUBLISHED * bytes_of(config.rollout.engine.dtype) if "rl" in config.wheel.stages else 0
+    published = WEIGHTS_PUBLISHED * bytes_of(config.rollout.engine.own_dtype) if "rl" in config.wheel.stages else 0
     return numbers * (stored + CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) + published)
 
 

@@ -1,6 +1,7 @@
 """What GPUs give by their makers' data sheets: the yardstick of a learner's share of the peak, and what `flywheel plan` reckons with.
 
-And the device that a configuration names for a model that is no policy, such as an encoder or a reward model; and threads on processors.
+And the device that a configuration names for a model that is no policy, such as an encoder or a reward model; what a processor multiplies
+in, and its threads.
 """
 
 from __future__ import annotations
@@ -87,6 +88,13 @@ def open_device(name: str, key: str) -> Any:
             "rollout.environments.kinds.NAME.gpus does for workers, or take cpu."
         )
     return device
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16, by AVX-512 or AMX; others take many times as long as in float32."""
+    import torch
+
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 @contextmanager

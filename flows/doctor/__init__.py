@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.doctor.machine import Check, cores, disk, memory, placement, public_data, sandbox, shared_memory
+from flows.doctor.machine import Check, cores, disk, memory, placement, processor, public_data, sandbox, shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import cuda_builds, duckdb_extensions, prefect_server, python, ray_cluster, torch_build, versions, vllm
 
@@ -36,6 +36,7 @@ def diagnose(home: Path | None = None, profile: str | None = None, path: Path | 
         ("shared memory", lambda: shared_memory(config.rollout.ray.object_store_gib)),
         ("disk", lambda: disk(home or Path.cwd())),
         ("torch", torch_build),
+        ("processor", processor),
         ("cuda builds", cuda_builds),
         ("versions", versions),
         ("vllm", vllm),

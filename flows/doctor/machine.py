@@ -36,6 +36,20 @@ def cores() -> Check:
     return Check("cores", "warn", "1 core", "Give it 2 cores: the engine and the learner share what there is.")
 
 
+def processor() -> Check:
+    """Whether the processor multiplies in bfloat16, which chat models want where there is no GPU."""
+    import torch
+
+    from rl.devices import cpu_has_bfloat16
+
+    if torch.cuda.is_available():
+        return Check("processor", "ok", "learners and engines may compute on a GPU")
+    if cpu_has_bfloat16():
+        return Check("processor", "ok", "multiplies in bfloat16")
+    advice = "Small policies learn here all the same; for chat models take a GPU, or a processor with AVX-512 BF16 or AMX."
+    return Check("processor", "warn", "no bfloat16: all is computed in float32", advice)
+
+
 def memory() -> Check:
     """Memory of the machine, and of the container where there is one."""
     import psutil

@@ -71,7 +71,7 @@ def computes_in_bfloat16(own: OptimizerConfig) -> bool:
 
 def engine_bytes(config: FlywheelConfig) -> int:
     """Of a number in an engine's weights and cache."""
-    return bytes_of(config.rollout.engine.dtype)
+    return bytes_of(config.rollout.engine.own_dtype)
 
 
 def _tokens_of_pass(own: OptimizerConfig, config: FlywheelConfig) -> int:

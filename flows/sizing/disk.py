@@ -27,5 +27,5 @@ def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence
         written["checkpoints"] += math.ceil(steps / own.save_every) * (1 + OPTIMISER_STATES) * FLOAT32 * trained
         if stage.stage == "rl":
             versions = steps + 1 if config.rollout.engine.transfer == "files" else max(steps - 1, 0) // own.save_every
-            written["published weights"] += versions * bytes_of(config.rollout.engine.dtype) * policy.parameters
+            written["published weights"] += versions * bytes_of(config.rollout.engine.own_dtype) * policy.parameters
     return written

@@ -50,7 +50,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     Tasks and pass rates are those of the snapshot `at`, by default of the one that the run began with, also where it is resumed.
     """
     start, began = context.folder(context.policy(parent)), run.run.snapshot_before if at is None else at
-    config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.dtype, parameters_of(start))
+    config = settled(context.config.for_turn(turn).rl, context.config.rollout.engine.own_dtype, parameters_of(start))
     seed = seed_from(context.config.seed, "rl", turn)
     tasks, met = choose_tasks(context.lake, context.config, turn, began)
     context.lake.add(met)
@@ -107,7 +107,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         record_metrics=record_metrics,
         record_alert=store.alert,
         record_drops=reinforced.record_drops,
-        engine_dtype=context.config.rollout.engine.dtype,
+        engine_dtype=context.config.rollout.engine.own_dtype,
         in_turns=in_turns,
         weight_sync=weight_sync(context, before_update, in_turns),
         state={"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside}),

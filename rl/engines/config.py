@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from rl.devices import cpu_has_bfloat16
 from warehouse.settings import Section
 
 CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
@@ -66,8 +67,8 @@ class EngineConfig(Section):
     workers: Literal["processes", "ray"] = "processes"
     """Where those run: beside the engine on one machine, or as Ray actors of their own, packed together but on several machines where
     one has too few GPUs."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """What it computes in, and what it is given new weights in."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """What it computes in, and what it is given new weights in: `auto` is bfloat16 on GPUs and on processors that have it, else float32."""
     max_model_len: PositiveInt | None = None
     """Longest context in tokens; None is what the policy's own configuration says."""
     max_num_seqs: PositiveInt = 128
@@ -101,6 +102,13 @@ class EngineConfig(Section):
     """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
     max_retakes: NonNegativeInt = 3
     """How often one request may be taken up again by another engine because its own died."""
+
+    @property
+    def own_dtype(self) -> str:
+        """What it computes in on this machine."""
+        if self.dtype != "auto":
+            return self.dtype
+        return "bfloat16" if self.gpus or cpu_has_bfloat16() else "float32"
 
     @model_validator(mode="after")
     def _check_workers(self) -> EngineConfig:

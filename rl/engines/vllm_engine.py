@@ -293,7 +293,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "model": policy_path,
         # vLLM writes placeholders of images by the tokenizer, and grammars are over its tokens.
         "skip_tokenizer_init": not (config.structured or has_vision(Path(policy_path))),
-        "dtype": config.dtype,
+        "dtype": config.own_dtype,
         "seed": config.seed,
         "tensor_parallel_size": config.tensor_parallel,
         "distributed_executor_backend": _executor(config),

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl.devices import cpu_has_bfloat16
 from rl.training.optimizer_config import OptimizerConfig
-from rl.training.precision import cpu_has_bfloat16
 
 
 class StackedMuon(torch.optim.Muon):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from rl.devices import cpu_has_bfloat16
 from rl.training.config import ReinforceConfig
 from rl.training.optimizer_config import OptimizerConfig
 
@@ -51,8 +52,3 @@ def settled(config: Settings, engine_dtype: str, parameters: int) -> Settings:
         bound = BOUNDS["float32" if both else "bfloat16"]
         changes["health"] = config.health.model_copy(update={"weight_difference": bound})
     return config.model_copy(update=changes)
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this processor multiplies in bfloat16, by AVX-512 or AMX. One that does not takes some twenty times as long."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

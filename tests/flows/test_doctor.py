@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from eval.sandbox.sandbox import isolation
 from flows import doctor
 from flows.doctor import Check, diagnose
-from flows.doctor.machine import shared_memory
+from flows.doctor.machine import processor, shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import prefect_server, ray_cluster, versions
 from rl.env_pool.config import RayConfig
@@ -37,6 +38,14 @@ def test_what_the_tests_stand_on_is_found(checks: list[Check]) -> None:
     states = {check.name: check.state for check in checks}
     assert states["torch"] in ("ok", "warn")
     assert (states["duckdb"], states["ray"], states["versions"], states["prefect"]) == ("ok", "ok", "ok", "ok")
+
+
+@pytest.mark.parametrize(("bfloat16", "state"), [(True, "ok"), (False, "warn")])
+def test_a_processor_without_bfloat16_is_a_warning(monkeypatch: pytest.MonkeyPatch, bfloat16: bool, state: str) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert processor().state == state
 
 
 def test_a_home_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Path) -> None:

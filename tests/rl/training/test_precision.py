@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rl.engines.config import EngineConfig
 from rl.training.config import CorrectionConfig, MonitorConfig, ReinforceConfig
 from rl.training.optimizer_config import LearnerConfig, OptimizerConfig
 from rl.training.precision import BOUNDS, SMALL_POLICY, computes_in_bfloat16, settled
@@ -43,6 +44,15 @@ def test_what_is_named_is_what_is_computed_in_on_any_machine(machine: Machine, p
 def test_on_a_gpu_it_is_bfloat16_where_the_gpu_has_it(machine: Machine, supported: bool) -> None:
     machine.has(gpu=True, gpu_bfloat16=supported, avx512=True, amx=True)
     assert [computes_in_bfloat16(ON_GPU, parameters) for parameters in (None, 1, LARGE)] == [supported] * 3
+
+
+def test_an_engine_that_is_to_decide_computes_in_bfloat16_where_that_is_multiplied_in(machine: Machine) -> None:
+    machine.has()
+    assert [EngineConfig(dtype=dtype).own_dtype for dtype in ("auto", "float32", "bfloat16")] == ["float32", "float32", "bfloat16"]
+    assert EngineConfig(dtype="auto", gpus=1).own_dtype == "bfloat16", "the card may be another machine's"
+    for units in ({"avx512": True}, {"amx": True}):
+        machine.has(**units)
+        assert EngineConfig(dtype="auto").own_dtype == "bfloat16" and EngineConfig().own_dtype == "float32"
 
 
 def test_a_learner_on_other_machines_gpus_computes_in_bfloat16_and_one_without_a_gpu_goes_by_the_cpu(machine: Machine) -> None:
