@@ -56,7 +56,7 @@ class Result:
     """Successes and valid attempts by suite, after the variant's last stage."""
     sft_loss: float
     steps: Sequence[tuple[int, float]]
-    """Of each step of RL: action tokens that were sampled up to its end, and the success of what it sampled. None where there was no RL."""
+    """Of each step of RL: action tokens that were sampled up to its end, and the success of what it sampled; without RL none."""
     beside: Sequence[tuple[int, float]] = ()
     """Of each evaluation beside the training: action tokens that had been sampled, and success."""
     halted: str = ""
@@ -181,8 +181,8 @@ def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRu
 
     read = {"has": own_decisions, "documents": documents}[str(variant.made)]
     work_off(run, read(SynthesisContext(context, 2)))
-    documents_alone = ("document",)
-    examples = context.lake.examples(documents_alone if read is documents else [kind for kind in CPT_KINDS if kind not in documents_alone])
+    kinds = [kind for kind in CPT_KINDS if (kind == "document") is (read is documents)]  # other variants' text is in the home too
+    examples = context.lake.examples(kinds)
     folder = context.home.policies / policy_id(1, "cpt", variant.suffix)
     settings, seed = context.config.for_turn(1).cpt, seed_from(context.config.seed, "t1-cpt")
     start = context.folder(context.policy(parent))
