@@ -53,11 +53,12 @@ def main() -> None:
     loops, seconds, failed = [calibrate()], dict[str, float](), list[str]()
     for part in options.parts:
         took, status = timed(part, options.clone.resolve())
-        if status == 0:
-            seconds[part] = took
+        if status:
+            failed.append(part)
+            print(f"{part} failed with status {status} after {took} s: see {options.clone / part}.log", flush=True)
         else:
-            failed.append(f"{part} failed with status {status} after {took} s: see {options.clone / part}.log")
-        print(failed[-1] if status else f"{part}: {took} s", flush=True)
+            seconds[part] = took
+            print(f"{part}: {took} s", flush=True)
     loops.append(calibrate())
     commit = subprocess.run(["git", "-C", str(options.clone), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     day = {"day": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip(), "loop": loops, "seconds": seconds}

@@ -33,7 +33,7 @@ def test_what_is_typed_is_what_the_readme_says() -> None:
 def test_a_part_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PARTS, "setup", "echo $1 && sleep 0.3")
     seconds, status = timed("setup", tmp_path)
-    assert seconds >= 0.3 and status == 0 and (tmp_path / "setup.log").read_text() == f"{tmp_path}/installed-setup\n"
+    assert 0.3 <= seconds < 30 and status == 0 and (tmp_path / "setup.log").read_text() == f"{tmp_path}/installed-setup\n"
     assert calibrate() > 0
 
 
