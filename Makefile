@@ -4,6 +4,8 @@ EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 UNIT := not engine and not end_to_end and not slow and not long
+# A worker that dies ends the run, and its test is named: xdist waits for ever for one that takes the place of another (pytest-xdist 784).
+PYTEST := $(BIN)/pytest -q --max-worker-restart 0
 STAMP := $(VENV)/.installed-$(EXTRA)
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
@@ -27,14 +29,14 @@ test test-long unit: export PYTHONDONTWRITEBYTECODE =
 
 # The wheel comes first by its name and takes the longest: files are taken in their order, not the fullest first.
 test: $(STAMP)
-	$(BIN)/pytest -q -rs -n 2 -m "$(UNIT)"
-	$(BIN)/pytest -q -rs --durations 60 --durations-min 6 -n 4 --dist loadfile --no-loadscope-reorder -m "(slow or engine or end_to_end) and not long"
+	$(PYTEST) -rs -n 2 -m "$(UNIT)"
+	$(PYTEST) -rs --durations 60 --durations-min 6 -n 4 --dist loadfile --no-loadscope-reorder -m "(slow or engine or end_to_end) and not long"
 
 test-long: $(STAMP)
-	$(BIN)/pytest -q -rs -n 2 --dist loadfile -m "long"
+	$(PYTEST) -rs -n 2 --dist loadfile -m "long"
 
 unit: $(STAMP)
-	$(BIN)/pytest -q -n 2 -m "$(UNIT)"
+	$(PYTEST) -n 2 -m "$(UNIT)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

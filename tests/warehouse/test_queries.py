@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,17 +169,6 @@ def test_rows_beyond_the_memory_for_a_query_are_refused(filled: Lake, monkeypatc
     with pytest.raises(RequestError, match="needs more memory"):
         filled.query("SELECT range AS n FROM range(100000000)")
     assert filled.query("SELECT range AS n FROM range(1000000)").num_rows == 1_000_000
-
-
-def test_texts_beyond_the_memory_for_a_query_are_refused(filled: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it count what a function makes: the texts of one vector of rows are there at once."""
-    held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    monkeypatch.setattr(queries, "most_memory", lambda: held + 300 * 2**20)
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    with pytest.raises(RequestError, match="needs more memory"), queries.bounded_process():
-        filled.query("SELECT repeat('x', 1000000) AS t FROM range(100000)")
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    assert filled.query("SELECT 1 AS n").to_pylist() == [{"n": 1}]
 
 
 SWORDFISH = "SELECT word AS name FROM sqlite_scan('{other}', 'secrets')"
