@@ -1,11 +1,11 @@
 """The claims of benchmarks/claims.py, tried: `python -m benchmarks.ablations --home runs/ablations [--only masks] [--seeds 100 101]`.
 
-Each base has a home for each seed under `--home`. Variants that are done are passed over and those that were cut short go on, so the same
+Each start has a home for each seed under `--home`. Variants that are done are passed over and those that were cut short go on, so the same
 command goes on where it was; `--table` prints what is there and runs nothing, `--update docs/claims.md` writes it into that page. What a
 variant came to on a seed is a line of `--results` too (benchmarks/ablations.jsonl), and what has a line there for the present settings is
 not run again: seeds may be run side by side, one command each, or on several machines.
 
-A seed has a world, questions and demonstrations of its own. The variants of a seed on one base begin alike, by synthesis, CPT on FAS and
+A seed has a world, questions and demonstrations of its own. The variants of a seed on one start begin alike, by synthesis, CPT on FAS and
 SFT, and do in the same home, on the same engines, the stages that they change and all after them, under names of their own. One that the
 metric monitor halts is a result too: it has kept nothing of what it had.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.claims import CLAIMS, SEEDS, TOKENS, VARIANTS, Claim, Measure, Variant, verdict
+from benchmarks.claims import CLAIMS, SEEDS, TOKENS, VARIANTS, Claim, Measure, Variant, sizes_of, verdict
 from benchmarks.evidence import current_commit
 from benchmarks.homes import do, judge, place
 from benchmarks.tables import table as as_table
@@ -343,16 +343,17 @@ def main() -> None:
 def run_all(root: Path, variants: Sequence[Variant], seeds: Sequence[int], results: Path) -> Iterator[str]:
     """Run each variant on each seed that has no result yet; yields what came to no end, and goes on with the next."""
     for seed in seeds:
-        for base in dict.fromkeys(variant.base for variant in variants):
+        for start in dict.fromkeys(variant.start for variant in variants):
             found = read_results(results)
-            missing = [variant for variant in variants if variant.base == base and (variant.name, seed) not in found]
+            missing = [variant for variant in variants if variant.start == start and (variant.name, seed) not in found]
             if missing:
-                yield from run_home(place(root, base, seed), missing, seed, results)
+                home = place(root, start, seed)
+                home.claim(load_config(str(sizes_of(start)), (f"seed={seed}",)))
+                yield from run_home(home, missing, seed, results)
 
 
 def run_home(home: Home, variants: Sequence[Variant], seed: int, results: Path) -> Iterator[str]:
     """Run the variants of a home, one after the other, and keep what they came to; yields what came to no end."""
-    home.claim(load_config(str(variants[0].sizes), (f"seed={seed}",)))
     with open_context(home.root) as context:
         for variant in variants:
             halted = ""

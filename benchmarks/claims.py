@@ -27,6 +27,13 @@ BASES = Path(__file__).parent / "bases"
 SEEDS = (100, 101, 102, 103, 104)
 """Those that are published; 0 to 2 are for choosing sizes."""
 STAGES = ("cpt", "sft", "rl")
+STARTS = {"algorithms": "reader"}
+"""Bases that differ from another in RL alone: their variants begin in the other's home."""
+
+
+def sizes_of(base: str) -> Path:
+    """The profile of a base."""
+    return BASES / f"{base}.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,11 @@ class Variant:
         return "" if self.name == self.base else self.name
 
     @property
+    def start(self) -> str:
+        """The base in whose home it begins."""
+        return STARTS.get(self.base, self.base)
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """The stages that it does itself, behind those that it shares."""
         return STAGES[STAGES.index(self.begins) : STAGES.index(self.ends) + 1]
@@ -60,7 +72,7 @@ class Variant:
     @property
     def sizes(self) -> Path:
         """The profile that it is run by."""
-        return BASES / f"{self.base}.toml"
+        return sizes_of(self.base)
 
 
 class Measure(StrEnum):

@@ -26,7 +26,7 @@ from benchmarks.ablations import (
     table,
     update,
 )
-from benchmarks.claims import CLAIMS, SEEDS, VARIANTS, Claim, Measure, Variant, Verdict, verdict
+from benchmarks.claims import CLAIMS, SEEDS, STARTS, VARIANTS, Claim, Measure, Variant, Verdict, sizes_of, verdict
 from benchmarks.homes import place
 from flows.config import load_config
 from rl.rollouts.rollout import Rollouts
@@ -114,7 +114,7 @@ def test_a_result_counts_as_long_as_the_settings_are_those_that_it_was_had_under
     keep_result(results, VARIANTS["gspo"], 1, mine)
     keep_result(results, replace(VARIANTS["rloo"], settings=("rl.estimator=grpo",)), 1, mine)
     assert read_results(results) == {("gspo", 1): mine}
-    assert list(run_all(tmp_path, [VARIANTS["gspo"]], [1], results)) == [] and not place(tmp_path, "algorithms", 1).root.exists()
+    assert list(run_all(tmp_path, [VARIANTS["gspo"]], [1], results)) == [] and not place(tmp_path, "reader", 1).root.exists()
     monkeypatch.setattr(Variant, "sizes", SMALL)
     assert read_results(results) == {}
 
@@ -147,6 +147,14 @@ def test_every_variant_is_in_question_has_a_name_of_its_own_and_settings_that_ar
         changed = load_config(str(variant.sizes), variant.settings)
         assert (changed == bases[variant.base]) == (not variant.settings)
         assert changed.policy.path == "reader", "pre-training is continual"
+
+
+def test_a_base_that_begins_in_the_home_of_another_differs_from_it_in_reinforcement_and_what_is_judged_alone() -> None:
+    for base, start in STARTS.items():
+        own, others = (load_config(str(sizes_of(name))).model_dump() for name in (base, start))
+        assert {name for name in own if own[name] != others[name]} == {"rl", "evaluation"}
+        assert own["evaluation"]["suites"] == others["evaluation"]["suites"]
+    assert VARIANTS["gspo"].start == "reader" and VARIANTS["foreign"].start == "foreign"
 
 
 def test_a_cold_start_is_judged_where_it_ends_and_all_of_them_begin_alike() -> None:
@@ -207,6 +215,7 @@ def test_what_a_variant_came_to_is_read_out_of_its_lake(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 def test_variants_of_a_base_share_a_home_and_its_engines_and_none_is_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Variant, "sizes", SMALL)
+    monkeypatch.setattr(ablations, "sizes_of", lambda base: SMALL)
     monkeypatch.setitem(ablations.TOKENS, "reader", 1)
     results, starts = tmp_path / "results.jsonl", list[object]()
     monkeypatch.setattr(Rollouts, "begin", lambda *given, begin=Rollouts.begin: starts.append(given) or begin(*given))
