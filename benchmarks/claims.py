@@ -28,7 +28,7 @@ SEEDS = (100, 101, 102, 103, 104)
 """Those that are published; 0 to 2 are for choosing sizes."""
 STAGES = ("cpt", "sft", "rl")
 STARTS = {"algorithms": "reader"}
-"""Bases that differ from another in RL alone: their variants begin in the other's home."""
+"""Bases that differ from another in RL and its gate alone: their variants begin in the other's home."""
 
 
 def sizes_of(base: str) -> Path:
