@@ -1,6 +1,7 @@
-"""A lake at size: `python -m benchmarks.lake [--size N] [--seconds S] [--part ingest|views|processes|step] [--home DIR] [--keep]`.
+"""A lake at size: `python -m benchmarks.lake [--size N] [--seconds S] [--part ingest|counts|views|processes|step] [--home DIR] [--keep]`.
 
 ingest     N trajectories of five turns on average, records in, against DuckDB's own COPY of the same rows to Parquet, batch by batch
+counts     how the trajectories of that lake searched, counted as the ends of stages do it
 views      every view and macro over that lake, or those of `--only`, each read whole, in a process whose peak memory is told
 processes  eight processes that write and two that compact and read, for S seconds; then nothing may be lost, doubled or torn
 step       how long the RL steps of a run (`--run HOME`) waited for the lake, as a share of them
@@ -55,10 +56,11 @@ from warehouse import (
     Turn,
 )
 from warehouse.schema import SCORES, TOOL_CALLS, TRAJECTORIES, TURNS, owned_calls, owned_turns
-from warehouse.snapshots import compact
+from warehouse.upkeep import compact, count_searches
 from warehouse.views import MACROS, VIEWS
+from warehouse.views.searches import UNCOUNTED
 
-PARTS = ("ingest", "views", "processes", "step")
+PARTS = ("ingest", "counts", "views", "processes", "step")
 BATCH = 10_000
 ENOUGH_SECONDS = 30.0
 """Of reads of one view, however few they are."""
@@ -215,6 +217,16 @@ def copy(plain: duckdb.DuckDBPyConnection, runs: list[Trajectory], folder: Path,
     return sum(path.stat().st_size for path in paths)
 
 
+def counts(home: Path) -> dict[str, Any]:
+    """Seconds to count how the trajectories searched of which that is not known yet, and how many those are."""
+    clock = Clock()
+    with Lake(home) as lake:
+        waiting = lake.query(f"SELECT count(*) AS n FROM ({UNCOUNTED})").column("n")[0].as_py()
+        with clock.running():
+            count_searches(lake)
+    return {"trajectories": waiting, "seconds": sum(clock.walls), "processor": clock.processor}
+
+
 def views(home: Path, repeats: int, only: Sequence[str], log: Any) -> dict[str, Any]:
     """Seconds of every view and macro, or of those that are named, read whole: on the wall, and of all processors together."""
     questions = {name: f"FROM {name}" for name in VIEWS} | {name: f"FROM {name}('t2-rl')" for name in MACROS}
@@ -362,6 +374,8 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
     match given.part:
         case "ingest":
             return {"ingest": ingest(home, given.size, log)}
+        case "counts":
+            return {"counts": counts(home)}
         case "views":
             return {"views": views(home, given.repeats, given.only, log)}
         case "processes":
@@ -369,7 +383,7 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         case "step":
             return {"step": steps(given.run)}
     options = ["--size", str(given.size), "--seconds", str(given.seconds), "--repeats", str(given.repeats)]
-    return {part: in_fresh_process(part, home, options) for part in ("ingest", "views", "processes")}
+    return {part: in_fresh_process(part, home, options) for part in ("ingest", "counts", "views", "processes")}
 
 
 def beside(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from rl.worker_death import WorkerDied
 from warehouse import Failure, Lake, Run
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.snapshots import merge_files
+from warehouse.upkeep import keep_up
 
 log = logging.getLogger("flywheel")
 
@@ -128,7 +128,7 @@ def run_attempt(
     figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _paused(at_work) | _stop(at_work)
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
-    merge_files(lake)
+    keep_up(lake)
     return True, figures
 
 

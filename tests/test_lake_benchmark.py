@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evidence_tables import lake_ingest, lake_views
-from benchmarks.lake import beside, ingest, views
+from benchmarks.lake import beside, counts, ingest, views
 
 
 @pytest.mark.slow
 def test_a_small_lake_is_filled_and_read(tmp_path: Path) -> None:
     log = io.StringIO()
-    figures = beside({}, {"ingest": ingest(tmp_path, 200, log), "views": views(tmp_path, 3, ["outcomes", "cost"], log)})
+    figures = beside({}, {"ingest": ingest(tmp_path, 200, log), "counts": counts(tmp_path)})
+    assert figures["counts"]["trajectories"] == 200 and counts(tmp_path)["trajectories"] == 0
+    figures = beside(figures, {"views": views(tmp_path, 3, ["outcomes", "cost"], log)})
     assert figures["ingest"]["trajectories"] == 200 and figures["ingest"]["ratio"] > 0
     assert {name: row["reads"] for name, row in figures["views"]["views"].items()} == {"outcomes": 3, "cost": 3}
     again = beside(figures, {"views": views(tmp_path, 1, ["cost"], log)})

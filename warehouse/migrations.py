@@ -146,6 +146,13 @@ MIGRATIONS: tuple[Migration, ...] = (
             """,
         ),
     ),
+    Migration(
+        "how trajectories searched, counted once",
+        (
+            "CREATE TABLE IF NOT EXISTS search_counts (trajectory_id VARCHAR, searches BIGINT, in_vain BIGINT, retried BIGINT, "
+            "same BIGINT, pages BIGINT, words BIGINT, checks BIGINT, recorded TIMESTAMP)",
+        ),
+    ),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 

@@ -253,6 +253,20 @@ class RewardPart:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchCounts:
+    """How one trajectory searched, counted once: the view `search_habits` says what each count means."""
+
+    trajectory_id: str
+    searches: int
+    in_vain: int
+    retried: int
+    same: int
+    pages: int
+    words: int
+    checks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What an RL step was given to learn from, where this does not follow from the step alone: ids of trajectories, in order.
 

@@ -25,7 +25,18 @@ from warehouse.columns import PIECE_ROWS, Table
 from warehouse.connections import CATALOG
 from warehouse.errors import RequestError
 from warehouse.records import Call, Image, Trajectory, Turn
-from warehouse.schema import IMAGES, TABLE_OF, TOOL_CALLS, TRAJECTORIES, TURNS, Record, owned_calls, owned_images, owned_turns
+from warehouse.schema import (
+    IMAGES,
+    SEARCH_COUNTS,
+    TABLE_OF,
+    TOOL_CALLS,
+    TRAJECTORIES,
+    TURNS,
+    Record,
+    owned_calls,
+    owned_images,
+    owned_turns,
+)
 
 Cursor = duckdb.DuckDBPyConnection
 Key = tuple[Any, ...]
@@ -120,13 +131,16 @@ def _encoded_ahead(encoder: Executor, pieces: Iterator[Callable[[], pa.Table]]) 
 
 
 def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
-    """Removes the rows with `keys`; the turns of trajectories and their calls go with them. Images stay: other turns may show them."""
+    """Removes the rows with `keys`; with trajectories go their turns, their calls and what was counted of these.
+
+    Images stay: other turns may show them.
+    """
     with _registered(cursor, table.encode_keys(keys)) as batch:
         match = " AND ".join(f'{table.name}."{name}" = {batch}."{name}"' for name in table.key)
         cursor.execute(f"DELETE FROM {CATALOG}.{table.name} USING {batch} WHERE {match}")
     if table is TRAJECTORIES:
-        delete(cursor, TURNS, keys)
-        delete(cursor, TOOL_CALLS, keys)
+        for part in (TURNS, TOOL_CALLS, SEARCH_COUNTS):
+            delete(cursor, part, keys)
 
 
 @gc_paused()

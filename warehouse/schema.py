@@ -49,6 +49,7 @@ from warehouse.records import (
     RewardPart,
     Run,
     Score,
+    SearchCounts,
     StopReason,
     Task,
     Trajectory,
@@ -63,6 +64,7 @@ Record = (
     | Image
     | Score
     | RewardPart
+    | SearchCounts
     | Batch
     | Example
     | Check
@@ -310,6 +312,22 @@ REWARD_PARTS = Table(
         Column("error", TEXT, "Why it could not be had."),
     ),
 )
+SEARCH_COUNTS = Table(
+    "search_counts",
+    "How trajectories searched, counted once by `warehouse.upkeep`; search_habits has those that wait for it too.",
+    SearchCounts,
+    ("trajectory_id",),
+    (
+        Column("trajectory_id", TEXT, "trajectories.id."),
+        Column("searches", INTEGER, "Searches that were run."),
+        Column("in_vain", INTEGER, "Those that found nothing, or nothing that has all of their words."),
+        Column("retried", INTEGER, "Those in vain after which the next one looked for the same."),
+        Column("same", INTEGER, "Searches in the words of an earlier one, on the same page."),
+        Column("pages", INTEGER, "Searches in the words of an earlier one, on another page."),
+        Column("words", INTEGER, "Searches for the same in other words."),
+        Column("checks", INTEGER, "Searches after the first one that showed the answer."),
+    ),
+)
 BATCHES = Table(
     "batches",
     "What RL steps learnt from, where rollouts run ahead of the learner or trajectories are used again.",
@@ -443,8 +461,8 @@ PINS = Table(
 )
 
 TABLES: tuple[Table[Any], ...] = (
-    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, IMAGES, SCORES, REWARD_PARTS, BATCHES, EXAMPLES, CHECKS, COMPLETIONS,
-    POLICIES, RUNS, METRICS, FAILURES, PINS,
+    FACTS, DOCUMENTS, TASKS, TRAJECTORIES, TURNS, TOOL_CALLS, IMAGES, SCORES, REWARD_PARTS, SEARCH_COUNTS, BATCHES, EXAMPLES, CHECKS,
+    COMPLETIONS, POLICIES, RUNS, METRICS, FAILURES, PINS,
 )  # fmt: skip
 """Every table of the lake."""
 

@@ -1,4 +1,4 @@
-"""Snapshots: kept by name and as datasets, forgotten when old; and the upkeep of the files behind them.
+"""Snapshots: kept by name and as datasets, forgotten when old.
 
 A dataset is a SELECT at a snapshot, with a digest that says whether its rows are still the same.
 """
@@ -15,8 +15,6 @@ from warehouse.errors import RequestError
 from warehouse.lake import Lake
 from warehouse.records import Pin
 
-FILE_GRACE = timedelta(days=1)
-"""Age below which no file is removed: an open query, or a commit that is being written, may still need it."""
 _EXPIRING = f"""
 SELECT snapshot_id AS id FROM ducklake_snapshots('{CATALOG}')
 WHERE snapshot_time < now() - to_seconds(?) AND snapshot_id < (SELECT max(snapshot_id) FROM ducklake_snapshots('{CATALOG}'))
@@ -103,22 +101,6 @@ def _unknown(lake: Lake, name: str) -> RequestError:
     return RequestError(f"The lake in {lake.place.home} has no pin {name!r}; it has {known}.")
 
 
-def merge_files(lake: Lake) -> None:
-    """Makes few data files of many small ones, which every later look into the lake has to list. Runs beside readers and writers."""
-    _run(lake, f"CALL ducklake_flush_inlined_data('{CATALOG}')", f"CALL ducklake_merge_adjacent_files('{CATALOG}')")
-
-
-def compact(lake: Lake) -> None:
-    """Merges small data files and removes those that no snapshot needs. Runs beside readers and writers."""
-    merge_files(lake)
-    grace = f"older_than => now() - INTERVAL {int(FILE_GRACE.total_seconds())} SECOND"
-    _run(
-        lake,
-        f"CALL ducklake_cleanup_old_files('{CATALOG}', {grace})",
-        f"CALL ducklake_delete_orphaned_files('{CATALOG}', {grace})",
-    )
-
-
 def expire_snapshots(lake: Lake, age: timedelta) -> int:
     """Forgets snapshots older than `age`, which ends time travel to them, and returns how many.
 
@@ -126,11 +108,5 @@ def expire_snapshots(lake: Lake, age: timedelta) -> int:
     """
     expiring = lake.query(_EXPIRING, [int(age.total_seconds())]).column("id").to_pylist()
     if expiring:
-        _run(lake, f"CALL ducklake_expire_snapshots('{CATALOG}', versions => {expiring})")
+        lake.write(lambda cursor: cursor.execute(f"CALL ducklake_expire_snapshots('{CATALOG}', versions => {expiring})").fetchall())
     return len(expiring)
-
-
-def _run(lake: Lake, *steps: str) -> None:
-    """Each step in a transaction of its own: none of them needs the others to hold."""
-    for step in steps:
-        lake.write(lambda cursor, sql=step: cursor.execute(sql).fetchall())  # type: ignore[misc]

@@ -125,7 +125,7 @@ def compact(home: HomeOption) -> None:
     Example: flywheel lake compact --home runs/demo
     """
     from flows.lakes import open_to_keep
-    from warehouse.snapshots import compact as work
+    from warehouse.upkeep import compact as work
 
     with open_to_keep(home) as lake:
         work(lake)

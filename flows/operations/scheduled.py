@@ -125,7 +125,8 @@ def evaluation(home: Path, patience_hours: NonNegativeFloat = 12.0) -> str:
 @flow(name="flywheel-compaction", description="Small files of the lake merged, old snapshots forgotten.", **HOOKS)
 def compaction(home: Path, retain_days: PositiveFloat | None = None) -> dict[str, float]:
     """Merge the lake's small files, beside whoever reads and writes; with `retain_days`, forget older snapshots first."""
-    from warehouse.snapshots import compact, expire_snapshots
+    from warehouse.snapshots import expire_snapshots
+    from warehouse.upkeep import compact
 
     with unattended(), open_to_keep(home) as lake:
         forgotten = expire_snapshots(lake, timedelta(days=retain_days)) if retain_days is not None else 0

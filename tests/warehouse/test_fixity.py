@@ -13,8 +13,8 @@ from flows.cli import app
 from warehouse import Document, Lake, Task
 from warehouse.errors import RequestError
 from warehouse.fixity import FileState, check_lake
-from warehouse.snapshots import merge_files
 from warehouse.storage import Place, Storage
+from warehouse.upkeep import keep_up
 
 
 def write(home: Path, *keys: str) -> None:
@@ -89,7 +89,7 @@ def test_files_that_were_merged_and_those_of_another_size_are_known(tmp_path: Pa
     write(tmp_path, "a", "b", "c")
     with Lake(tmp_path) as lake:
         lake.remove(Task, ["a"])
-        merge_files(lake)
+        keep_up(lake)
     assert set(states(tmp_path)) == {FileState.same}
     (tmp_path / "lake" / "digests.jsonl").unlink()
     files(tmp_path)[0].write_bytes(b"PAR1")

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from warehouse import Call, Lake, Outcome, Task, Trajectory, Turn
+from warehouse import Call, Lake, Outcome, SearchCounts, Task, Trajectory, Turn
+from warehouse.digests import digest
+from warehouse.upkeep import keep_up
+from warehouse.views.searches import UNCOUNTED, counts_of
 
 MakeTrajectory = Callable[..., Trajectory]
 Searched = tuple[str, str]
@@ -71,8 +74,31 @@ def _turn(turn: Turn, place: int, call: Call) -> Turn:
 def test_the_habits_of_a_trajectory(name: str, lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("Blue River",)), run(make_trajectory, name)])
     columns = ("searches", "in_vain", "retried", "same", "pages", "words", "checks")
-    (row,) = lake.query(f"SELECT {', '.join(columns)} FROM search_habits").to_pylist()
-    assert row == dict.fromkeys(columns, 0) | RUNS[name][2]
+    sql = f"SELECT {', '.join(columns)} FROM search_habits"
+    for _ in ("as it waits to be counted", "once it is counted"):
+        assert lake.query(sql).to_pylist() == [dict.fromkeys(columns, 0) | RUNS[name][2]]
+        keep_up(lake)
+
+
+def test_each_trajectory_is_counted_once_and_again_where_it_is_replaced(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    named = [replace(run(make_trajectory, name), id=name) for name in RUNS]
+    lake.add([Task("t1", "search", "?", ("Blue River",)), *named])
+    keep_up(lake)
+    first = lake.read(SearchCounts)
+    assert [counts.trajectory_id for counts in first] == sorted(RUNS) and lake.query(UNCOUNTED).num_rows == 0
+    kept = lake.snapshot()
+    keep_up(lake)
+    assert lake.snapshot() == kept, "there was nothing left to count"
+    lake.replace([replace(named[0], turns=named[2].turns)])
+    lake.remove(Trajectory, [named[1].id])
+    waiting = lake.query("SELECT trajectory_id, pages FROM search_habits ANTI JOIN search_counts USING (trajectory_id)").to_pylist()
+    assert waiting == [{"trajectory_id": "once", "pages": 2}]
+    assert lake.query("SELECT count(*) AS n FROM search_habits").to_pylist() == [{"n": len(RUNS) - 1}]
+
+
+def test_another_way_of_counting_empties_what_was_counted() -> None:
+    """Where this digest changes, `MIGRATIONS` needs a step with DELETE FROM search_counts: lakes hold counts of the old way."""
+    assert digest(counts_of("SELECT id, answer FROM trajectories")) == "aa8c962a35f1d8a9"
 
 
 def test_the_persistence_of_a_policy_leaves_invalid_runs_out(lake: Lake, make_trajectory: MakeTrajectory) -> None:

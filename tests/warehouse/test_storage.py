@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from tests.ports import free_port
 from warehouse import Lake, Record, RequestError, Trajectory
 from warehouse.connections import ExtensionError, connect
-from warehouse.snapshots import compact
 from warehouse.storage import FILE, Storage
+from warehouse.upkeep import compact
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITERS, BATCHES, ROWS = 3, 6, 12

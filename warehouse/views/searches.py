@@ -4,6 +4,9 @@ A search is made again where an earlier one of the trajectory looked for the sam
 page (`pages`), or in words of which one search has all that the other has (`words`). It was in vain where it found nothing, or nothing that
 has all of its words of three letters and more: what a policy can see for itself, while a namesake or a stub passes. A check is a search
 after the first one that showed the answer which was given in the end.
+
+To count takes the words of every observation, minutes of a processor for a million trajectories. So `warehouse.upkeep` does it once for
+each, and a view counts those alone that still wait for that. Another way of counting needs a migration that empties `search_counts`.
 """
 
 from __future__ import annotations
@@ -13,18 +16,19 @@ from warehouse.views.definitions import View
 _PAGE = r"'^(.*\S) page ([1-9]\d?)$'"
 _WORDS = r"'[\p{L}\p{N}_]+'"
 _TELLING = r"'[\p{L}\p{N}_]{3,}'"
+UNCOUNTED = "SELECT id AS trajectory_id, answer FROM trajectories ANTI JOIN search_counts c ON c.trajectory_id = id"
+"""The trajectories that wait to be counted."""
 
-VIEWS = (
-    View(
-        "search_habits",
-        "How often did each trajectory search, in vain, again (same words, another page, other words), and after it saw its answer?",
-        rf"""
-WITH asked AS (
+
+def counts_of(trajectories: str) -> str:
+    """The SELECT of the rows of `search_counts` of some trajectories, which a SELECT of their ids and answers names."""
+    return rf"""
+WITH chosen AS MATERIALIZED ({trajectories}), asked AS (
     SELECT trajectory_id, turn_index, call_index, outcome, coalesce(observation, '') AS observation,
         lower(trim(regexp_replace(
             coalesce(CASE WHEN json_valid(arguments) THEN (arguments::JSON->>'$.query') END, arguments, ''), '\s+', ' ', 'g'
         ))) AS said
-    FROM tool_calls WHERE tool = 'search' AND outcome IS DISTINCT FROM 'not_run'
+    FROM tool_calls SEMI JOIN chosen USING (trajectory_id) WHERE tool = 'search' AND outcome IS DISTINCT FROM 'not_run'
 ), parted AS (
     SELECT *, coalesce(nullif(regexp_extract(said, {_PAGE}, 1), ''), said) AS query,
         coalesce(try_cast(regexp_extract(said, {_PAGE}, 2) AS INTEGER), 1) AS page
@@ -43,21 +47,31 @@ WITH asked AS (
     WHERE len(l.words) > 0 AND len(e.words) > 0 AND (list_has_all(l.words, e.words) OR list_has_all(e.words, l.words))
     GROUP BY l.trajectory_id, l.place
 ), answered AS (
-    SELECT s.trajectory_id, min(s.place) AS place FROM searches s JOIN trajectories t ON t.id = s.trajectory_id
+    SELECT s.trajectory_id, min(s.place) AS place FROM searches s JOIN chosen t ON t.trajectory_id = s.trajectory_id
     WHERE trim(t.answer) <> '' AND contains(s.seen, lower(trim(t.answer))) GROUP BY s.trajectory_id
-), counted AS (
-    SELECT s.trajectory_id, count(*) AS searches, count(*) FILTER (s.in_vain) AS in_vain,
-        count(*) FILTER (s.in_vain AND n.how IS NOT NULL) AS retried, count(*) FILTER (a.how = 3) AS same,
-        count(*) FILTER (a.how = 2) AS pages, count(*) FILTER (a.how = 1) AS words, count(*) FILTER (s.place > w.place) AS checks
-    FROM searches s LEFT JOIN again a ON a.trajectory_id = s.trajectory_id AND a.place = s.place
-        LEFT JOIN again n ON n.trajectory_id = s.trajectory_id AND n.place = s.place + 1
-        LEFT JOIN answered w ON w.trajectory_id = s.trajectory_id
-    GROUP BY s.trajectory_id
+)
+SELECT t.trajectory_id, count(s.place) AS searches, count(*) FILTER (s.in_vain) AS in_vain,
+    count(*) FILTER (s.in_vain AND n.how IS NOT NULL) AS retried, count(*) FILTER (a.how = 3) AS same,
+    count(*) FILTER (a.how = 2) AS pages, count(*) FILTER (a.how = 1) AS words, count(*) FILTER (s.place > w.place) AS checks
+FROM chosen t LEFT JOIN searches s ON s.trajectory_id = t.trajectory_id
+    LEFT JOIN again a ON a.trajectory_id = s.trajectory_id AND a.place = s.place
+    LEFT JOIN again n ON n.trajectory_id = s.trajectory_id AND n.place = s.place + 1
+    LEFT JOIN answered w ON w.trajectory_id = s.trajectory_id
+GROUP BY t.trajectory_id
+"""
+
+
+VIEWS = (
+    View(
+        "search_habits",
+        "How often did each trajectory search, in vain, again (same words, another page, other words), and after it saw its answer?",
+        f"""
+WITH counted AS (
+    SELECT * EXCLUDE (recorded) FROM search_counts UNION ALL BY NAME SELECT * FROM ({counts_of(UNCOUNTED)})
 )
 SELECT o.trajectory_id, o.task_key, o.wheel_turn AS turn, o.policy, o.stage, o.suite, o.step, o.outcome, o.n_turns,
-    coalesce(c.searches, 0) AS searches, coalesce(c.in_vain, 0) AS in_vain, coalesce(c.retried, 0) AS retried,
-    coalesce(c.same, 0) AS same, coalesce(c.pages, 0) AS pages, coalesce(c.words, 0) AS words, coalesce(c.checks, 0) AS checks
-FROM outcomes o LEFT JOIN counted c ON c.trajectory_id = o.trajectory_id
+    c.searches, c.in_vain, c.retried, c.same, c.pages, c.words, c.checks
+FROM outcomes o JOIN counted c ON c.trajectory_id = o.trajectory_id
 """,
     ),
     View(

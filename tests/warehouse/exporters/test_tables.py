@@ -12,7 +12,7 @@ import pytest
 
 from warehouse import Lake, Record, RequestError, Task, Trajectory
 from warehouse.exporters.tables import export_database, export_table
-from warehouse.snapshots import compact
+from warehouse.upkeep import compact
 
 MakeTrajectory = Callable[..., Trajectory]
 
