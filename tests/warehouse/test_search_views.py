@@ -96,6 +96,17 @@ def test_each_trajectory_is_counted_once_and_again_where_it_is_replaced(lake: La
     assert lake.query("SELECT count(*) AS n FROM search_habits").to_pylist() == [{"n": len(RUNS) - 1}]
 
 
+def test_what_another_client_took_out_hides_no_trajectory(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([Task("t1", "search", "?", ("Blue River",)), replace(run(make_trajectory, "once"), id="gone")])
+    keep_up(lake)
+    lake.write(lambda cursor: cursor.execute("DELETE FROM trajectories"))
+    lake.add([replace(run(make_trajectory, "read on"), id="new")])
+    habits = "SELECT trajectory_id, pages FROM search_habits"
+    assert lake.query(habits).to_pylist() == [{"trajectory_id": "new", "pages": None}], "as many counts as trajectories: unknown"
+    keep_up(lake)
+    assert lake.query(habits).to_pylist() == [{"trajectory_id": "new", "pages": 2}]
+
+
 def test_another_way_of_counting_empties_what_was_counted() -> None:
     """Where this digest changes, `MIGRATIONS` needs a step with DELETE FROM search_counts: lakes hold counts of the old way."""
     assert digest(counts_of("SELECT id, answer FROM trajectories")) == "aa8c962a35f1d8a9"
