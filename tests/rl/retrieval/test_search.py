@@ -78,3 +78,18 @@ def test_the_first_hit_alone_is_the_first_of_the_whole_ranking() -> None:
         known = index._bm25.get_tokens_ids(query.split())
         pruned += bool(known) and index._scores._pruned(known) is not None
     assert 100 < pruned < 1_900
+
+
+def test_a_page_is_the_beginning_of_all_scores_in_order() -> None:
+    """By score and then by id, and nothing that no word of the query stands in, however many are asked for."""
+    rng = np.random.default_rng(4)
+    words = [f"w{number}" for number in range(30)]
+    texts = [" ".join(words[number] for number in rng.integers(0, len(words), 3)) for _ in range(200)]
+    index = SearchIndex([document(f"{number:05}", f"title {number}", text) for number, text in enumerate(texts)])
+    assert index._bm25 is not None and index._scores is not None
+    for _ in range(200):
+        query = [words[number] for number in rng.choice(len(words), rng.integers(1, 4), replace=False)]
+        scores = index._scores.of(index._bm25.get_tokens_ids(query))
+        in_order = [place for place in sorted(range(len(index)), key=lambda place: (-scores[place], place)) if scores[place] > 0]
+        for k in (2, 5, 17, len(index)):
+            assert index.search(" ".join(query), k) == [index.documents[place] for place in in_order[:k]]
