@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rl.retrieval.search import Hits, shown
 from synth.demonstrations.oracle import OracleStep, Solution
 from synth.parts import Parts, acted, asked, came
-from warehouse.records import ANSWER
+from warehouse.records import ANSWER, Document
 
 Search = Callable[[str], Hits]
 """What a rollout's search brings for a query, its documents in the order in which they are shown."""
@@ -31,6 +31,10 @@ class Try:
     query: str
     hits: Hits
 
+    def shows(self, document: Document) -> bool:
+        """Whether the document stands among the hits, on its own page or on one with foreign text around it."""
+        return any(hit.id == document.id for hit in self.hits.documents)
+
 
 Tries = tuple[Try, ...]
 """The searches for one document; the last one shows it."""
@@ -38,7 +42,7 @@ Tries = tuple[Try, ...]
 
 def is_shown_at_once(solution: Solution, search: Search) -> bool:
     """Whether every search of a solution shows its document by itself."""
-    return all(step.document in search(step.query).documents for step in solution.steps)
+    return all(Try(step.query, search(step.query)).shows(step.document) for step in solution.steps)
 
 
 def all_tries(solution: Solution, search: Search, rng: random.Random) -> tuple[Tries, ...] | None:
@@ -63,12 +67,12 @@ def _tries(step: OracleStep, search: Search, rng: random.Random) -> Tries:
     first = Try(step.query, search(step.query))
     tried = [first]
     for query in _others(step, first.hits, rng):
-        if step.document in tried[-1].hits.documents:
+        if tried[-1].shows(step.document):
             return tuple(tried)
         if len(tried) == MOST_TRIES:
             break
         tried.append(Try(query, search(query)))
-    return tuple(tried) if step.document in tried[-1].hits.documents else ()
+    return tuple(tried) if tried[-1].shows(step.document) else ()
 
 
 def _others(step: OracleStep, first: Hits, rng: random.Random) -> Iterator[str]:

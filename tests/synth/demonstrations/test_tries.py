@@ -64,9 +64,11 @@ def seen(index: ImperfectIndex, queries: list[str], documents: int = 1) -> list[
     return asyncio.run(play())
 
 
+@pytest.mark.parametrize("foreign", [0.0, 1.0])
 def test_each_search_shows_what_the_environment_shows(
-    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], index: ImperfectIndex
+    graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task], world: Corpus, foreign: float
 ) -> None:
+    index = ImperfectIndex(SearchIndex(world.documents), SETTINGS.model_copy(update={"foreign": foreign}))
     for documents in (1, 2):
         examples, failures = build_demonstrations(graph, tasks, IMPERFECT, 1, retrieve, search=partial(index.find, k=documents))
         assert len(examples) > 0.97 * len(tasks) and len(examples) + len(failures) == len(tasks)
