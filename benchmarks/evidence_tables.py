@@ -265,6 +265,7 @@ def lake_ingest(record: Record) -> str:
         ["DuckDB's COPY of the same rows from Arrow to Parquet", f"{told['copy_seconds']:.0f} s"],
         ["ratio (the aim was 0.5)", f"{told['ratio']:.2f}, of processor time {told['ratio_of_processor']:.2f}"],
         ["peak memory of the process that ingests", f"{told['peak_mib'] / 1024:.1f} GiB"],
+        ["how they searched, counted once at the ends of stages", f"{record['counts']['seconds']:.0f} s"],
     ]
     return table(["", f"{size:,} trajectories"], rows)
 
