@@ -25,7 +25,9 @@ from flows.operations.requests import RequestListener
 from flows.placement import reserved_cpus
 from flows.plan import policy_id
 from flows.progress import Progress, ProgressWriter
+from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Document, Lake, Policy, Task
+from warehouse.errors import RequestError
 from warehouse.storage import LOCAL
 
 if TYPE_CHECKING:
@@ -189,6 +191,24 @@ class RunContext:
     def champion(self, before: int | None = None) -> Policy | None:
         """The policy that was promoted last, or last before a turn; None where there is none yet."""
         return champion_of(self.lake, before)
+
+    def check_examples(self, stage: str, turn: int) -> None:
+        """Check that a turn has examples for CPT or SFT; RL learns from none.
+
+        Raises RequestError where what the stage's `from` names brought none.
+        """
+        settings = self.config.for_turn(turn)
+        needed = {"cpt": (CPT_KINDS, settings.cpt.sources), "sft": (SFT_KINDS, settings.sft.sources)}
+        if stage not in needed:
+            return
+        kinds, sources = needed[stage]
+        sql = "SELECT count(*) AS n FROM examples WHERE wheel_turn = ? AND list_contains(?, kind)"
+        if not self.lake.query(sql, [turn, list(kinds)]).column("n")[0].as_py():
+            raise RequestError(
+                f"{policy_id(turn, stage)} has nothing to train on: {stage}.from names {', '.join(sources)}, and that brought no example "
+                f"(a policy without a success has none of its own): name another source beside it. What was dropped, and why: "
+                f'flywheel sql "SELECT kind, reason, count(*) FROM failures GROUP BY ALL" --home {self.home.root}'
+            )
 
     def stop_engines(self) -> None:
         """Stop engines, environments and Ray; the next stage that needs them starts new ones."""

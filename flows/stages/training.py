@@ -30,7 +30,6 @@ from synth.worlds.world import world_words
 from warehouse import Example, Failure, Policy
 from warehouse.corpora.files import read_texts
 from warehouse.digests import digest_files, seed_from
-from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
     from rl.training.base import TrainResult
@@ -57,13 +56,15 @@ def initialise(context: RunContext, run: StageRun) -> dict[str, Any]:
 def pretrain(context: RunContext, run: StageRun, turn: int, parent: str) -> dict[str, Any]:
     """Agentic continual pre-training on documents, plans, reasoning and decision records of this turn."""
     config = context.config.for_turn(turn).cpt
-    return supervise(context, run, turn, parent, _examples(context, run, CPT_KINDS, turn, config), config)
+    context.check_examples("cpt", turn)
+    return supervise(context, run, turn, parent, context.lake.examples(CPT_KINDS, turn=turn), config)
 
 
 def finetune(context: RunContext, run: StageRun, turn: int, parent: str, variant: str = "") -> dict[str, Any]:
     """Cold-start SFT on the trajectories chosen for this turn, observations masked; `variant` tells policies of other parents apart."""
     config = context.config.for_turn(turn).sft
-    return supervise(context, run, turn, parent, _examples(context, run, SFT_KINDS, turn, config), config, variant)
+    context.check_examples("sft", turn)
+    return supervise(context, run, turn, parent, context.lake.examples(SFT_KINDS, turn=turn), config, variant)
 
 
 def supervise(
@@ -123,18 +124,6 @@ def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:
         return [], []
     texts, failures = read_texts(config.general.path, config.general.column)
     return texts, [replace(failure, stage="cpt") for failure in failures]
-
-
-def _examples(context: RunContext, run: StageRun, kinds: Sequence[str], turn: int, config: CptConfig | SftConfig) -> list[Example]:
-    """The turn's examples of these kinds. Raises RequestError where what the configuration names brought none."""
-    found = context.lake.examples(kinds, turn=turn)
-    if not found:
-        key = f"{run.run.stage}.from"
-        raise RequestError(
-            f"{run.id} has nothing to train on: {key} names {', '.join(config.sources)}, and that brought no example "
-            "(a policy without a success has none of its own): name another source beside it."
-        )
-    return found
 
 
 def finish(

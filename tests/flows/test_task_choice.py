@@ -144,6 +144,18 @@ def test_synthesis_that_is_asked_for_nothing_is_content_with_tasks_that_were_imp
         wheel_of(tmp_path / "mute", [TASKS[0]], *suite)
 
 
+@pytest.mark.slow
+def test_synthesis_ends_where_a_stage_of_training_would_have_no_example(tmp_path: Path) -> None:
+    none = (
+        "evaluation.suites={gsm8k={counts={}}}",
+        "evaluation.gate={}",
+        'wheel.stages=["sft", "rl"]',
+        "synth.demonstration_questions.counts={}",
+    )
+    with pytest.raises(RequestError, match=r"t1-sft has nothing to train on: sft\.from names oracle, .* --home .*none"):
+        wheel_of(tmp_path / "none", [TASKS[0], TASKS[4]], *none)
+
+
 # The curriculum over tasks without hops
 
 

@@ -94,6 +94,8 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
     if not run.stopped:
         _check_tasks(context, turn, kind, [split for split in splits if not figures[f"tasks.{split}"]])
+        for stage in context.config.wheel.stages if kind == "all" else ():
+            context.check_examples(stage, turn)
     return {**figures, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
 
 
