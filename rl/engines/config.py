@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -74,7 +76,7 @@ class EngineConfig(Section):
     max_num_seqs: PositiveInt = 128
     """Sequences in one batch."""
     max_batched_tokens: PositiveInt = 8192
-    """Tokens in one forward pass."""
+    """Tokens in one forward pass; on CPUs no fewer than a context may have, for prompts are computed whole there (`vllm_engine.py`)."""
     kv_cache_gib: PositiveFloat = 0.5
     """Memory for keys and values, of each worker."""
     block_size: PositiveInt | None = 32
@@ -102,6 +104,14 @@ class EngineConfig(Section):
     """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
     max_retakes: NonNegativeInt = 3
     """How often one request may be taken up again by another engine because its own died."""
+
+    def longest_context(self, policy: Path) -> int | None:
+        """The longest context in tokens, by this configuration or by that of the policy in folder `policy`; None where neither says."""
+        if self.max_model_len is not None:
+            return self.max_model_len
+        model = json.loads((policy / "config.json").read_text())
+        longest = model.get("text_config", model).get("max_position_embeddings")
+        return None if longest is None else int(longest)
 
     @property
     def own_dtype(self) -> str:

@@ -299,7 +299,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "distributed_executor_backend": _executor(config),
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_batched_tokens,
+        **_passes(config, Path(policy_path)),
         "kv_cache_memory_bytes": int(config.kv_cache_gib * GIB),
         # The cache has its size; this is then only what must be free of the card when the engine starts.
         "gpu_memory_utilization": config.gpus if 0 < config.gpus < 1 else None,
@@ -315,6 +315,18 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _passes(config: EngineConfig, policy: Path) -> dict[str, Any]:
+    """How many tokens a forward pass has, and on CPUs that none begins a prompt which it does not end.
+
+    At the end of each piece of a prompt but the last, vLLM takes back the random number that the request drew there. A generator on a CPU
+    cannot do that, and the engine dies of it (`GPUModelRunner._bookkeeping_sync`, vLLM 0.32).
+    """
+    if config.gpus:
+        return {"max_num_batched_tokens": config.max_batched_tokens}
+    longest = config.longest_context(policy) or config.max_batched_tokens
+    return {"max_num_batched_tokens": max(config.max_batched_tokens, longest), "enable_chunked_prefill": False}
 
 
 def _prompt(prompt_ids: Sequence[int], images: Sequence[PlacedImage] = ()) -> Any:

@@ -10,7 +10,6 @@ its middle goes on where it was. Or they run at once: `submit` gives trajectorie
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 from collections import deque
@@ -321,11 +320,9 @@ def check_context(config: RolloutConfig, policy_path: Path) -> None:
     Raises:
         RequestError: where it is not, or does not.
     """
-    path = Path(policy_path) / "config.json"
-    if not path.is_file():
+    if not (Path(policy_path) / "config.json").is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
-    model = json.loads(path.read_text())
-    longest = config.engine.max_model_len or model.get("text_config", model).get("max_position_embeddings")
+    longest = config.engine.longest_context(Path(policy_path))
     if longest is not None and config.limits.max_context_tokens > longest:
         raise RequestError(
             f"max_context_tokens = {config.limits.max_context_tokens} is more than the {longest} tokens "

@@ -15,7 +15,7 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.renderers.chat import ChatDialect
 from rl.renderers.plain_text import PlainText
@@ -217,11 +217,8 @@ def serve(rollouts: Rollouts, folder: Path, policy: str, config: ServingConfig) 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     renderer, no_chat = _renderer(config.dialect, rollouts.config, tokenizer)
     recorder = Recorder(policy, config.stage, config.run or f"endpoint-{uuid.uuid4().hex[:8]}")
-    context = (
-        rollouts.config.engine.max_model_len
-        or AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).max_position_embeddings
-    )
-    endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, int(context))
+    context = rollouts.config.engine.longest_context(folder) or rollouts.config.limits.max_context_tokens
+    endpoint = Endpoint(rollouts.pool, recorder, PlainText(tokenizer), renderer, no_chat, policy, context)
     return Serving(rollouts.wait(PolicyServer.start(endpoint, config)), rollouts)
 
 

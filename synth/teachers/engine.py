@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.engines.base import EngineFault, GenerationStop, Sampling
 from rl.engines.pool import EnginePool
@@ -32,8 +32,7 @@ class EngineSource:
         folder = _folder(config)
         self._pool, self._ray = pool, ray
         self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        self._longest = config.engine.max_model_len or int(model.max_position_embeddings)
+        self._longest = config.engine.longest_context(folder)
         self._serial = itertools.count()
         self.name: str = f"{config.name}:{digest_files(folder, length=8)}"
 
@@ -58,7 +57,7 @@ class EngineSource:
         """One continuation of the rendered messages."""
         clock, request_id = time.perf_counter(), f"teacher-{next(self._serial)}"
         prompt = render(self._tokenizer, request.messages)
-        if len(prompt) + request.max_tokens > self._longest:
+        if self._longest is not None and len(prompt) + request.max_tokens > self._longest:
             reason = f"{len(prompt)} tokens of prompt and {request.max_tokens} of completion are more than the model's {self._longest}"
             raise SourceError(Fault.REFUSED, reason)
         try:

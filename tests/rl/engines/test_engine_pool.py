@@ -109,6 +109,16 @@ def test_nothing_ends_while_the_engines_are_paused_and_all_goes_on_after(pool_ro
 
 
 @pytest.mark.engine
+def test_more_prompts_than_fit_into_a_pass_are_sampled_from_with_their_seeds(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
+    contexts = [tuple(20 + (first * 7 + place) % 300 for place in range(230)) for first in range(40)]
+    assert sum(map(len, contexts)) > pool_rollouts.config.engine.max_batched_tokens
+    before = [engine.name for engine in pool_rollouts.figures().engines]
+    generations = pool_rollouts.wait(generate_all(pool_rollouts.pool, contexts, 4))
+    assert [engine.name for engine in pool_rollouts.figures().engines] == before, "an engine died of it"
+    assert worst_difference({0: load_policy(tiny_policy)[0]}, contexts, generations) < TOLERANCE
+
+
+@pytest.mark.engine
 def test_a_stream_that_is_cancelled_frees_the_engine(pool_rollouts: Rollouts, tiny_policy: Path) -> None:
     stream = pool_rollouts.submit(requests(64, "cancelled"))
     wait_until_busy(pool_rollouts, 16)
