@@ -93,19 +93,19 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
     splits = {"all": ("train", *context.config.evaluation.all_suites), "webshaper": ("train",)}.get(kind, ())
     figures = {f"tasks.{split}": _count(context, "tasks", "split = ?", [split]) for split in splits}
     if not run.stopped:
-        _check_tasks(context, turn, kind, [split for split in splits if not figures[f"tasks.{split}"]])
+        _check_tasks(context, run, turn, kind, [split for split in splits if not figures[f"tasks.{split}"]])
         for stage in context.config.wheel.stages if kind == "all" else ():
             context.check_examples(stage, turn)
     return {**figures, **_examples_by_kind(context, turn), "failures": dropped_by(run)}
 
 
-def _check_tasks(context: RunContext, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
+def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
     """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
     if "train" in empty and context.config.corpus.kind == "pages":
-        raise _nothing_left(context, "question about the pages", seed_questions.STAGE)
+        raise _nothing_left(context, run, "question about the pages", seed_questions.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
-        raise _nothing_left(context, "task of a tool world", world_proposals.STAGE)
+        raise _nothing_left(context, run, "task of a tool world", world_proposals.STAGE)
     failed = [split for split in empty if sum(wanted[split].wanted().values())]
     if failed:
         first, config = failed[0], wanted[failed[0]]
@@ -134,13 +134,13 @@ def _check_trajectories(context: RunContext, turn: int, wanted: int) -> None:
         raise RequestError(f"{context.home.root} has no trajectory of earlier turns and none imported; bring some in by `flywheel import`.")
 
 
-def _nothing_left(context: RunContext, what: str, stage: str) -> RequestError:
-    """That a teacher brought nothing that held at this stage of synthesis, with what became of most of what it was asked there."""
+def _nothing_left(context: RunContext, run: StageRun, what: str, stage: str) -> RequestError:
+    """That a teacher brought nothing that held at this stage of synthesis, with what became of most of what the run asked it there."""
     sql = (
-        "SELECT reason, count(*) AS times FROM failures WHERE stage IN (?, ?) AND NOT starts_with(kind, 'retried_') "
+        "SELECT reason, count(*) AS times FROM failures WHERE stage IN (?, ?) AND NOT starts_with(kind, 'retried_') AND recorded >= ? "
         "GROUP BY reason ORDER BY times DESC, reason LIMIT 1"
     )
-    counted = context.lake.query(sql, [stage, asked_teacher.STAGE]).to_pylist()
+    counted = context.lake.query(sql, [stage, asked_teacher.STAGE, run.run.started.replace(tzinfo=None)]).to_pylist()
     most = "".join(f"; most often, {row['times']} times: {row['reason']:.200}" for row in counted)
     ask = f'flywheel sql "SELECT stage, kind, reason, count(*) FROM failures GROUP BY ALL" --home {context.home.root}'
     return RequestError(f"no {what} is left of what the teacher was asked for{most}. All reasons: {ask}")
