@@ -39,8 +39,9 @@ class TeacherConfig(Section):
     """Requests in flight."""
     requests_per_minute: PositiveFloat | None = None
     """Requests are started at even distances, at most so many a minute; retries count."""
-    timeout_seconds: PositiveFloat = 120.0
-    """A single try that takes longer is given up."""
+    timeout_seconds: PositiveFloat | None = None
+    """A single try that takes longer is given up. None: two minutes for a server, half an hour for our own engines, where nothing is lost
+    on the way and what is slow would be as slow once more."""
     attempts: PositiveInt = 6
     """Tries of one request before it counts as failed."""
     first_pause_seconds: NonNegativeFloat = 1.0
@@ -68,6 +69,11 @@ class TeacherConfig(Section):
     def holds_to_forms(self) -> bool:
         """Whether requests name the form of their replies."""
         return self.kind == "engine" if self.structured is None else self.structured
+
+    @property
+    def try_seconds(self) -> float:
+        """How long a single try may take."""
+        return self.timeout_seconds or (1_800.0 if self.kind == "engine" else 120.0)
 
     @property
     def name(self) -> str:

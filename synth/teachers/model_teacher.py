@@ -179,7 +179,7 @@ class ModelTeacher:
         return completion
 
     async def _in_time(self, request: Request) -> Completion:
-        seconds = self._config.timeout_seconds
+        seconds = self._config.try_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self._source.generate(request)

@@ -55,7 +55,7 @@ class OpenAiSource:
         if key is None and config.base_url is None:
             raise RequestError(f"the teacher has no key: set the environment variable {config.api_key_variable}, or give teacher.base_url.")
         self._config = config
-        self._client = openai.AsyncOpenAI(base_url=config.base_url, api_key=key or "none", max_retries=0, timeout=config.timeout_seconds)
+        self._client = openai.AsyncOpenAI(base_url=config.base_url, api_key=key or "none", max_retries=0, timeout=config.try_seconds)
         self.name: str = config.name
 
     async def generate(self, request: Request) -> Completion:
