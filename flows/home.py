@@ -1,7 +1,7 @@
 """A run's home: the folder that holds its lake, its policies, its reports and the configuration that it belongs to.
 
 A home belongs to one configuration. `home/config.json` holds it, resolved, with its digest; a command with another one is
-refused before anything starts, with the keys that differ. What only says how the home is run (`OPERATIONAL`) may change: the last
+refused before anything starts, with the keys that differ. What only says how the home is run (`is_operational`) may change: the last
 command's stays.
 
 A home has one writer of the wheel: a lock that the operating system releases when its holder dies, however it dies. Readers need no lock.
@@ -24,7 +24,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from flows.config import FlywheelConfig, load_config
-from flows.operations.config import OPERATIONAL
+from flows.operations.config import is_operational
 from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -94,7 +94,7 @@ class Home:
         self._write(resolved)
 
     def _write(self, resolved: dict[str, Any]) -> None:
-        identity = {key: value for key, value in resolved.items() if key not in OPERATIONAL}
+        identity = {key: value for key, value in flat(resolved).items() if not is_operational(key)}
         draft = self.config_file.with_suffix(".draft")
         draft.write_text(json.dumps({"digest": digest(identity), "config": resolved}, indent=2) + "\n")
         draft.replace(self.config_file)
@@ -121,7 +121,7 @@ class Home:
 
     def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:
         before, after = flat(stored), flat(resolved)
-        differing = sorted(key for key in before | after if before.get(key) != after.get(key) and key.split(".")[0] not in OPERATIONAL)
+        differing = sorted(key for key in before | after if before.get(key) != after.get(key) and not is_operational(key))
         if differing:
             named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")

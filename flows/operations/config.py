@@ -1,7 +1,7 @@
 """How a home is run, apart from what it computes: budgets of a turn, attempts at a stage, and who is notified of events.
 
-These sections may change while a home is at work, for they are no part of the configuration that a home belongs to: the same command
-with another budget goes on in the same home.
+These sections may change while a home is at work, and so may how its teacher and its judge are asked, for they are no part of the
+configuration that a home belongs to: the same command with another budget goes on in the same home.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from enum import StrEnum
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from synth.teachers.config import HOW_ASKED
 from warehouse.settings import Section
 
-OPERATIONAL = ("budget", "attempts", "events")
-"""The keys of the configuration that a home's own may differ in."""
+_TEACHERS = ("synth.teacher", "evaluation.judge")
+OPERATIONAL = frozenset(["budget", "attempts", "events", *(f"{teacher}.{key}" for teacher in _TEACHERS for key in HOW_ASKED)])
+"""The keys of the configuration, and those below them, that a home's own may differ in."""
+
+
+def is_operational(key: str) -> bool:
+    """Whether a dotted key says only how a home is run, in all turns or in the later ones."""
+    parts = key.removeprefix("later.").split(".")
+    return any(".".join(parts[:depth]) in OPERATIONAL for depth in range(1, len(parts) + 1))
 
 
 class BudgetConfig(Section):

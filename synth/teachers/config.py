@@ -11,6 +11,12 @@ from rl.engines.config import EngineConfig
 from rl.env_pool.config import RayConfig
 from warehouse.settings import Section
 
+HOW_ASKED = (
+    "base_url", "api_key_variable", "concurrency", "requests_per_minute", "timeout_seconds", "attempts", "first_pause_seconds",
+    "longest_pause_seconds", "max_requests", "max_tokens",
+)  # fmt: skip
+"""The settings of a teacher that say how it is reached and what it may cost, and nothing of what it would say."""
+
 
 class TeacherConfig(Section):
     """Who writes text for synthesis, and what that may cost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,17 @@ def test_another_configuration_is_refused_and_the_keys_are_named(tmp_path: Path)
     home.claim(load_config("quickstart"))
     with pytest.raises(RequestError, match=r"rl\.steps"):
         home.claim(load_config("quickstart", ["rl.steps=1"]))
+
+
+def test_a_home_goes_on_with_another_budget_and_with_another_patience_for_its_teacher(tmp_path: Path) -> None:
+    home, teacher = Home(tmp_path / "home"), ["synth.teacher.kind=openai", "synth.teacher.model=m"]
+    home.claim(load_config("quickstart", teacher))
+    written = json.loads(home.config_file.read_text())["digest"]
+    slower = load_config("quickstart", [*teacher, "budget.hours=2", "synth.teacher.timeout_seconds=900", "synth.teacher.max_tokens=7"])
+    home.claim(slower)
+    assert home.load() == slower and json.loads(home.config_file.read_text())["digest"] == written
+    with pytest.raises(RequestError, match=r"another configuration: synth\.teacher\.model differ"):
+        home.claim(load_config("quickstart", ["synth.teacher.kind=openai", "synth.teacher.model=another"]))
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
