@@ -105,7 +105,7 @@ def run(home: Path, corpus: str, model: Path, routes: Sequence[str]) -> None:
             command += ["--home", str(home / "home"), *(profile if command[3] == "synth" else [])]
         began = time.monotonic()
         ended = subprocess.run(command, capture_output=True, text=True)
-        said = (ended.stderr.strip().splitlines() or [""])[-1].replace(f"{home}/", "")
+        said = (ended.stderr.strip().splitlines() or [""])[-1].replace(f"{home.resolve()}/", "").replace(f"{home}/", "")
         line = {"route": name, "status": ended.returncode, "seconds": round(time.monotonic() - began, 1), "said": said[:500]}
         with (home / "ended.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
