@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--keep", action="store_true", help="add the row to benchmarks/results")
     options = parser.parse_args()
+    if not options.clone.is_dir():
+        parser.error(f"there is no {options.clone}: git clone -q . {options.clone}")
     if there := made_before(options.parts, options.clone):
         parser.error(f"{options.clone} has {' and '.join(there)} already, and making nothing takes no time: give a fresh clone")
     loops, seconds, failed = [calibrate()], dict[str, float](), list[str]()
