@@ -16,14 +16,19 @@ from warehouse.views.definitions import View
 _PAGE = r"'^(.*\S) page ([1-9]\d?)$'"
 _WORDS = r"'[\p{L}\p{N}_]+'"
 _TELLING = r"'[\p{L}\p{N}_]{3,}'"
-UNCOUNTED = "SELECT id AS trajectory_id, answer FROM trajectories ANTI JOIN search_counts c ON c.trajectory_id = id"
-"""The trajectories that wait to be counted."""
 _ANY = "(SELECT (SELECT count(*) FROM trajectories) > (SELECT count(*) FROM search_counts))"
-_UNCOUNTED_IF_ANY = f"""
-SELECT t.id AS trajectory_id, t.answer FROM (FROM trajectories WHERE {_ANY}) t
-    ANTI JOIN (FROM search_counts WHERE {_ANY}) c ON c.trajectory_id = t.id
+"""Whether the two tables differ in length: the catalogue knows that, and a million ids need not be compared where none waits."""
+
+
+def _uncounted(where: str) -> str:
+    return f"""
+SELECT t.id AS trajectory_id, t.answer FROM (FROM trajectories WHERE {where}) t
+    ANTI JOIN (FROM search_counts WHERE {where}) c ON c.trajectory_id = t.id
 """
-"""The same, where the two tables differ in length: the catalogue knows that, and a million ids need not be compared where none waits."""
+
+
+UNCOUNTED = _uncounted("TRUE")
+"""The trajectories that wait to be counted."""
 
 
 def counts_of(trajectories: str) -> str:
@@ -73,7 +78,7 @@ VIEWS = (
         "How often did each trajectory search, in vain, again (same words, another page, other words), and after it saw its answer?",
         f"""
 WITH counted AS (
-    SELECT * EXCLUDE (recorded) FROM search_counts UNION ALL BY NAME SELECT * FROM ({counts_of(_UNCOUNTED_IF_ANY)})
+    SELECT * EXCLUDE (recorded) FROM search_counts UNION ALL BY NAME SELECT * FROM ({counts_of(_uncounted(_ANY))})
 )
 SELECT o.trajectory_id, o.task_key, o.wheel_turn AS turn, o.policy, o.stage, o.suite, o.step, o.outcome, o.n_turns,
     c.searches, c.in_vain, c.retried, c.same, c.pages, c.words, c.checks
