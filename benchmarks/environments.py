@@ -1,4 +1,4 @@
-"""Two thousand environments at once on this machine: `python benchmarks/environments.py [--instances N] [--steps N] [--json]`.
+"""Two thousand environments at once on this machine: `python -m benchmarks.environments [--instances N] [--steps N] [--json]`.
 
 Half are tool worlds, a quarter FrozenLake, a quarter text games; all are open at the same time, in a few worker processes on Ray. Then
 each takes its steps, once with all of them asking at once and once with as many in flight as a rollout has. Memory is what the

@@ -1,4 +1,4 @@
-"""One commit a batch against one a trajectory: `python benchmarks/lake_commits.py [--json]`.
+"""One commit a batch against one a trajectory: `python -m benchmarks.lake_commits [--json]`.
 
 Each way stores the same 96 trajectories of three turns, an RL step's worth, in a fresh lake; three rounds of both, in turn.
 """

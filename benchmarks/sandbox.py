@@ -1,4 +1,4 @@
-"""What a start in the sandbox costs: `python benchmarks/sandbox.py [--json]`.
+"""What a start in the sandbox costs: `python -m benchmarks.sandbox [--json]`.
 
 The same empty Python program, with the same view of installed packages: started plainly, in the sandbox one at a time, and in the
 sandbox eight at once from asyncio. Rounds of the three take turns, so that whatever else the machine does falls on all of them.

@@ -1,4 +1,4 @@
-"""Layer-wise, random and sequential questions compared: `python benchmarks/structures.py [--home runs/demo …] [--json]`.
+"""Layer-wise, random and sequential questions compared: `python -m benchmarks.structures [--home runs/demo …] [--json]`.
 
 For each structure and number of layers: the share of questions with a redundant constraint (one without which the answer set does not grow,
 or one between constants), the share with a shortcut (a constant beside the target), the share that a single search with the question's own

@@ -1,4 +1,4 @@
-"""Success after each stage over several homes, one a seed: `python benchmarks/success.py runs/seed0 runs/seed1 … [--json]`.
+"""Success after each stage over several homes, one a seed: `python -m benchmarks.success runs/seed0 runs/seed1 … [--json]`.
 
 The homes are made by, for each seed: `flywheel run --profile from_scratch --home runs/seedN --turns 2 --set seed=N`. The last columns are
 the mean and the standard deviation over the seeds, and `ratio` is the mean against that of the row above on the same suite.

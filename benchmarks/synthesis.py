@@ -1,4 +1,4 @@
-"""Questions a second with all proofs, and bytes of memory a fact: `python benchmarks/synthesis.py [--films DIR] [--facts N …] [--json]`.
+"""Questions a second with all proofs, and bytes of memory a fact: `python -m benchmarks.synthesis [--films DIR] [--facts N …] [--json]`.
 
 One core. On the films the search is BM25 over their summaries, and every question has its text support and its grade (easy or not). On
 generated graphs of 10⁵, 10⁶ and 10⁷ facts a document is found by its title; each size runs in a process of its own, whose peak memory is

@@ -1,4 +1,4 @@
-"""Tokens a second of CPT and SFT against a bare PyTorch loop on the same packed batches: `python benchmarks/train_throughput.py [--json]`.
+"""Tokens a second of CPT and SFT against a bare PyTorch loop on the same packed batches: `python -m benchmarks.train_throughput [--json]`.
 
 The bare loop makes the same steps: forward in the model's own code, cross-entropy over the whole vocabulary, backward, clipping by norm,
 AdamW. Both start from the same weights and are timed in turn, `--repeats` times, from the end of the first tenth of their steps on, so that

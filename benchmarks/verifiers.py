@@ -1,4 +1,4 @@
-"""What the verifiers get right, and what they survive: `python benchmarks/verifiers.py [--json]`.
+"""What the verifiers get right, and what they survive: `python -m benchmarks.verifiers [--json]`.
 
 Five tables: GSM8K's test references against themselves and against what is made from them; FireAct's own em and f1 on every released
 row; the negatives in `tests/eval/negatives.jsonl`, none of which may pass; the cases of math-verify's and lighteval's own tests; and
