@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,21 @@ def test_every_record_comes_back_from_s3(tmp_path: Path, s3: Storage, one_of_eac
         assert reader.query("SELECT count(*) AS n FROM turns").to_pylist() == [{"n": 3}]
         with pytest.raises(RequestError, match="names a file; a query reads the lake's own tables"):
             reader.query("SELECT * FROM 's3://another/bucket.parquet'")
+
+
+@pytest.mark.slow
+def test_upkeep_leaves_the_files_of_another_lake_under_the_same_prefix(
+    tmp_path: Path, s3: Storage, make_trajectory: Callable[..., Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warehouse.upkeep.FILE_GRACE", timedelta(0))
+    storage = s3.model_copy(update={"data": "s3://lakes/three"})
+    for name in ("first", "second"):
+        with Lake(tmp_path / name, storage=storage) as lake:
+            lake.add([make_trajectory(f"{name}-{row}") for row in range(3)])
+            compact(lake)
+    for name in ("first", "second"):
+        with Lake(tmp_path / name, read_only=True) as reader:
+            assert [trajectory.id for trajectory in reader.trajectories()] == [f"{name}-{row}" for row in range(3)]
 
 
 @pytest.mark.slow
