@@ -7,6 +7,7 @@ table.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,18 +60,20 @@ class PromptOptions:
 
 
 def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
-    """All tasks but those of evaluation suites as prompts, in the splits they are stored with or split anew."""
+    """All tasks but those of evaluation suites as prompts, in the splits they are stored with; or those for training, split anew."""
     tasks = [task for task in lake.tasks(at=at) if suite_of(task) is None]
-    measured = by_difficulty(tasks, pass_rates(lake, at=at))
     filters = _decontamination(lake, at)
     failures: list[Failure] = []
     if options.rule is not None:
+        tasks, left_out = _trained_on(tasks)
         parts, failures = split_tasks(tasks, options.rule, options.held_out)
+        filters.append(left_out)
         filters.append(f"split by {options.rule}, about {options.held_out} held out; {len(failures)} tasks belong to neither side")
         chosen = [(split, task) for split, members in parts.items() for task in members]
     else:
         chosen = [(task.split, task) for task in tasks]
         filters.append("splits as stored")
+    measured = by_difficulty(tasks, pass_rates(lake, at=at))
     return Dataset(
         kind="rl",
         about="Questions with proven answers for reinforcement learning with verifiable rewards.",
@@ -82,6 +85,12 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
         snapshot=at,
         failures=failures,
     )
+
+
+def _trained_on(tasks: Sequence[Task]) -> tuple[list[Task], str]:
+    """The tasks that are for training, and what a card says of the others."""
+    chosen = [task for task in tasks if task.is_trained_on]
+    return chosen, f"tasks for training; {len(tasks) - len(chosen)} of suites and of the gate are left out"
 
 
 def _verifier_of(task: Task, default: str) -> Row:
@@ -126,23 +135,27 @@ _WEBSHAPER_FIELDS: _Fields = {
 }
 
 
-def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure]]:
-    """The tasks that have a row in this form, and why others with a formula have none."""
+def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure], str]:
+    """The tasks for training that have a row in this form, why others with a formula have none, and what a card says of the rest.
+
+    The form has no place for a split, so that a suite's task would be taken for one to train on.
+    """
     tasks: list[Task] = []
     failures: list[Failure] = []
-    for task in lake.tasks(at=at):
+    chosen, left_out = _trained_on(lake.tasks(at=at))
+    for task in chosen:
         try:
             if task.formula:
                 fields_of(task)
                 tasks.append(task)
         except Unreadable as error:
             failures.append(Failure("export", error.kind, str(error), {"key": task.key}))
-    return tasks, failures
+    return tasks, failures, left_out
 
 
 def webshaper_dataset(lake: Lake, at: int) -> Dataset:
     """The rows with the released form's own fields; what else an imported row had is in the JSON lines alone."""
-    tasks, failures = tasks_to_write(lake, at)
+    tasks, failures, left_out = tasks_to_write(lake, at)
     return Dataset(
         kind="webshaper",
         about="Questions with their formalization, in the form that WebShaper was released in (arXiv 2507.15061).",
@@ -150,7 +163,7 @@ def webshaper_dataset(lake: Lake, at: int) -> Dataset:
         columns={name: about for name, (_, about) in _WEBSHAPER_FIELDS.items()},
         splits={"train": [_webshaper_row(task) for task in tasks]},
         sources=Counter(source_of(task) or UNTRACED for task in tasks),
-        filters=["tasks with a formula that this form can hold"],
+        filters=[left_out, "of these, tasks with a formula that this form can hold"],
         snapshot=at,
         failures=failures,
     )

@@ -105,15 +105,19 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_prompts_split_anew(lake: Lake, tmp_path: Path) -> None:
     dataset = export_dataset(lake, "rl", tmp_path / "rl", ExportOptions(split_by="pattern", held_out=0.5))
-    assert len(dataset.splits) == 1, "all three are of one pattern"
-    assert "--split-by pattern --held-out 0.5" in (tmp_path / "rl" / "README.md").read_text()
+    (rows,) = dataset.splits.values()
+    assert [row["key"] for row in rows] == ["t1", "t2"], "both are of one pattern, and a suite's task is put on no side anew"
+    card = (tmp_path / "rl" / "README.md").read_text()
+    assert "--split-by pattern --held-out 0.5" in card and "1 of suites and of the gate are left out" in card
 
 
 @pytest.mark.slow
 def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
     export_dataset(lake, "webshaper", tmp_path / "w.jsonl", ExportOptions())
     rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
-    assert rows[0]["formalization"] == [list(triple) for triple in FORMULA] and len(rows) == 3
+    assert rows[0]["formalization"] == [list(triple) for triple in FORMULA]
+    assert [row["id"] for row in rows] == ["t1", "t2"], "the form has no place for a split, so a suite's task is left out"
+    assert "1 of suites and of the gate are left out" in (tmp_path / "w.jsonl.card.md").read_text()
     export_dataset(lake, "webshaper", tmp_path / "w", ExportOptions("hf"))
     assert (
         datasets.load_dataset(str(tmp_path / "w"), cache_dir=str(tmp_path / "cache"))["train"][0]["formalization"]
