@@ -26,7 +26,7 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks.evidence_tables import TABLES, Record
-from eval.statistics import PairedTest
+from eval.statistics import PairedTest, SignFlips
 from flows.home import Home
 from flows.results import paired, read_verdicts
 from warehouse import Lake
@@ -155,8 +155,13 @@ def read_home(root: Path) -> Record:
     return {"seed": seed, "evaluations": rows, "pairs": pairs, "habits": habits, "tries": tries, "steps": steps, "seconds": stages}
 
 
-def counts_of(test: PairedTest) -> dict[str, int]:
-    """How many tasks both of two policies solved, only the one or the other, or neither."""
+def counts_of(test: PairedTest | SignFlips) -> dict[str, int]:
+    """How many tasks both of two policies solved, only the one or the other, or neither.
+
+    Raises RequestError where there are several attempts at a task.
+    """
+    if isinstance(test, SignFlips):
+        raise RequestError("evidence counts tasks that were solved or not: evaluate suites with one attempt a task")
     return {"both": test.both, "only_a": test.only_a, "only_b": test.only_b, "neither": test.neither}
 
 

@@ -129,11 +129,11 @@ def table(root: Path, seed: int, turns: int) -> Iterator[dict[str, Any]]:
 def _turn(number: int, solved: Solved, steps: Mapping[str, float]) -> dict[str, Any]:
     """What one turn came to on a suite, and the optimiser's steps of its training."""
     made = {f"{stage}_steps": int(steps.get(policy_id(number, stage), 0)) for stage in ("cpt", "sft")}
-    return {"turn": number, "tasks": len(solved), "successes": sum(solved.values()), **made}
+    return {"turn": number, "tasks": len(solved), "successes": round(sum(solved.values())), **made}
 
 
 def verdicts(home: Home) -> dict[tuple[str, str], Solved]:
-    """Whether each policy solved each task, by policy and suite."""
+    """How often each policy solved each task, by policy and suite."""
     with Lake(home.root, read_only=True) as lake:
         return read_verdicts(lake)
 

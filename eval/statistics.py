@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy  # whose submodules are imported on first use, for they take long
@@ -36,15 +36,43 @@ class PairedTest:
     neither: int
     p_value: float
 
+    name: ClassVar[str] = "McNemar"
+
     @property
     def tasks(self) -> int:
         """The number of pairs."""
         return self.both + self.only_a + self.only_b + self.neither
 
     @property
+    def before(self) -> float:
+        """Success rate of a."""
+        return (self.both + self.only_a) / self.tasks if self.tasks else 0.0
+
+    @property
+    def after(self) -> float:
+        """Success rate of b."""
+        return (self.both + self.only_b) / self.tasks if self.tasks else 0.0
+
+    @property
     def difference(self) -> float:
         """Success rate of b minus success rate of a."""
         return (self.only_b - self.only_a) / self.tasks if self.tasks else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SignFlips:
+    """Two policies on the same tasks, several attempts at some: their mean success over tasks, and the p-value of the sign-flip test."""
+
+    tasks: int
+    before: float
+    after: float
+    p_value: float
+    name: ClassVar[str] = "sign flips"
+
+    @property
+    def difference(self) -> float:
+        """Mean success of b minus that of a."""
+        return self.after - self.before
 
 
 def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -132,6 +160,32 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> PairedTest:
     counts = Counter(zip(map(bool, a), map(bool, b), strict=True))
     only_a, only_b = counts[True, False], counts[False, True]
     return PairedTest(counts[True, True], only_a, only_b, counts[False, False], sign_test(only_a, only_b))
+
+
+def paired_test(a: Sequence[float], b: Sequence[float], resamples: int = 9_999, seed: int = 0) -> PairedTest | SignFlips:
+    """Whether b succeeds more often than a, given the share of successful attempts of each at the same tasks.
+
+    The sign-flip test (Fisher 1935): were both alike, each task's difference could as well have the other sign. Where every share is 0 or
+    1 that is McNemar's exact test, and that is what comes back. All signs are tried where there are no more than `resamples` ways.
+
+    Raises ValueError for unequal lengths and where there is no task.
+    """
+    if len(a) != len(b) or not a:
+        raise ValueError(f"{len(a)} and {len(b)} tasks do not make pairs")
+    if all(share in (0, 1) for share in (*a, *b)):
+        return mcnemar([share == 1 for share in a], [share == 1 for share in b])
+    if len(a) == 1:  # turned or not it is as far from 0; scipy wants two
+        return SignFlips(1, float(a[0]), float(b[0]), 1.0)
+    found = scipy.stats.permutation_test(
+        (np.asarray(b, dtype=np.float64), np.asarray(a, dtype=np.float64)),
+        lambda after, before, axis: np.mean(after - before, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=resamples,
+        batch=max(1, _DRAWN_AT_ONCE // len(a)),
+        rng=np.random.default_rng(seed),
+    )
+    return SignFlips(len(a), float(np.mean(a)), float(np.mean(b)), float(found.pvalue))
 
 
 def sign_test(only_a: int, only_b: int) -> float:

@@ -211,7 +211,7 @@ class EvaluationConfig(Section):
     largest_fall: float = Field(default=0.02, ge=0, le=1)
     """A candidate that falls by more than this on any suite is not promoted."""
     largest_p_value: float = Field(default=0.05, gt=0, le=1)
-    """Nor is one unless it solves more, and McNemar's test over the tasks of all suites gives at most this."""
+    """Nor is one unless it solves more, and the paired test over the tasks of all suites gives at most this."""
     verifier: str = "qa_em"
     """Who judges trajectories, in evaluation and as RL's reward, where a task's provenance names no other: a kind of `flywheel verify`,
     `state`, `state_strict` or `environment`, `judge`, one of `verifiers`, or code of your own as `module:attribute` or

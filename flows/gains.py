@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.statistics import PairedTest
+from eval.statistics import PairedTest, SignFlips
 from flows.results import Solved, paired, probability
 
 STAGE_NAMES = {"init": "no training", "cpt": "pre-training", "sft": "the cold start", "rl": "reinforcement learning"}
@@ -23,7 +23,7 @@ HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A policy on a suite: its place in the wheel, its success with the 95 % interval (Wilson), and which tasks it solved."""
+    """A policy on a suite: its place in the wheel, its success with the 95 % interval, and how often it solved each task."""
 
     policy: str
     turn: int
@@ -38,14 +38,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Success in points less that of an earlier policy, with McNemar's exact test on the tasks that both were judged on.
+    """Success in points less that of an earlier policy, with the paired test on the tasks that both were judged on.
 
     Where there is no such task `test` is None, and the points are the difference of the two figures.
     """
 
     earlier: Judged
     points: float
-    test: PairedTest | None
+    test: PairedTest | SignFlips | None
 
     @property
     def verdict(self) -> Literal["better", "worse", "open"]:
@@ -134,7 +134,8 @@ def in_words(gain: Gain) -> str:
     points = f"{signed(gain.points)}{HARD_SPACE}points"
     if gain.test is None:
         return f"{points}, on other tasks"
-    return f"{points} ({probability(gain.test.p_value).replace(' ', HARD_SPACE)}, McNemar on {gain.test.tasks:,} common tasks)"
+    chance, name = (text.replace(" ", HARD_SPACE) for text in (probability(gain.test.p_value), gain.test.name))
+    return f"{points} ({chance}, {name} on {gain.test.tasks:,} common tasks)"
 
 
 def signed(points: float) -> str:

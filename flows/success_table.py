@@ -22,8 +22,8 @@ def evaluation_rows(lake: Lake) -> Rows:
     """The rows of the view `evaluations`, in the order of the wheel.
 
     A row over all hops also has `change`, success less that of the policy's parent on the tasks that both were judged on, and
-    `p_value` of the paired test (McNemar, exact); both are None where the parent was not evaluated on the suite. `best_earlier`,
-    `best_change` and `best_p_value` say the same of the best policy that the wheel had made before.
+    `p_value` of the paired test (`eval.statistics.paired_test`); both are None where the parent was not evaluated on the suite.
+    `best_earlier`, `best_change` and `best_p_value` say the same of the best policy that the wheel had made before.
     """
     rows = _rows(lake)
     verdicts = read_verdicts(lake)
@@ -55,7 +55,7 @@ def sentences(lake: Lake) -> list[str]:
 
 def print_table(rows: Rows, said: Sequence[str] = ()) -> None:
     """Success after each stage: one line a policy and suite, one column for all tasks and for each number of hops; then what is said."""
-    title = "success on held-out tasks, % (95 % interval); changes on the same tasks (McNemar)"
+    title = "success on held-out tasks, % (95 % interval); changes on the same tasks (paired test)"
     table = Table(title=title, title_justify="left")
     hops = sorted({row["hops"] for row in rows if row["hops"] is not None})
     columns = ("suite", "turn", "after", "tasks", "invalid", "success", "against the stage before", "against the best before")

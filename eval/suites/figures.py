@@ -4,8 +4,8 @@ Invalid attempts take part in no figure. Intervals hold 95 %. With one attempt a
 it comes from a bootstrap that resamples tasks, because attempts at one task are alike. Where every attempt has the same verdict a bootstrap
 would claim certainty: there it is Wilson's over the tasks.
 
-Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by a
-bootstrap that resamples tasks in pairs.
+Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by the
+sign-flip test of the tasks' shares. The interval of the difference is a bootstrap's, which resamples tasks in pairs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Literal, TypeVar, cast
 from eval.statistics import (
     Interval,
     PairedTest,
+    SignFlips,
     bootstrap_difference,
     bootstrap_mean,
     bootstrap_ratio,
     majority_at_k,
-    mcnemar,
+    paired_test,
     pass_at_k,
     pass_hat_k,
     wilson,
@@ -33,7 +34,7 @@ LARGEST_INVALID_SHARE = 0.02
 """A suite of which more is invalid has no result: what was not judged may differ from what was."""
 
 LEVEL = 0.05
-"""A difference is called real where so little or less would be seen by chance, or the 95 % interval leaves 0 out."""
+"""A difference is called real where the paired test gives less: so large a one would rarely be seen by chance."""
 HEADLINES = re.compile(r"success|(pass@|pass\^|majority@)([1-9][0-9]{0,3})")
 """The names of figures that a suite may have as its headline."""
 
@@ -218,28 +219,25 @@ def _mean(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Success of both on `tasks` tasks, the difference with its 95 % interval, and McNemar's test where each task has one attempt."""
+    """Success of both on `tasks` tasks, the difference with its 95 % interval, and the paired test."""
 
     tasks: int
     before: float
     after: float
     difference: Interval
-    test: PairedTest | None
+    test: PairedTest | SignFlips
 
     @property
     def real(self) -> bool:
         """Whether the difference is significant at `LEVEL`."""
-        if self.test is not None:
-            return self.test.p_value < LEVEL
-        return self.difference.low > 0 or self.difference.high < 0
+        return self.test.p_value < LEVEL
 
     @property
     def statement(self) -> str:
         """The comparison in a sentence."""
         by = f"{100 * self.difference.value:+.1f} points ({100 * self.difference.low:+.1f} to {100 * self.difference.high:+.1f})"
-        how = f"McNemar, exact, p = {self.test.p_value:.2g}" if self.test is not None else "paired bootstrap over tasks"
         verdict = "the difference is real" if self.real else "no difference is shown"
-        return f"{verdict}: {by} on {self.tasks} tasks, {how}"
+        return f"{verdict}: {by} on {self.tasks} tasks, {self.test.name}, p = {self.test.p_value:.2g}"
 
 
 def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | None:
@@ -249,9 +247,7 @@ def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | Non
     if not both:
         return None
     old, new = [_share(left[task]) for task in both], [_share(right[task]) for task in both]
-    single = all(len(side[task]) == 1 for side in (left, right) for task in both)
-    test = mcnemar([share == 1 for share in old], [share == 1 for share in new]) if single else None
-    return Comparison(len(both), sum(old) / len(both), sum(new) / len(both), bootstrap_difference(old, new), test)
+    return Comparison(len(both), fmean(old), fmean(new), bootstrap_difference(old, new), paired_test(old, new))
 
 
 def _share(task: Sequence[Trial]) -> float:

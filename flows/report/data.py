@@ -134,7 +134,7 @@ class ReportData:
     graphs: tuple[GraphShape, ...]
     yields: tuple[PartYield, ...]
     verdicts: dict[tuple[str, str], Solved]
-    """(policy, suite) -> task key -> solved (by every attempt), of judged evaluation trajectories: what the paired tests are made of."""
+    """(policy, suite) -> task key -> share of its judged attempts that solved it: what the paired tests are made of."""
 
 
 def stage_order(stage: str) -> int:

@@ -1,7 +1,7 @@
 """The gate: a candidate becomes the champion only if held-out suites say that it is better, and none that it is worse.
 
 It decides on suites of its own (`evaluation.gate`), for a figure that a policy was chosen by is no measure of that policy. Better: over the
-tasks of all of them it solves more than the champion, and McNemar's exact test on the same tasks gives a p-value of at most
+tasks of all of them it solves more than the champion, and the paired test on the same tasks gives a p-value of at most
 `evaluation.largest_p_value`. Worse: it falls by more than `evaluation.largest_fall` on one. One test over all tasks, and not one for each
 suite, keeps the chance of a promotion without cause at that p-value. The first policy has no champion to beat.
 """
@@ -54,7 +54,7 @@ def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationCon
     if fallen:
         return f"it falls on {', '.join(fallen)}"
     together = comparison[ALL]
-    if together["difference"] <= 0 or together["mcnemar_p_value"] > config.largest_p_value:
+    if together["difference"] <= 0 or together["p_value"] > config.largest_p_value:
         return f"it is not better: {_change(together)}"
     return ""
 
@@ -75,9 +75,8 @@ def compare(before: Solved, after: Solved) -> dict[str, Any]:
     test = paired(before, after)
     if test is None:
         return {"tasks": 0, "difference": 0.0}
-    before_share, after_share = (test.both + test.only_a) / test.tasks, (test.both + test.only_b) / test.tasks
-    figures = {"tasks": test.tasks, "before": before_share, "after": after_share, "difference": test.difference}
-    return {**figures, **{f"mcnemar_{name}": value for name, value in asdict(test).items()}}
+    figures = {name: getattr(test, name) for name in ("tasks", "before", "after", "difference")}
+    return {**figures, "test": test.name, **asdict(test)}
 
 
 def _praise(comparison: Mapping[str, Mapping[str, Any]]) -> str:
@@ -85,4 +84,4 @@ def _praise(comparison: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _change(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['difference']:+.1f} points on {row['tasks']} tasks of the gate, p = {row['mcnemar_p_value']:.3g}"
+    return f"{100 * row['difference']:+.1f} points on {row['tasks']} tasks of the gate, p = {row['p_value']:.3g}"

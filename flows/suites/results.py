@@ -50,6 +50,8 @@ class SuiteReport:
     cost: Cost | None
     against: str | None
     comparison: Comparison | None
+    not_compared: str | None
+    """Why there is no comparison with `against`."""
 
     def record(self) -> dict[str, Any]:
         """The same as JSON would give it back, without figures where there is no result."""
@@ -81,7 +83,9 @@ def read_coverage(lake: Lake, suite: SuiteConfig, trials: list[Trial]) -> Covera
 def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None = None) -> SuiteReport:
     """All figures of a policy on a suite, beside those of another one where it is named."""
     trials = read_trials(lake, policy, suite.name)
-    covered = read_coverage(lake, suite, trials)
+    others = read_trials(lake, against, suite.name) if against else []
+    covered, of_other = (read_coverage(lake, suite, each) for each in (trials, others))
+    not_compared = of_other.objection if against else None
     return SuiteReport(
         suite=suite.name,
         policy=policy,
@@ -94,7 +98,8 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None
         groups={axis: by(trials, axis) for axis in AXES},
         cost=cost(trials),
         against=against,
-        comparison=compare(read_trials(lake, against, suite.name), trials) if against else None,
+        comparison=compare(others, trials) if against and not not_compared else None,
+        not_compared=not_compared,
     )
 
 
@@ -163,7 +168,7 @@ def print_report(report: SuiteReport) -> None:
         console.print(_figures_table(axis, [(str(value), figure) for value, figure in figures.items()]))
     _print_cost(console, report)
     if report.against is not None:
-        untried = f"no task was judged on both sides: evaluate it too, with --policy {escape(report.against)}"
+        untried = f"not compared, for {report.not_compared}: evaluate it too, with --policy {escape(report.against)}"
         compared = untried if report.comparison is None else report.comparison.statement
         console.print(f"against {escape(report.against)}: {compared}")
 

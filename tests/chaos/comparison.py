@@ -134,7 +134,7 @@ def as_rewarded(ours: Solved, theirs: Solved) -> Check:
     test = paired(theirs, ours)
     if test is None or not any(theirs.values()):
         return Check("reward", False, "the undisturbed RL is never rewarded, so there is nothing to lose: choose a profile that learns")
-    rewarded, before = test.both + test.only_b, test.both + test.only_a
+    rewarded, before = (round(share * test.tasks) for share in (test.after, test.before))
     found = f"{rewarded} of {test.tasks} attempts of RL succeed, undisturbed {before} ({probability(test.p_value)})"
     return Check("reward", test.p_value > UNLIKELY, found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from eval.statistics import (
     bootstrap_mean,
     majority_at_k,
     mcnemar,
+    paired_test,
     pass_at_k,
     pass_hat_k,
     student_mean,
@@ -89,6 +90,26 @@ def test_mcnemar() -> None:
 def test_mcnemar_is_symmetric(pairs: list[tuple[bool, bool]]) -> None:
     a, b = [left for left, _ in pairs], [right for _, right in pairs]
     assert mcnemar(a, b).p_value == pytest.approx(mcnemar(b, a).p_value)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=10))
+def test_the_sign_flip_test_tries_every_way_to_turn_the_tasks_differences(pairs: list[tuple[int, int]]) -> None:
+    a, b = [left / 4 for left, _ in pairs], [right / 4 for _, right in pairs]
+    differences = [right - left for left, right in pairs]
+    turned = [abs(sum(sign * each for sign, each in zip(signs, differences, strict=True))) for signs in product((1, -1), repeat=len(pairs))]
+    as_far = sum(each >= abs(sum(differences)) for each in turned) / len(turned)
+    test = paired_test(a, b)
+    assert test.p_value == pytest.approx(as_far) and test.difference == pytest.approx(sum(differences) / 4 / len(pairs))
+    assert (test.tasks, test.after - test.before) == (len(pairs), pytest.approx(test.difference))
+
+
+def test_shares_of_one_attempt_are_tested_by_mcnemar_and_many_tasks_by_a_sample_of_ways() -> None:
+    assert paired_test([1, 0, 0], [1, 1, 0]) == mcnemar([True, False, False], [True, True, False])
+    many = paired_test([0.5] * 40, [0.75] * 40)
+    assert many == paired_test([0.5] * 40, [0.75] * 40) and many.p_value == pytest.approx(2e-4) and many.name == "sign flips"
+    for wrong in ([], [1.0, 0.5]):
+        with pytest.raises(ValueError, match="do not make pairs"):
+            paired_test(wrong, [1.0] * (1 if wrong else 0))
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8).flatmap(lambda runs: st.tuples(st.just(runs), st.integers(1, len(runs)))))

@@ -103,6 +103,23 @@ def test_comparison_policies_are_compared_and_nothing_is_compared_with_them(lake
     assert "90.0 %" in said(lake)[0]
 
 
+def test_with_several_attempts_a_task_counts_by_the_share_of_them_that_solved_it(lake: Lake) -> None:
+    """One policy solves half of the tasks always, the next one seven of eight attempts at every task: it is far better."""
+    for policy, parent, solves in (("t1-sft", None, lambda task, attempt: task % 2), ("t1-rl", "t1-sft", lambda task, attempt: attempt)):
+        lake.add([Policy(policy, parent, policy[3:], "policies/x", "d", None, 1)])
+        lake.add(
+            Trajectory(
+                f"{policy}-{task}-{attempt}", f"k{task}", policy, "eval", 5, (1,), (), StopReason.ANSWERED,
+                Outcome.SUCCESS if solves(task, attempt) else Outcome.FAILURE, None, 0, START, 0.1, 1, suite="held_out", sample=attempt,
+            )
+            for task in range(40) for attempt in range(8)
+        )  # fmt: skip
+    assert said(lake)[0] == "held_out: 87.5 % of unseen tasks solved, 37.5 points more than by any policy before."
+    assert "+37.5 points (p < 0.001, sign flips on 40 common tasks)" in said(lake)[1] and len(said(lake)) == 2
+    (after,) = [row for row in evaluation_rows(lake) if row["policy"] == "t1-rl" and row["hops"] is None]
+    assert after["change"] == pytest.approx(0.375) and after["p_value"] < 0.001
+
+
 def test_page_and_table_say_the_same(lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tried(lake, MENDED)
     summary = summarize(read_report_data(lake))

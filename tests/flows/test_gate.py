@@ -48,7 +48,7 @@ def test_the_first_is_promoted_and_a_better_one_after_it(context: RunContext) ->
     decision = promote(context, 2)
     assert decision["promoted"] is True
     assert decision["held_out"]["tasks"] == 45
-    assert decision["held_out"]["mcnemar_p_value"] < 0.001
+    assert decision["held_out"]["p_value"] < 0.001
     assert decision["reason"].startswith("t2-rl is promoted: +44.4 points on 45 tasks")
     assert {policy.id for policy in context.lake.policies("promoted")} == {"t1-rl", "t2-rl"}
 

@@ -36,15 +36,23 @@ def test_tasks_judged_on_one_side_alone_take_no_part() -> None:
     assert compare(once([True, None]), once([None, True])) is None
 
 
-def test_several_attempts_are_tested_by_resampling_tasks_in_pairs() -> None:
+def test_several_attempts_are_tested_by_the_signs_of_the_tasks_differences() -> None:
     old = [Trial(str(task), sample < 1, sample=sample) for task in range(30) for sample in range(4)]
     new = [Trial(str(task), sample < 1 + task % 2, sample=sample) for task in range(30) for sample in range(4)]
     found = compare(old, new)
-    assert found is not None and found.test is None
-    assert found.difference.value == pytest.approx(0.125)
-    assert found.real and "paired bootstrap" in found.statement
+    assert found is not None and found.difference.value == pytest.approx(0.125)
+    assert found.real and "sign flips, p = 0.0002" in found.statement
     same = compare(old, old)
     assert same is not None and not same.real
+
+
+@pytest.mark.parametrize(("tasks", "improved"), [(1, 1), (40, 4)])
+def test_what_a_few_tasks_show_by_all_their_attempts_is_no_more_than_they_show_by_one(tasks: int, improved: int) -> None:
+    old = [Trial(str(task), False, sample=sample) for task in range(tasks) for sample in range(2)]
+    new = [Trial(str(task), task < improved, sample=sample) for task in range(tasks) for sample in range(2)]
+    found, single = compare(old, new), compare(old[::2], new[::2])
+    assert found is not None and single is not None and not found.real
+    assert found.test.p_value == single.test.p_value
 
 
 @pytest.mark.parametrize(("tasks", "discordant"), [(1000, 0.5), (300, 0.3)])
