@@ -1,8 +1,8 @@
 """Judging stored trajectories again: nothing is generated, and scores of other verifiers and versions stay where they are.
 
 A score's key is the trajectory, the verifier and its version. What this version has judged is not judged again, save what it could not
-judge where that is asked for. The latest score is a trajectory's outcome in every view, so a new verdict counts at once; the reward that
-was trained on stays in the trajectory.
+judge where that is asked for. The latest score is a trajectory's outcome in every view, so a new verdict counts at once, and a verdict that
+stands already counts again where another one has been asked for since; the reward that was trained on stays in the trajectory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,30 @@ log = logging.getLogger("flywheel")
 BATCH = 1_000
 """Tasks whose trajectories are judged and committed together; groups are never divided."""
 
+_EARLIER = f"""
+SELECT trajectory_id, verifier, version FROM scores
+WHERE trajectory_id IN (SELECT unnest(?)) AND NOT starts_with(verifier, '{UNSUPERVISED}')
+QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY recorded DESC, rowid) > 1
+"""
+"""The scores that decide nothing, because a later one does; in the order of the view `outcomes`."""
+
 Chosen = Verifier | BatchVerifier | Verifiers
 """A verifier of all, or those that each task chooses from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reverified:
-    """How many trajectories met the condition, and of those judged now the verdicts, and how many of them changed an outcome."""
+    """How many trajectories met the condition, the verdicts on those judged now, and how many outcomes changed.
+
+    `taken_up` are verdicts that this version had given before, that a later one had overruled, and that count again.
+    """
 
     chosen: int
     judged: int
     success: int
     failure: int
     invalid: int
+    taken_up: int
     changed: int
 
 
@@ -71,18 +82,21 @@ def reverify(lake: Lake, verifier: Chosen, where: str = "TRUE", failed_only: boo
         RequestError: the condition is not SQL over the columns of `trajectories`.
     """
     verdicts: Counter[Outcome] = Counter()
-    chosen = changed = 0
+    chosen = taken_up = changed = 0
     for attempts in _batches(lake, where):
         chosen += len(attempts)
         wanted = _wanted(lake, verifier, attempts, failed_only)
         scores = [score for one, group in _by_verifier(verifier, wanted) for score in verify_all(one, group)]
-        before = _outcomes(lake, [score.trajectory_id for score in scores])
+        overruled = [] if failed_only else _overruled(lake, verifier, attempts)
+        before = _outcomes(lake, [score.trajectory_id for score in (*scores, *overruled)])
         (lake.replace if failed_only or _unsupervised(verifier) else lake.add)(scores)
+        lake.replace(overruled)
+        taken_up += len(overruled)
         after = _outcomes(lake, list(before))
         changed += sum(before[key] != after[key] for key in before)
         verdicts.update(score.verdict for score in scores)
     counts = {outcome.value: verdicts[outcome] for outcome in Outcome}
-    return Reverified(chosen=chosen, judged=verdicts.total(), changed=changed, **counts)
+    return Reverified(chosen=chosen, judged=verdicts.total(), taken_up=taken_up, changed=changed, **counts)
 
 
 def _batches(lake: Lake, where: str) -> Iterator[list[Attempt]]:
@@ -132,6 +146,21 @@ def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: 
             name,
         )
     return wanted
+
+
+def _overruled(lake: Lake, verifier: Chosen, attempts: list[Attempt]) -> list[Score]:
+    """The scores of this very version that are not the latest of their trajectories."""
+    if _unsupervised(verifier):
+        return []
+    by = {
+        trajectory.id: verifier.of(task) if isinstance(verifier, Verifiers) else verifier
+        for task, trajectory in attempts
+        if not (isinstance(verifier, Verifiers) and verifier.lack(task))
+    }
+    earlier = {tuple(row.values()) for row in lake.query(_EARLIER, [list(by)]).to_pylist()}
+    own = [key for key in earlier if (by[key[0]].name, by[key[0]].version) == key[1:]]
+    scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [[key[0] for key in own]]) if own else []
+    return [score for score in scores if (score.trajectory_id, score.verifier, score.version) in own]
 
 
 def _named(lake: Lake, settings: EvaluationConfig, where: str) -> bool:

@@ -101,6 +101,19 @@ class Recovering:
         return Score(trajectory.id, self.name, self.version, 1.0, Outcome.SUCCESS)
 
 
+def test_another_verdict_is_taken_back_by_asking_for_the_first_one_again(lake: Lake) -> None:
+    """A look at what another verifier would say leaves nothing behind that the home's own cannot set right."""
+    reverify(lake, verifiers_of("qa_em"))
+    own = outcomes(lake)
+    looked = reverify(lake, VERIFIERS["qa_em"], "task_key = 'sum'")
+    assert (looked.judged, looked.taken_up, looked.changed) == (1, 0, 1) and outcomes(lake) != own
+    back = reverify(lake, verifiers_of("qa_em"))
+    assert (back.judged, back.taken_up, back.changed) == (0, 1, 1) and outcomes(lake) == own
+    assert (again := reverify(lake, verifiers_of("qa_em"))).taken_up == 0 == again.changed
+    assert lake.query("SELECT count(*) AS n FROM scores").to_pylist() == [{"n": 7}], "both verdicts are kept"
+
+
+@pytest.mark.slow
 def test_only_what_failed_is_judged_again_where_that_is_asked(lake: Lake) -> None:
     reverify(lake, Recovering(lambda name: name in "ab"))
     verifier = Recovering(lambda name: name == "b")
