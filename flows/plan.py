@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -106,6 +106,11 @@ def completed(home: Home) -> set[str]:
         return set()
     with Lake(home.root, read_only=True) as lake:
         return {run.id for run in lake.runs("state = 'completed'")}
+
+
+def reopen(lake: Lake, run_id: str) -> None:
+    """Have a completed run go on when it is asked for again, because there is more to do than there was."""
+    lake.replace([replace(run, state="failed") for run in lake.runs("id = ? AND state = 'completed'", [run_id])])
 
 
 def is_done(home: Home, turns: int) -> bool:

@@ -7,6 +7,7 @@ nothing to do, or makes questions only, needs none of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +20,7 @@ from flows.lakes import champion_of, policy_of
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
 from flows.operations.events import figure_rows
-from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, sampling_id, suite_label, synthesis_id
+from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, reopen, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.run_stage import Work, open_home, run_stage
 from flows.stage_run import StageRun
@@ -100,18 +101,21 @@ def sampling_flow(
     horizon: PositiveInt | None = None,
 ) -> Rows:
     """Trajectories of a policy, or of the home's teacher, on the tasks that meet a SQL condition."""
+    from flows.stages.rollouts import SamplingPlan, not_stored, sample, sample_teacher, wanted_of_policy, wanted_of_teacher
+
     with open_home(home) as context:
         record = None if policy == TEACHER else context.policy(policy)
         turns = horizon or context.config.evaluation.horizon
-        wanted = {"condition": condition, "samples": samples, "temperature": temperature, "horizon": turns}
+        plan = SamplingPlan(condition, samples, temperature, turns)
+        run_id = sampling_id(policy, asdict(plan))
+        requests = wanted_of_teacher(context, plan) if record is None else wanted_of_policy(context, record, plan, run_id)
+        if not_stored(context.lake, requests):  # tasks that meet the condition may have come since
+            reopen(context.lake, run_id)
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.stages.rollouts import SamplingPlan, sample, sample_teacher
+            return sample_teacher(context, requests, run) if record is None else sample(context, record, requests, run)
 
-            plan = SamplingPlan(condition, samples, temperature, turns)
-            return sample_teacher(context, plan, run) if record is None else sample(context, record, plan, run)
-
-        return _stage(context, sampling_id(policy, wanted), "rollout", 1 if record is None else record.wheel_turn, work)
+        return _stage(context, run_id, "rollout", 1 if record is None else record.wheel_turn, work)
 
 
 @flow(name="gate", flow_run_name="gate of turn {turn}")

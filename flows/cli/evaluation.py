@@ -39,7 +39,7 @@ def evaluate(
     from flows.lakes import open_lake, policy_of
     from flows.plan import evaluation_id
     from flows.suites.config import TaskSource, check_data, check_limits, find_suite
-    from flows.suites.results import check_same
+    from flows.suites.results import check_same, read_coverage, read_trials
     from flows.suites.tasks import check_environment, draw_tasks
 
     config = Home(home).load()
@@ -54,7 +54,8 @@ def evaluate(
         for each in filter(None, (named, against)):
             policy_of(lake, each)
         check_same(lake, chosen)
-        done = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
+        ended = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
+        done = ended and read_coverage(lake, chosen, read_trials(lake, named, chosen.name)).missing <= 0  # tasks may have come since
         if not done:
             check_limits(chosen, config)
             if isinstance(chosen.source, TaskSource):
@@ -63,18 +64,23 @@ def evaluate(
         options = "".join(f" --set {text}" for text in set_ or [])
         _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)
     else:
-        forgotten = _forget_invalid(home, chosen, named) if retry_invalid else 0
+        forgotten = _take_up(home, chosen, named, retry_invalid) if retry_invalid or not done else 0
         if forgotten or not done:
             _run_suite(home, chosen, named)
         _report_suite(home, chosen, named, against, json_)
 
 
-def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
-    from flows.context import open_context
+def _take_up(home: Path, suite: SuiteConfig, policy: str, retry_invalid: bool) -> int:
+    """Have a suite that was ended go on; returns how many attempts it forgot, to make them again."""
+    from flows.plan import evaluation_id, reopen
     from flows.suites.results import forget_invalid
+    from warehouse import Lake
 
-    with open_context(home) as context:
-        return forget_invalid(context.lake, policy, suite.name)
+    with Lake(home) as lake:
+        if retry_invalid:
+            return forget_invalid(lake, policy, suite.name)
+        reopen(lake, evaluation_id(policy, suite.name))
+        return 0
 
 
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:

@@ -23,7 +23,7 @@ from rl.retrieval.indexes import build_indexes
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
-from warehouse import Policy, Task, Trajectory
+from warehouse import Lake, Policy, Task, Trajectory
 from warehouse.digests import seed_from
 
 STAGE = "rollout"
@@ -138,37 +138,38 @@ class SamplingPlan:
     horizon: int
 
 
-def sample(context: RunContext, policy: Policy, wanted: SamplingPlan, run: StageRun) -> dict[str, Any]:
-    """Sample what is wanted and not stored yet; returns the figures of all of it.
-
-    Raises:
-        RequestError: no task meets the condition, or it is no SQL.
-    """
-    requests = [
-        request(context, policy, task, f"{run.id}-{task.key}-{number}", STAGE, wanted.horizon, wanted.temperature, sample=number)
+def wanted_of_policy(context: RunContext, policy: Policy, wanted: SamplingPlan, run_id: str) -> list[RolloutRequest]:
+    """The trajectories that are wanted of a policy. Raises RequestError where no task meets the condition, or it is no SQL."""
+    return [
+        request(context, policy, task, f"{run_id}-{task.key}-{number}", STAGE, wanted.horizon, wanted.temperature, sample=number)
         for task in tasks_with(context.lake, wanted.condition)
         for number in range(wanted.samples)
     ]
-    missing = _missing(context, requests)
+
+
+def wanted_of_teacher(context: RunContext, wanted: SamplingPlan) -> list[RolloutRequest]:
+    """Those that are wanted of the home's teacher. Raises RequestError as `wanted_of_policy`, and where it has none that can play."""
+    from synth.teachers.play import requests_for
+
+    changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
+    tasks, own = tasks_with(context.lake, wanted.condition), context.config.sft.teacher.model_copy(update=changes)
+    return requests_for(tasks, playing_teacher(context.config).name, own, context.config.seed, 1)
+
+
+def sample(context: RunContext, policy: Policy, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
+    """Sample of the requests what is not stored yet; returns the figures of all of them."""
+    missing = not_stored(context.lake, requests)
     speed = roll_out(context, context.rollouts(context.folder(policy)), missing, run) if missing else {}
     return {**_figures(context, [request.trajectory_id for request in requests]), **speed}
 
 
-def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> dict[str, Any]:
-    """Have the home's teacher play the tasks that are wanted, as often as is asked for; what is stored is not played again.
-
-    Raises:
-        RequestError: as `sample` does, and where the home has no teacher that can play.
-    """
+def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
+    """Have the home's teacher play what of the requests is not stored yet; returns the figures of all of them."""
     from synth.teachers.model_teacher import open_teacher
-    from synth.teachers.play import play, requests_for
+    from synth.teachers.play import play
 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
-    changes = {"attempts": wanted.samples, "temperature": wanted.temperature, "horizon": wanted.horizon}
-    requests = requests_for(
-        tasks_with(context.lake, wanted.condition), settings.name, own.model_copy(update=changes), context.config.seed, 1
-    )
-    missing = _missing(context, requests)
+    missing = not_stored(context.lake, requests)
     indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
     environments, verifiers = context.config.rollout.environments, context.verifiers(tasks=(request.task for request in missing))
     with open_teacher(settings, context.lake) as teacher:
@@ -181,9 +182,9 @@ def sample_teacher(context: RunContext, wanted: SamplingPlan, run: StageRun) -> 
     return _figures(context, [request.trajectory_id for request in requests])
 
 
-def _missing(context: RunContext, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
+def not_stored(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
     """The requests whose trajectories the lake does not have yet."""
-    stored = context.lake.existing(Trajectory, [request.trajectory_id for request in requests])
+    stored = lake.existing(Trajectory, [request.trajectory_id for request in requests])
     return [request for request in requests if request.trajectory_id not in stored]
 
 

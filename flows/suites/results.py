@@ -7,7 +7,7 @@ that they are made again: without that, a suite with many has no result for good
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from eval.graders.answers import answer_key
 from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
-from flows.plan import evaluation_id
+from flows.plan import evaluation_id, reopen
 from flows.screen import Screen
 from flows.suites.config import SuiteConfig, corpus_of
 from warehouse import Failure, Lake, Score, Trajectory
@@ -141,7 +141,7 @@ def forget_invalid(lake: Lake, policy: str, suite: str) -> int:
     broken = {row["trajectory_id"]: row["error"] for row in lake.query(sql, [policy, suite]).to_pylist()}
     if not broken:
         return 0
-    lake.replace([replace(run, state="failed") for run in lake.runs("id = ?", [evaluation_id(policy, suite)])])
+    reopen(lake, evaluation_id(policy, suite))
     lake.add(Failure("eval", "retried", error or "judged invalid", {"trajectory": name}) for name, error in broken.items())
     scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [list(broken)])
     lake.remove(Score, [(score.trajectory_id, score.verifier, score.version) for score in scores])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from flows.config import FlywheelConfig
 from flows.context import RunContext
 from flows.home import Home
 from flows.stage_run import StageRun
-from flows.stages.rollouts import SamplingPlan, sample
+from flows.stages.rollouts import SamplingPlan, sample, wanted_of_policy
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from synth.worlds.tool_tasks import generate_tasks
@@ -48,15 +49,19 @@ def run_of(context: RunContext, name: str) -> StageRun:
     return StageRun(context.lake, Run(name, "rollout", 1, {}, "", 0, None, "running", datetime.now(UTC)))
 
 
+def sampled(context: RunContext, wanted: SamplingPlan, run: StageRun) -> dict[str, Any]:
+    return sample(context, POLICY, wanted_of_policy(context, POLICY, wanted, run.id), run)
+
+
 @pytest.mark.engine
 def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context: RunContext) -> None:
     run = run_of(context, "r")
-    figures = sample(context, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run)
+    figures = sampled(context, SamplingPlan("hops <= 2", 3, 1.0, 2), run)
     run.flush()
     assert figures["trajectories"] == figures["success"] + figures["failure"] + figures["invalid"] == 6
     assert figures["tokens_per_second"] > 0
-    assert "tokens_per_second" not in sample(context, POLICY, SamplingPlan("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
-    more = sample(context, POLICY, SamplingPlan("hops <= 2", 4, 1.0, 2), run)
+    assert "tokens_per_second" not in sampled(context, SamplingPlan("hops <= 2", 3, 1.0, 2), run), "nothing was left to do"
+    more = sampled(context, SamplingPlan("hops <= 2", 4, 1.0, 2), run)
     assert more["trajectories"] == 8
     trajectories: list[Trajectory] = context.lake.trajectories()
     assert {trajectory.stage for trajectory in trajectories} == {"rollout"}
@@ -69,7 +74,7 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context
 @pytest.mark.engine
 def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(context: RunContext) -> None:
     run = run_of(context, "worlds")
-    figures = sample(context, POLICY, SamplingPlan("hops = 8", 2, 1.0, 3), run)
+    figures = sampled(context, SamplingPlan("hops = 8", 2, 1.0, 3), run)
     assert (figures["trajectories"], figures["failure"], figures["invalid"]) == (6, 4, 2)
     rows = context.lake.query(
         "SELECT task_key, verifier, verdict, any_value(s.error) AS error FROM scores s JOIN trajectories t ON t.id = s.trajectory_id "
@@ -83,6 +88,6 @@ def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are
 @pytest.mark.slow
 def test_a_condition_that_is_no_sql_or_meets_no_task_is_refused(context: RunContext) -> None:
     with pytest.raises(RequestError, match="no condition on the table tasks"):
-        sample(context, POLICY, SamplingPlan("hopz = 1", 1, 1.0, 2), run_of(context, "x"))
+        sampled(context, SamplingPlan("hopz = 1", 1, 1.0, 2), run_of(context, "x"))
     with pytest.raises(RequestError, match="has no task with hops = 9"):
-        sample(context, POLICY, SamplingPlan("hops = 9", 1, 1.0, 2), run_of(context, "x"))
+        sampled(context, SamplingPlan("hops = 9", 1, 1.0, 2), run_of(context, "x"))

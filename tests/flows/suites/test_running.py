@@ -16,7 +16,7 @@ from flows.home import Home
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
 from tests.killing import kill_at
-from warehouse import Document, Lake, Policy
+from warehouse import Document, Lake, Policy, Task
 
 pytestmark = pytest.mark.engine
 
@@ -42,7 +42,8 @@ path = "tasks.jsonl"
 def home(tmp_path: Path) -> Path:
     """A home with a policy from scratch, a document, and no configuration of its own for the suite; one attempt at a time."""
     limits = {"max_observation_tokens": 32, "max_context_tokens": 200}
-    config = {"rollout": {"limits": limits, "engine": {"kv_cache_gib": 0.1}, "concurrency": 1}}
+    rollout = {"limits": limits, "engine": {"kv_cache_gib": 0.1}, "concurrency": 1}
+    config = {"rollout": rollout, "evaluation": {"suites": {"mine": {"counts": {}}}, "horizon": 2}}
     root = tmp_path / "home"
     Home(root).claim(FlywheelConfig.model_validate(config))
     create_policy(SIZES, ["Where is Amber Stone?"], ["Amber", "Stone"], root / "policies" / "t1-rl", seed=0)
@@ -55,8 +56,8 @@ def home(tmp_path: Path) -> Path:
     return root
 
 
-def command(home: Path) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", "eval", "--home", str(home), "--suite", "small.toml", "--json"]
+def command(home: Path, suite: str = "small.toml") -> list[str]:
+    return [sys.executable, "-m", "flows.cli", "eval", "--home", str(home), "--suite", suite, "--json"]
 
 
 def environment() -> dict[str, str]:
@@ -69,8 +70,27 @@ def stored(home: Path) -> dict[str, Any]:
         return {trajectory.id: trajectory for trajectory in lake.trajectories("suite = 'small'")}
 
 
-def run(home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(home), cwd=home.parent, env=environment(), capture_output=True, text=True, timeout=500)
+def run(home: Path, suite: str = "small.toml") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(home, suite), cwd=home.parent, env=environment(), capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.long
+def test_tasks_that_came_after_a_suite_was_done_are_attempted_when_it_is_asked_for_again(home: Path) -> None:
+    for tasks in (2, 3):
+        with Lake(home) as lake:
+            lake.add(Task(f"k{number}", "search", f"Where is Amber Stone, {number}?", ("here",), split="mine") for number in range(tasks))
+        done = run(home, "mine")
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert json.loads(done.stdout)["coverage"] == {
+            "tasks": tasks,
+            "samples": 1,
+            "judged": tasks,
+            "invalid": 0,
+            "missing": 0,
+            "wanted": tasks,
+        }
+    with Lake(home, read_only=True) as lake:
+        assert [(run.id, run.state) for run in lake.runs("stage = 'eval'")] == [("eval-t1-rl-mine", "completed")]
 
 
 @pytest.mark.long
