@@ -121,17 +121,20 @@ def sampling_flow(
 @flow(name="gate", flow_run_name="gate of turn {turn}")
 def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
     """Promote the turn's candidate, or keep the champion, with the reason; then write the report."""
+    from flows.report import build_report
+
     with open_home(home) as context:
 
         def work(run: StageRun) -> dict[str, Any]:
-            from flows.report import build_report
             from flows.stages.gate import promote
 
-            decision = promote(context, turn)
-            build_report(context.lake, context.home.report)
-            return decision
+            return promote(context, turn)
 
-        return _stage(context, gate_id(turn), "gate", turn, work)
+        decided = bool(context.lake.runs("id = ? AND state = 'completed'", [gate_id(turn)]))
+        rows = _stage(context, gate_id(turn), "gate", turn, work)
+        if not decided:
+            build_report(context.lake, context.home.report)  # behind the stage, for the page shows what it decided
+        return rows
 
 
 def run_flow(home: Path, stage_flow: Callable[..., T], **parameters: Any) -> T:

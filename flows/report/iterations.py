@@ -149,7 +149,7 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the gate decided at the end of a turn; `reason` is why a candidate was kept back."""
+    """What the gate decided at the end of a turn, and why, in a sentence."""
 
     wheel_turn: int
     candidate: str
@@ -188,10 +188,8 @@ _ITEMS = "SELECT policy, kind, count(*) AS items FROM training_items GROUP BY po
 
 _DECISIONS = """
 SELECT r.wheel_turn, coalesce(r.figures->>'candidate', '') AS candidate, r.figures->>'champion' AS champion,
-    coalesce((r.figures->>'promoted')::BOOL, false) AS promoted, CASE WHEN NOT promoted THEN f.reason END AS reason
-FROM runs r
-LEFT JOIN (SELECT item, reason, kind FROM failures WHERE stage = 'gate') f ON starts_with(f.reason, (r.figures->>'candidate') || ' ')
-WHERE r.stage = 'gate' AND r.state = 'completed' ORDER BY r.wheel_turn, f.reason
+    coalesce((r.figures->>'promoted')::BOOL, false) AS promoted, r.figures->>'reason' AS reason
+FROM runs r WHERE r.stage = 'gate' AND r.state = 'completed' ORDER BY r.wheel_turn
 """
 
 

@@ -1,7 +1,7 @@
 """Trajectories to browse, read and compare: all of them, or a sample of whole tasks that is even over turns, stages and outcomes.
 
-The sample is drawn by the digest of the task, so that the attempts at one task come together and successes stand beside failures, and
-the same lake shows the same trajectories.
+The sample is drawn by the digest of the task, and takes all attempts that a policy made at it in one step or none, so that successes stand
+beside failures, and the same lake shows the same trajectories.
 """
 
 from __future__ import annotations
@@ -73,20 +73,25 @@ class Reading:
 
 _SAMPLE = """
 WITH placed AS (
-    SELECT t.id, t.task_key, t.wheel_turn, t.prompt_tokens + t.action_tokens + t.observation_tokens AS tokens,
+    SELECT t.id, t.task_key, t.policy, t.step, t.wheel_turn, t.prompt_tokens + t.action_tokens + t.observation_tokens AS tokens,
         CASE WHEN t.stage = 'eval' THEN 'eval after ' || coalesce(p.stage, 'import') ELSE t.stage END AS shown_stage,
         coalesce(o.outcome, 'unjudged') AS verdict, o.reward AS judged_reward
     FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id LEFT JOIN policies p ON p.id = t.policy
+), tried AS (
+    SELECT wheel_turn, shown_stage, task_key, list_sort(list(DISTINCT verdict)) AS verdicts, list(id) AS ids, count(*) AS attempts,
+        sum(tokens) AS tokens, md5(task_key || min(id)) AS mark
+    FROM placed GROUP BY wheel_turn, shown_stage, task_key, policy, step
 ), ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY wheel_turn, shown_stage, verdict ORDER BY md5(task_key), md5(id)) AS place FROM placed
+    SELECT *, row_number() OVER (PARTITION BY wheel_turn, shown_stage, verdicts ORDER BY md5(task_key), mark) AS place FROM tried
+), counted AS (
+    SELECT ids, row_number() OVER by_place AS number, sum(attempts) OVER by_place AS trajectories, sum(tokens) OVER by_place AS so_far
+    FROM ranked WINDOW by_place AS (ORDER BY place, mark)
 ), kept AS (
-    SELECT id, shown_stage, verdict, judged_reward, row_number() OVER (ORDER BY place, md5(id)) AS number,
-        sum(tokens) OVER (ORDER BY place, md5(id)) AS so_far FROM ranked
+    SELECT p.* FROM (SELECT unnest(ids) AS id FROM counted WHERE number = 1 OR trajectories <= ? AND so_far <= ?) JOIN placed p USING (id)
 )
 SELECT t.id, t.task_key AS task, t.policy, t.wheel_turn, t.stop_reason, t.horizon, t.n_turns, t.step, t.sample, t.error, t.prompt_ids,
     s.shown_stage, s.verdict, s.judged_reward, k.question, k.answers, k.hops, k.environment
 FROM kept s JOIN trajectories t USING (id) LEFT JOIN tasks k ON k.key = t.task_key
-WHERE s.number <= ? AND (s.so_far <= ? OR s.number = 1)
 """
 
 _TURNS = """

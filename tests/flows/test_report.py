@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -231,13 +232,16 @@ def test_the_promoted_policy_stands_with_its_ancestors_and_what_they_were_traine
     table = line_table(data)
     assert table is not None
     assert [cells[1].text for cells in table.rows] == ["–", "1 fas_plan", "–", "40 rollout"]
-    assert [(d.wheel_turn, d.promoted, d.reason) for d in data.lineage.decisions] == [(1, True, None), (2, False, "t2-rl falls on heldout")]
+    assert [(d.wheel_turn, d.promoted, d.reason) for d in data.lineage.decisions] == [
+        (1, True, "t1-rl is promoted: there is no champion to beat"),
+        (2, False, "t2-rl is not promoted: it falls on held_out by 5.0 points"),
+    ]
 
 
 def test_all_trajectories_can_be_read_and_a_sample_where_there_are_too_many(lake: Lake, readings: tuple[Reading, ...]) -> None:
     assert len(readings) == lake.query("SELECT count(*) AS n FROM trajectories").to_pylist()[0]["n"] == 880
     sample = read_trajectories(lake, at_most=100)
-    assert len(sample) == 100
+    assert 90 < len(sample) <= 100
     assert sample == read_trajectories(lake, at_most=100)
     kinds = {(reading.wheel_turn, reading.stage, reading.outcome) for reading in sample}
     assert {(2, "rl", "success"), (2, "rl", "failure"), (1, "eval after sft", "success"), (1, "eval after init", "failure")} <= kinds
@@ -250,6 +254,9 @@ def test_a_sample_takes_whole_tasks_so_that_attempts_can_be_compared(lake: Lake)
         outcomes.setdefault(reading.task, set()).add(reading.outcome)
     assert len(outcomes) < 40, "of 80 tasks in the lake"
     assert sum({"success", "failure"} <= found for found in outcomes.values()) > len(outcomes) / 3
+    tried = Counter((one.policy, one.task, one.step) for one in sample)
+    everything = Counter((one.policy, one.task, one.step) for one in read_trajectories(lake))
+    assert tried.items() <= everything.items() and max(tried.values()) > 1, "all attempts of a step at a task, or none"
 
 
 def test_long_trajectories_make_the_sample_smaller(lake: Lake, readings: tuple[Reading, ...]) -> None:

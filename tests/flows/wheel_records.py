@@ -161,8 +161,9 @@ def _gate(wheel_turn: int) -> Iterator[Any]:
     """The gate promotes the first turn's policy and keeps the second's back."""
     kept = wheel_turn > 1
     if kept:
-        yield Failure("gate", "not_promoted", "t2-rl falls on heldout", {})
-    figures = {"candidate": f"t{wheel_turn}-rl", "champion": "t1-rl" if kept else None, "promoted": not kept}
+        yield Failure("gate", "not_promoted", "t2-rl: it falls on held_out by 5.0 points; the champion is t1-rl", {})
+    reason = "t2-rl is not promoted: it falls on held_out by 5.0 points" if kept else "t1-rl is promoted: there is no champion to beat"
+    figures = {"candidate": f"t{wheel_turn}-rl", "champion": "t1-rl" if kept else None, "promoted": not kept, "reason": reason}
     yield Run(f"t{wheel_turn}-gate", "gate", wheel_turn, {}, "c1", 1, 2, "completed", START, START, figures)
 
 
