@@ -67,7 +67,7 @@ def pass_rates(lake: Lake, policy: str | None = None, at: int | None = None) -> 
         at: snapshot of the lake; the present one without it.
     """
     rows = lake.query(
-        "SELECT task_key, sum(attempts - invalid)::INT AS judged, sum(successes)::INT AS successes FROM pass_rate "
+        "SELECT task_key, sum(valid)::INT AS judged, sum(successes)::INT AS successes FROM pass_rate "
         "WHERE $policy IS NULL OR policy = $policy GROUP BY task_key ORDER BY task_key",
         {"policy": policy},
         at=at,

@@ -56,7 +56,7 @@ def test_turns_cost_and_pairs(filled: Lake) -> None:
     (spent,) = filled.query("SELECT attempts, turns, action_tokens FROM suite_cost WHERE policy = 'p'").to_pylist()
     assert spent == {"attempts": 12, "turns": 2.5, "action_tokens": 7.5}
     (pair,) = filled.query("SELECT * FROM suite_pairs WHERE a = 'q' AND b = 'r'").to_pylist()
-    assert {name: pair[name] for name in ("tasks", "both", "only_a", "only_b", "neither")} == {
-        "tasks": 2, "both": 1, "only_a": 1, "only_b": 0, "neither": 0
+    assert {name: pair[name] for name in ("tasks", "both_solved", "only_a", "only_b", "neither")} == {
+        "tasks": 2, "both_solved": 1, "only_a": 1, "only_b": 0, "neither": 0
     }  # fmt: skip
     assert pair["difference"] == -0.5

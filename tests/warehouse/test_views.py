@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from warehouse import Completion, Example, Fact, Lake, Metric, Outcome, Policy, Record, Score, StopReason, Task, Trajectory
+from eval.statistics import wilson
+from warehouse import Completion, Example, Fact, Lake, Metric, Outcome, Policy, Record, RewardPart, Run, Score, StopReason, Task, Trajectory
 
 MakeTrajectory = Callable[..., Trajectory]
 S, F, I = Outcome.SUCCESS, Outcome.FAILURE, Outcome.INVALID  # noqa: E741
@@ -95,6 +97,48 @@ def test_an_evaluation_of_faults_alone_has_no_rate(lake: Lake, make_trajectory: 
 
 
 @pytest.mark.slow
+def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    """Twenty tasks, eight attempts each: all alike, or as if drawn anew each time; and one policy that never fails."""
+    solves = {
+        "alike": lambda task, attempt: task < 10,
+        "drawn": lambda task, attempt: (task + attempt) % 2 == 0,
+        "always": lambda task, attempt: True,
+    }
+    lake.add(Task(f"k{task}", "search", "?", ("a",)) for task in range(20))
+    lake.add(
+        make_trajectory(
+            f"{policy}-{task}-{attempt}", stage="eval", suite="s", policy=policy, task_key=f"k{task}", sample=attempt,
+            outcome=S if solved(task, attempt) else F,
+        )
+        for policy, solved in solves.items() for task in range(20) for attempt in range(8)
+    )  # fmt: skip
+    rows = _rows(lake, "SELECT policy, success, low, high FROM evaluations WHERE hops IS NULL ORDER BY policy")
+    expected = {"alike": (10, 20), "always": (20, 20), "drawn": (80, 160)}
+    assert {row["policy"]: (row["low"], row["high"]) for row in rows} == {
+        policy: pytest.approx(wilson(*counts), abs=1e-5) for policy, counts in expected.items()
+    }
+    assert [row["success"] for row in rows] == [0.5, 1.0, 0.5]
+
+
+@pytest.mark.slow
+def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in_no_figure(
+    lake: Lake, make_trajectory: MakeTrajectory
+) -> None:
+    """Rewards of several parts: what was only judged failed stands beside what was paid for it."""
+    made = [make_trajectory(f"paid-{paid}", step=1, policy="p", outcome=F, reward=paid / 10) for paid in range(4)]
+    made += [make_trajectory("broken", step=1, policy="p", outcome=I, reward=None)]
+    made += [make_trajectory("open-1", policy="q", outcome=S), make_trajectory("open-2", policy="q", outcome=F)]
+    made += [make_trajectory(f"open-{number}", policy="q", outcome=None, reward=None) for number in (3, 4)]
+    lake.add([Task("t1", "search", "?", ("a",)), *made, *(Score(f"paid-{paid}", "qa_em", "1", 0.0, F) for paid in range(4))])
+    lake.add([RewardPart("broken", "style", 1.0, 0.9), RewardPart("paid-1", "style", 1.0, 0.1)])
+    assert _rows(lake, "SELECT reward FROM horizon_curve WHERE policy = 'p'") == [{"reward": pytest.approx(0.15)}]
+    assert _rows(lake, "SELECT reward, value FROM outcomes WHERE trajectory_id = 'paid-3'") == [{"reward": 0.3, "value": 0.0}]
+    assert _rows(lake, "SELECT attempts, valid, rate FROM pass_rate WHERE policy = 'q'") == [{"attempts": 4, "valid": 2, "rate": 0.5}]
+    assert _rows(lake, "FROM frontier") == [], "two of the four attempts have no verdict"
+    assert _rows(lake, "SELECT trajectories, mean FROM reward_summary WHERE part = 'style'") == [{"trajectories": 1, "mean": 0.1}]
+
+
+@pytest.mark.slow
 def test_the_latest_score_decides(lake: Lake, make_trajectory: MakeTrajectory) -> None:
     lake.add([Task("t1", "search", "?", ("a",)), make_trajectory("x", outcome=F)])
     lake.add([Score("x", "qa_em", "1", 0.0, F), Score("x", "second", "1", 1.0, S)])
@@ -118,7 +162,7 @@ def test_horizon_curve(filled: Lake) -> None:
     shared = {"turn": 1, "step": 1, "horizon": 2, "trajectories": 3, "invalid": 1}
     assert first == pytest.approx(shared | {"mean_turns": 3.0, "success": 0.5, "reward": 0.5, "tool_calls": 3.0})
     shared = {"turn": 1, "step": 2, "horizon": 4, "trajectories": 1, "invalid": 0}
-    assert second == pytest.approx(shared | {"mean_turns": 1.0, "success": 1.0, "reward": 1.0, "tool_calls": 1.0})
+    assert second == pytest.approx(shared | {"mean_turns": 1.0, "success": 1.0, "reward": 0.5, "tool_calls": 1.0})
 
 
 def test_learning_curve(filled: Lake) -> None:
@@ -206,7 +250,7 @@ def test_reward_summary(filled: Lake) -> None:
     assert [tuple(row.values()) for row in rows] == [
         ("qa_em 1", 1, 1.0, 1.0, 1.0),
         ("total", 3, 0.5, 0.0, 1.0),
-        ("turns", 4, 0.5, 0.5, 0.5),
+        ("turns", 3, 0.5, 0.5, 0.5),
     ]
 
 
@@ -243,8 +287,16 @@ def test_what_a_policy_was_trained_on_back_to_facts_and_forward_to_scores(filled
         ]
     )  # fmt: skip
     on = _rows(filled, "SELECT policy, kind, items FROM trained_on('p2') ORDER BY policy")
-    assert [tuple(row.values()) for row in on] == [("p1", "trajectory", 1), ("p2", "rollout", 4)]
+    assert [tuple(row.values()) for row in on] == [("p1", "trajectory", 1), ("p2", "rollout", 3)], "an invalid one is in no loss"
     behind = _rows(filled, "SELECT subject, object FROM facts_behind('p1') ORDER BY subject")
     assert [tuple(row.values()) for row in behind] == [("A", "B"), ("B", "C")]
     after = _rows(filled, "SELECT depth, policy, suite, tasks FROM scores_after('p1')")
     assert [tuple(row.values()) for row in after] == [(2, "p2", "held_out", 4)]
+
+
+@pytest.mark.slow
+def test_a_policy_was_not_trained_on_what_came_after_it(lake: Lake) -> None:
+    lake.add([Policy("t1-cpt", None, "cpt", "policies/t1-cpt", "d", 1, 1), Example("seen", "fas_plan", (), (), 1)])
+    lake.add([Run("t1-cpt", "cpt", 1, {}, "d", 1, 2, "completed", datetime.now(UTC), datetime.now(UTC))])
+    lake.add([Example("later", "fas_plan", (), (), 1)])
+    assert _rows(lake, "SELECT item FROM training_items") == [{"item": "seen"}]

@@ -1,10 +1,12 @@
 """Views on how well policies do: outcomes, rates with intervals, the frontier, suites, and what tells success from failure.
 
 An invalid trajectory is counted in a column of its own and takes part in no rate, mean or interval. What a trajectory came to is the
-verdict of its latest score, else the outcome it was stored with; of scores committed together the first counts. Most trajectories have
-one score: those alone that have several are put in order, which is a third less work over a million. They are told by the hashes of their
-ids, numbers being quicker to group than long texts: where two ids have one hash, both are put in order, which changes nothing. A task
-belongs to the suite that its split names.
+verdict of its latest score, else the outcome it was stored with; of scores committed together the first counts. `reward` is what was
+trained on, `value` what that verdict came with. A task belongs to the suite that its split names.
+
+Most trajectories have one score: those alone that have several are put in order, which is a third less work over a million. They are told
+by the hashes of their ids, numbers being quicker to group than long texts: where two ids have one hash, both are put in order, which
+changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ WITH judged AS (
     QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY recorded DESC, place) = 1
 )
 SELECT t.id AS trajectory_id, coalesce(s.verdict, t.outcome) AS outcome,
-    CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE coalesce(s.value, t.reward) END AS reward,
+    CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE coalesce(t.reward, s.value) END AS reward,
+    CASE WHEN coalesce(s.verdict, t.outcome) = 'invalid' THEN NULL ELSE s.value END AS value,
     t.task_key, t.policy, t.stage, t.suite, t.wheel_turn, t.step, t.horizon, t.n_turns, t.n_calls, t.stop_reason, t.error
 FROM trajectories t LEFT JOIN latest s ON s.trajectory_id = t.id
 """,
@@ -44,7 +47,7 @@ WITH counted AS (
     SELECT o.task_key, o.policy, count(*) AS attempts, {_COUNTS} FROM outcomes o WHERE o.stage IS DISTINCT FROM 'eval_beside'
     GROUP BY o.task_key, o.policy
 )
-SELECT c.task_key, k.environment, k.hops, c.policy, c.attempts, c.successes, c.invalid, c.successes / nullif(c.valid, 0) AS rate
+SELECT c.task_key, k.environment, k.hops, c.policy, c.attempts, c.valid, c.successes, c.invalid, c.successes / nullif(c.valid, 0) AS rate
 FROM counted c LEFT JOIN tasks k ON k.key = c.task_key
 """,
     ),
@@ -67,7 +70,7 @@ FROM counted
         "Which tasks does a policy solve in 20 to 80 % of at least four valid attempts?",
         """
 SELECT task_key, environment, hops, policy, attempts, successes, rate FROM pass_rate
-WHERE attempts - invalid >= 4 AND rate BETWEEN 0.2 AND 0.8
+WHERE valid >= 4 AND rate BETWEEN 0.2 AND 0.8
 """,
     ),
     View(
@@ -89,21 +92,29 @@ GROUP BY m.task_key, m.policy, m.stage, m.step, m.successes, m.failures
     ),
     View(
         "evaluations",
-        "How good is each policy on each suite, in the order of the wheel? hops is NULL in the row for all depths; low and high hold 95 %.",
+        "How good is each policy on each suite, in the order of the wheel? hops is NULL in the row for all depths; low and high hold 95 %, "
+        "by as many independent attempts as those at each task, which are alike, are worth.",
         f"""
-WITH counted AS (
-    SELECT coalesce(p.wheel_turn, o.wheel_turn) AS turn, p.stage, o.policy, o.suite, k.hops,
-        count(DISTINCT o.task_key) AS tasks, count(*) AS trajectories, {_COUNTS}
+WITH tried AS (
+    SELECT coalesce(p.wheel_turn, o.wheel_turn) AS turn, p.stage, o.policy, o.suite, k.hops, o.task_key, count(*) AS trajectories, {_COUNTS}
     FROM outcomes o JOIN tasks k ON k.key = o.task_key LEFT JOIN policies p ON p.id = o.policy
-    WHERE o.stage = 'eval'
-    GROUP BY GROUPING SETS (
-        (coalesce(p.wheel_turn, o.wheel_turn), p.stage, o.policy, o.suite, k.hops),
-        (coalesce(p.wheel_turn, o.wheel_turn), p.stage, o.policy, o.suite)
-    )
+    WHERE o.stage = 'eval' GROUP BY ALL
+), counted AS (
+    SELECT turn, stage, policy, suite, hops, count(DISTINCT task_key) AS tasks, sum(trajectories)::BIGINT AS trajectories,
+        sum(invalid)::BIGINT AS invalid, sum(successes)::BIGINT AS successes, sum(valid)::BIGINT AS valid,
+        sum(successes * successes) AS cc, sum(successes * valid) AS cn, sum(valid * valid) AS nn, count(*) FILTER (valid > 0) AS judged
+    FROM tried GROUP BY GROUPING SETS ((turn, stage, policy, suite, hops), (turn, stage, policy, suite))
+), weighed AS (
+    SELECT *, successes / nullif(valid, 0) AS success, CASE
+            WHEN nn = valid THEN valid
+            WHEN successes IN (0, valid) THEN judged
+            ELSE least(valid, successes * (valid - successes) / nullif(cc - 2 * success * cn + success * success * nn, 0))
+        END AS worth
+    FROM counted
 )
-SELECT turn, stage, policy, suite, hops, tasks, invalid, successes / nullif(valid, 0) AS success,
-    {wilson("successes", "valid", "-")} AS low, {wilson("successes", "valid", "+")} AS high, trajectories, successes
-FROM counted ORDER BY suite, turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, hops NULLS FIRST
+SELECT turn, stage, policy, suite, hops, tasks, invalid, success,
+    {wilson("(success * worth)", "worth", "-")} AS low, {wilson("(success * worth)", "worth", "+")} AS high, trajectories, successes
+FROM weighed ORDER BY suite, turn, list_position(['init', 'cpt', 'sft', 'rl'], stage), policy, hops NULLS FIRST
 """,
     ),
     View(
@@ -218,7 +229,7 @@ FROM trajectories WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, su
         "Two policies on the tasks that both were judged on, once each: how many both, only a, only b and neither solved.",
         """
 WITH s AS MATERIALIZED (SELECT suite, policy, task_key, c FROM suite_tasks WHERE n = 1)
-SELECT a.suite, a.policy AS a, b.policy AS b, count(*) AS tasks, count(*) FILTER (a.c = 1 AND b.c = 1) AS both,
+SELECT a.suite, a.policy AS a, b.policy AS b, count(*) AS tasks, count(*) FILTER (a.c = 1 AND b.c = 1) AS both_solved,
     count(*) FILTER (a.c = 1 AND b.c = 0) AS only_a, count(*) FILTER (a.c = 0 AND b.c = 1) AS only_b,
     count(*) FILTER (a.c = 0 AND b.c = 0) AS neither, avg(b.c) - avg(a.c) AS difference
 FROM s a JOIN s b ON b.suite = a.suite AND b.task_key = a.task_key AND a.policy < b.policy

@@ -1,6 +1,7 @@
 """Views and macros on where a policy comes from, back to facts and forward to scores; and on what synthesis kept and removed.
 
-What a stage trains on follows from the wheel: CPT and SFT read the examples of their turn, RL the trajectories that it sampled.
+What a stage trains on follows from the wheel: CPT and SFT read the examples of their turn that were there when they ended, RL the valid
+trajectories that it sampled. What was taken out of the lake since is not named; `AT (VERSION => …)` the policy's snapshot has it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ FROM policies p JOIN ancestry a ON a.policy = p.id
         "Which examples and trajectories was each policy trained on? item is examples.id, or trajectories.id where kind is rollout.",
         """
 SELECT p.id AS policy, p.stage, p.wheel_turn AS turn, p.snapshot, e.kind, e.id AS item
-FROM policies p JOIN examples e ON e.wheel_turn = p.wheel_turn AND p.stage = CASE e.kind WHEN 'trajectory' THEN 'sft' ELSE 'cpt' END
+FROM policies p LEFT JOIN runs r ON r.id = p.id
+JOIN examples e ON e.wheel_turn = p.wheel_turn AND p.stage = CASE e.kind WHEN 'trajectory' THEN 'sft' ELSE 'cpt' END
+    AND e.recorded <= coalesce(r.finished, e.recorded)
 UNION ALL
 SELECT p.id, p.stage, p.wheel_turn, p.snapshot, 'rollout', t.id
-FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' WHERE p.stage = 'rl'
+FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' AND t.outcome IS DISTINCT FROM 'invalid' WHERE p.stage = 'rl'
 """,
     ),
     View(
@@ -79,7 +82,7 @@ FROM tasks WHERE json_array_length(proofs, '$.unproven') > 0
         "How often do the index and the teacher agree on a sample?",
         """
 SELECT i.kind, t.version AS teacher, count(*) AS samples, count(*) FILTER (i.accepted = t.accepted) / count(*) AS agreement,
-    count(*) FILTER (i.accepted AND t.accepted) AS both, count(*) FILTER (i.accepted AND NOT t.accepted) AS index_alone,
+    count(*) FILTER (i.accepted AND t.accepted) AS both_accepted, count(*) FILTER (i.accepted AND NOT t.accepted) AS index_alone,
     count(*) FILTER (t.accepted AND NOT i.accepted) AS teacher_alone, count(*) FILTER (NOT i.accepted AND NOT t.accepted) AS neither
 FROM checks i JOIN checks t ON t.sample = i.sample AND t.checker = 'teacher' WHERE i.checker = 'index' GROUP BY i.kind, t.version
 """,

@@ -46,7 +46,7 @@ WITH parts AS (
 )
 SELECT t.wheel_turn AS turn, t.policy, t.stage, p.part, count(*) AS trajectories, avg(p.value) AS mean,
     stddev_samp(p.value) AS deviation, min(p.value) AS lowest, max(p.value) AS highest
-FROM parts p JOIN trajectories t ON t.id = p.trajectory_id
+FROM parts p JOIN trajectories t ON t.id = p.trajectory_id AND t.outcome IS DISTINCT FROM 'invalid'
 GROUP BY t.wheel_turn, t.policy, t.stage, p.part
 """,
     ),

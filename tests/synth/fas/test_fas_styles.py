@@ -103,8 +103,8 @@ def test_both_checkers_are_recorded_and_their_agreement_is_a_view(graph: Knowled
         outcomes = lake.query("SELECT outcome, reason, samples, share FROM synthesis_outcomes WHERE kind = 'fas_plan'").to_pylist()
     by_sample = {check.sample: check.accepted for check in judge.checks if check.checker == "teacher"}
     assert row["samples"] == len(by_sample)
-    assert row["both"] == sum(sample in kept and accepted for sample, accepted in by_sample.items())
-    assert row["agreement"] == pytest.approx((row["both"] + row["neither"]) / row["samples"])
+    assert row["both_accepted"] == sum(sample in kept and accepted for sample, accepted in by_sample.items())
+    assert row["agreement"] == pytest.approx((row["both_accepted"] + row["neither"]) / row["samples"])
     assert 0 < row["agreement"] < 1
     removed = {failure.kind.removeprefix("fas_plan_") for failure in failures}
     assert {(row["outcome"], row["reason"]) for row in outcomes} == {("kept", None), *(("removed", reason) for reason in removed)}
