@@ -94,9 +94,8 @@ class Home:
         self._write(resolved)
 
     def _write(self, resolved: dict[str, Any]) -> None:
-        identity = {key: value for key, value in flat(resolved).items() if not is_operational(key)}
         draft = self.config_file.with_suffix(".draft")
-        draft.write_text(json.dumps({"digest": digest(identity), "config": resolved}, indent=2) + "\n")
+        draft.write_text(json.dumps({"digest": digest(identity(resolved)), "config": resolved}, indent=2) + "\n")
         draft.replace(self.config_file)
 
     def load(self) -> FlywheelConfig:
@@ -120,8 +119,8 @@ class Home:
             ) from error
 
     def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:
-        before, after = flat(stored), flat(resolved)
-        differing = sorted(key for key in before | after if before.get(key) != after.get(key) and not is_operational(key))
+        before, after = identity(stored), identity(resolved)
+        differing = sorted(key for key in before | after if before.get(key) != after.get(key))
         if differing:
             named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
@@ -157,6 +156,11 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
     return leaves
+
+
+def identity(table: dict[str, Any]) -> dict[str, Any]:
+    """The leaves of a configuration under their dotted keys, less those that say only how a home is run."""
+    return {key: value for key, value in flat(table).items() if not is_operational(key)}
 
 
 class HomeBusy(RequestError):

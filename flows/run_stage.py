@@ -18,7 +18,7 @@ from typing import Any
 from prefect.exceptions import TerminationSignal
 
 from flows.context import RunContext, is_open, open_context
-from flows.home import Home
+from flows.home import Home, identity
 from flows.operations.attempts import attempt
 from flows.operations.budgets import BudgetSpent, Meter
 from flows.operations.config import EventKind
@@ -107,9 +107,9 @@ def run_attempt(
     if earlier is not None and earlier.state == "completed":
         log.info("%s is done: nothing to do", run_id)
         return False, earlier.figures
-    resumed = earlier is not None and earlier.config_digest == digest(settings)
-    before = earlier.snapshot_before if earlier is not None and resumed else lake.snapshot()
-    run = Run(run_id, stage, turn, settings, digest(settings), before, None, "running", datetime.now(UTC))
+    own = digest(identity(settings))
+    before = earlier.snapshot_before if earlier is not None and earlier.config_digest == own else lake.snapshot()
+    run = Run(run_id, stage, turn, settings, own, before, None, "running", datetime.now(UTC))
     if stage != "synth":  # synthesis makes what later turns stand on in any case, and stops behind that
         _may_begin(lake, run, meter)
     lake.replace([run])

@@ -410,7 +410,7 @@ RUNS = Table(
         Column("stage", TEXT, "Stage that was run."),
         Column("wheel_turn", INTEGER, "Turn of the wheel."),
         Column("config", JSON, "JSON: its configuration."),
-        Column("config_digest", TEXT, "Digest of the configuration."),
+        Column("config_digest", TEXT, "Digest of the configuration, less what says only how a home is run."),
         Column("snapshot_before", INTEGER, "Snapshot that it read."),
         Column("snapshot_after", INTEGER, "Snapshot that it left."),
         Column("state", TEXT, "running, completed or failed."),

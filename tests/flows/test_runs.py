@@ -44,6 +44,23 @@ def test_a_stage_that_failed_is_marked_and_done_again(tmp_path: Path) -> None:
         assert [run.state for run in lake.runs()] == ["completed"]
 
 
+def test_a_stage_goes_on_from_its_snapshot_though_its_teacher_is_asked_otherwise(tmp_path: Path) -> None:
+    def fail(run: StageRun) -> dict[str, Any]:
+        raise OSError("the disk is full")
+
+    def begun(concurrency: int, count: int) -> int | None:
+        settings = {"synth": {"teacher": {"concurrency": concurrency}, "documents": count}}
+        with pytest.raises(OSError, match="full"):
+            run_attempt(lake, "t1-rl", "rl", 1, settings, fail)
+        lake.add([Metric("another", "rl", 1, lake.snapshot(), "figure", 1.0)])
+        return lake.runs()[0].snapshot_before
+
+    with Lake(tmp_path) as lake:
+        first = begun(16, 100)
+        assert begun(4, 100) == first, "how a teacher is asked is no part of what the stage is"
+        assert (begun(4, 200) or 0) > (first or 0)
+
+
 @pytest.mark.slow
 def test_a_stage_leaves_its_records_in_few_files(tmp_path: Path) -> None:
     def commit_often(run: StageRun) -> dict[str, Any]:
