@@ -126,7 +126,7 @@ def _identity(record: Task | Document) -> tuple[type, str]:
 def _content(record: Task | Document) -> Any:
     """What must agree; of a task's provenance all but its file and line, for the same row can stand in two files."""
     if isinstance(record, Document):
-        return [record.title, record.text]
+        return [record.title, record.text, record.split]
     return [record.digest, {name: value for name, value in record.provenance.items() if name != PLACE}]
 
 
@@ -134,7 +134,7 @@ def _conflict(record: Task | Document) -> Failure:
     what, name = type(record).__name__.lower(), _identity(record)[1]
     item: dict[str, Any] = {"key": name, "digest": record.digest if isinstance(record, Task) else digest(record.text)}
     item |= record.provenance.get(PLACE, {}) if isinstance(record, Task) else {}
-    reason = f"{what} {name} is there already with other content; with --source NAME it has a key of its own"
+    reason = f"{what} {name} is there already with other content or for another split; with --source NAME it has a key of its own"
     return Failure("import", "conflict", reason, item)
 
 

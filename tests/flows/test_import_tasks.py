@@ -207,6 +207,8 @@ def test_documents_come_in_by_row_or_by_page_and_searches_find_them(tmp_path: Pa
     for new in (1, 0):
         figures = import_documents(pages, home)
         assert (figures["documents"], figures["reasons"]) == ({"read": 1, "new": new}, {"empty_page": 1})
+    hidden = import_documents(pages, home, split="heldout")
+    assert hidden["reasons"] == {"empty_page": 1, "conflict": 1}, "who may find it is said of a document that is there, and not changed"
     written(towns, {"id": "1", "title": "Lunden", "text": "Another town."})
     assert import_documents(towns, home)["reasons"] == {"conflict": 1}
     assert import_documents(towns, home, "others")["documents"] == {"read": 1, "new": 1}
