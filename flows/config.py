@@ -6,6 +6,7 @@ the key. Everything random follows from `seed`. What differs from the second tur
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,11 +35,15 @@ from synth.questions.rewording import RewordingConfig
 from synth.teachers.config import TeacherConfig
 from synth.worlds.world import WorldConfig
 from synth.worlds.writing_config import WrittenWorldsConfig
+from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
 from warehouse.settings import Section, fault_of
 from warehouse.storage import LOCAL, Storage
 
+SUITE_NAME = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
+RESERVED = (*TRAINED_SPLITS, "import")
+"""Splits that are no suites."""
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 
 
@@ -238,6 +243,10 @@ class EvaluationConfig(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> EvaluationConfig:
+        for name in self.all_suites:
+            if name in RESERVED or not re.fullmatch(SUITE_NAME, name):
+                taken = ", ".join(RESERVED)
+                raise ValueError(f"{name!r} cannot be a suite's name: up to 40 of a to z, 0 to 9 and _ . -, and none of {taken}")
         if both := sorted(self.suites.keys() & self.gate.keys()):
             raise ValueError(f"{both[0]} is one of suites and one of gate: what the gate decides on is not what is reported")
         return self

@@ -66,7 +66,7 @@ def unpin(lake: Lake, name: str) -> None:
 
 def snapshot_of(lake: Lake, text: str) -> int:
     """The snapshot that a number or the name of a pin stands for; raises `RequestError` for an unknown name."""
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     pins = lake.read(Pin, "name = ?", [text])
     if not pins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,9 @@ from rl.terminal import say
 
 OPTIONS_OF = {"tasks": ("environment", "verifier", "options", "split", "column", "source"), "documents": ("source", "split")}
 """The options of `flywheel import` that go with a format, beside those that go with all."""
+
+KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by": ("rl",)}
+"""The kinds of dataset that an option of `flywheel export` goes with; others go with all of them."""
 
 
 def import_(
@@ -156,6 +160,8 @@ def export(
     from flows.data.exports import KINDS, ExportOptions, export_dataset
     from flows.lakes import open_lake
 
+    given = {"format": format_, "at": at, "turn": turn, "near-duplicates": near_duplicates, "split-by": split_by}
+    _check_export(kind, [name for name, value in given.items() if value is not None])
     with open_lake(home) as lake:
         if kind in KINDS:
             dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
@@ -172,6 +178,17 @@ def export(
             else:
                 export_table(lake, kind, to)
     say(to)
+
+
+def _check_export(kind: str, given: Sequence[str]) -> None:
+    """Raises RequestError for an option that does not go with what is exported."""
+    from flows.data.exports import KINDS
+    from warehouse.errors import RequestError
+
+    for name in given:
+        kinds = KINDS_OF.get(name, KINDS)
+        if kind not in kinds:
+            raise RequestError(f"--{name} goes with `flywheel export {'|'.join(kinds)}`, and not with {kind}: leave it out.")
 
 
 def decontaminate(

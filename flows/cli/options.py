@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,9 +36,22 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    print(json.dumps(value, ensure_ascii=False, default=json_value, indent=2))
+    print(json_text(value, indent=2))
 
 
-def json_value(value: Any) -> Any:
-    """What JSON has no form for: decimals as numbers, all else as text."""
-    return float(value) if isinstance(value, Decimal) else str(value)
+def json_text(value: Any, indent: int | None = None) -> str:
+    """`value` as JSON. Of what JSON has no form for, decimals are numbers, NaN and infinities null, all else text."""
+    return json.dumps(_finite(value), ensure_ascii=False, default=_json_value, indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    number = float(value) if isinstance(value, Decimal) else value
+    return None if isinstance(number, float) and not isfinite(number) else number
+
+
+def _json_value(value: Any) -> str:
+    return str(value)

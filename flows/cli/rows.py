@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow.parquet
 from rich.table import Table
 from rich.text import Text
 
-from flows.cli.options import SHOWN_ROWS, Format, json_value, print_json
+from flows.cli.options import SHOWN_ROWS, Format, json_text, print_json
 from flows.screen import Screen
 from rl.terminal import in_line, say
 from warehouse.errors import RequestError
@@ -77,7 +76,7 @@ def _print_json(rows: pyarrow.Table, most: int) -> None:
 
 def _print_jsonl(rows: pyarrow.Table, most: int) -> None:
     for row in rows.to_pylist():
-        print(json.dumps(row, ensure_ascii=False, default=json_value))
+        print(json_text(row))
 
 
 def _print_csv(rows: pyarrow.Table, most: int) -> None:

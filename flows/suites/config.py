@@ -14,21 +14,18 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
-from flows.config import PROFILES, EvaluationConfig, FlywheelConfig, describe, read_table
+from flows.config import PROFILES, RESERVED, SUITE_NAME, EvaluationConfig, FlywheelConfig, describe, read_table
 from rl.engines.config import Temperature
 from rl.env_pool.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice
 from rl.rollouts.config import Limits, RolloutConfig
 from synth.questions.config import QuestionConfig
 from synth.worlds.world import WorldConfig
-from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
 from warehouse.settings import Section, read_options
 
 FOLDER = PROFILES / "suites"
-RESERVED = (*TRAINED_SPLITS, "import")
-"""Splits that are no suites."""
 
 
 class GeneratedSource(Section):
@@ -89,7 +86,7 @@ Source = Annotated[GeneratedSource | GraphSource | QuestionSetSource | TaskSourc
 class SuiteConfig(Section):
     """One suite."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,39}$")
+    name: str = Field(pattern=SUITE_NAME)
     meaning: str
     """What the headline figure means, in one sentence."""
     headline: str = "success"

@@ -76,6 +76,15 @@ def test_sql_prints_one_json_document_and_refuses_to_write(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_numbers_that_json_has_not_are_null_in_json_and_json_lines(tmp_path: Path) -> None:
+    Lake(tmp_path).close()
+    query = "SELECT 'nan'::DOUBLE AS x, '-inf'::DOUBLE AS y, [1.5, 'nan'::DOUBLE] AS z, 0.5::DECIMAL(3, 1) AS d"
+    wanted = {"x": None, "y": None, "z": [1.5, None], "d": 0.5}
+    for form, read in (("json", lambda text: json.loads(text)[0]), ("jsonl", json.loads)):
+        done = CliRunner().invoke(app, ["sql", query, "--home", str(tmp_path), "--format", form])
+        assert done.exit_code == 0 and read(done.stdout) == wanted
+
+
 def test_a_missing_input_is_one_sentence(tmp_path: Path) -> None:
     wrong = flywheel("verify", "qa_em", "--input", str(tmp_path / "none.jsonl"), "--output", str(tmp_path / "out.jsonl"))
     assert wrong.returncode == 2

@@ -63,6 +63,12 @@ REQUESTS = (
     Wrong(RUN + "rollout.limits.max_context_tokens=100000 --set policy.path={policy}", "is more than the"),
     Wrong("model {folder}/nothing.gguf --to {folder}/model", "nothing.gguf"),
     Wrong("model smollm2 --to {folder}/full", "is there already; name another folder with --to"),
+    # suites and exports
+    Wrong(RUN + "'evaluation.suites={Deep={}}'", "'Deep' cannot be a suite's name"),
+    Wrong(RUN + "'evaluation.gate={train={}}'", "'train' cannot be a suite's name"),
+    Wrong("export duckdb --home {home} --to {folder}/all.duckdb --at 3", "--at goes with `flywheel export cpt|sft|rl|webshaper`"),
+    Wrong("export rl --home {home} --to {folder}/rl --turn 2", "--turn goes with `flywheel export cpt|sft`, and not with rl"),
+    Wrong("sql 'SELECT 1' --home {home} --at ²", "no pin"),
     # code by its name
     Wrong(RUN + "'rl.rewards.parts={nothing=1}'", "there is no part of the reward 'nothing'"),
     Wrong(RUN + "'rl.rewards.parts={\"{folder}/broken.py:reward\"=1}'", "cannot be imported"),
