@@ -123,6 +123,8 @@ def run_variant(context: RunContext, variant: Variant, seed: int) -> None:
     if variant.after:
         run_variant(context, VARIANTS[variant.after], seed)
     context.config = load_config(str(variant.sizes), (f"seed={seed}", *variant.settings))
+    if variant.made == "questions":  # a stage of its own: RL reads the lake as it stood when it began
+        do(context, f"{synthesis_id(1)}-{variant.name}", "synth", partial(ask, context))
     parent = variant.parent
     for stage in variant.stages:
         policy = policy_id(1, stage, variant.suffix)
@@ -157,16 +159,21 @@ def begin(context: RunContext) -> None:
 def train(context: RunContext, variant: Variant, stage: str, parent: str, run: StageRun) -> dict[str, Any]:
     """One stage of a variant."""
     from flows.stages.reinforcement import reinforce
-    from flows.stages.synthesis.batches import work_off
-    from flows.stages.synthesis.context import SynthesisContext
-    from flows.stages.synthesis.questions import questions
     from flows.stages.training import finetune
 
     if stage == "cpt":
         return pretrain_on(context, variant, parent, run)
-    if stage == "rl" and variant.made == "questions":
-        work_off(run, questions(SynthesisContext(context, 1)))
     return {"sft": finetune, "rl": reinforce}[stage](context, run, 1, parent, variant.suffix)
+
+
+def ask(context: RunContext, run: StageRun) -> dict[str, Any]:
+    """The questions that a variant's own settings ask for."""
+    from flows.stages.synthesis.batches import work_off
+    from flows.stages.synthesis.context import SynthesisContext
+    from flows.stages.synthesis.questions import questions
+
+    work_off(run, questions(SynthesisContext(context, 1)))
+    return {}
 
 
 def pretrain_on(context: RunContext, variant: Variant, parent: str, run: StageRun) -> dict[str, Any]:
