@@ -97,7 +97,8 @@ def run_attempt(
 ) -> tuple[bool, dict[str, Any]]:
     """One attempt at a stage with its row in `runs`. Returns whether anything was done, and the stage's figures.
 
-    One that goes on where it was stopped reads the snapshot that it began with. The many small files of its commits are merged at its end.
+    One that goes on where it was stopped reads the snapshot that it began with, one that was refused the present one. The many small
+    files of its commits are merged at its end.
 
     Raises:
         BudgetSpent: `meter` has nothing left to begin with; the stage is left out, with a record.
@@ -108,7 +109,8 @@ def run_attempt(
         log.info("%s is done: nothing to do", run_id)
         return False, earlier.figures
     own = digest(identity(settings))
-    before = earlier.snapshot_before if earlier is not None and earlier.config_digest == own else lake.snapshot()
+    begun = earlier.snapshot_before if earlier is not None and earlier.config_digest == own else None
+    before = lake.snapshot() if begun is None else begun
     run = Run(run_id, stage, turn, settings, own, before, None, "running", datetime.now(UTC))
     if stage != "synth":  # synthesis makes what later turns stand on in any case, and stops behind that
         _may_begin(lake, run, meter)
@@ -119,7 +121,10 @@ def run_attempt(
         figures = work(at_work)
         at_work.flush()
     except BaseException as error:
-        lake.replace([replace(run, state="failed", finished=datetime.now(UTC), figures=_paused(at_work))])
+        # What a refusal asks for, such as other tasks, is seen next time; but what has made steps goes on from where it began.
+        refused = isinstance(error, RequestError) and begun is None and at_work.step is None
+        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=_paused(at_work))
+        lake.replace([replace(failed, snapshot_before=None) if refused else failed])
         at_work.flush()
         if isinstance(error, WorkerDied):
             raise _recorded(lake, run, error) from error

@@ -10,7 +10,8 @@ import pytest
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
 from flows.stages.reinforcement import LakeStore
-from warehouse import Lake, Metric
+from warehouse import Lake, Metric, Task
+from warehouse.errors import RequestError
 
 
 def work(run: StageRun) -> dict[str, Any]:
@@ -59,6 +60,22 @@ def test_a_stage_goes_on_from_its_snapshot_though_its_teacher_is_asked_otherwise
         first = begun(16, 100)
         assert begun(4, 100) == first, "how a teacher is asked is no part of what the stage is"
         assert (begun(4, 200) or 0) > (first or 0)
+
+
+def test_a_stage_that_was_refused_sees_next_time_what_was_asked_for(tmp_path: Path) -> None:
+    """As RL does without a task that it may draw: it says to import some, and they come after the snapshot that it would have read."""
+
+    def choose(run: StageRun) -> dict[str, Any]:
+        if not lake.tasks(at=run.run.snapshot_before):
+            raise RequestError("there is no task: import some")
+        return {}
+
+    with Lake(tmp_path) as lake:
+        with pytest.raises(RequestError, match="import some"):
+            run_attempt(lake, "t1-rl", "rl", 1, {}, choose)
+        lake.add([Task("k1", "search", "?", ("a",))])
+        assert run_attempt(lake, "t1-rl", "rl", 1, {}, choose)[0] is True
+        assert [run.state for run in lake.runs()] == ["completed"]
 
 
 @pytest.mark.slow
