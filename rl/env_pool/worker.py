@@ -8,6 +8,7 @@ replaces the worker, because nothing says whose memory it was that filled it.
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -71,6 +72,8 @@ class EnvironmentWorker(BatchedActor):
         if environment is None:
             raise EnvironmentFault("there is no environment for this trajectory: it is over, or was never begun")
         step = await self._guarded(environment.step(action), "step")
+        if step.reward is not None and not math.isfinite(step.reward):
+            raise EnvironmentFault(f"the environment gave the reward {step.reward}, which is no finite number")
         if step.done:
             await self.close(trajectory_id)
         return step

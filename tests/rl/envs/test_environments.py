@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 
 import duckdb
@@ -84,6 +85,15 @@ async def test_a_slow_environment_is_a_fault() -> None:
     worker = EnvironmentWorker("tests.rl.faulty:create", config, Indexes())
     with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+async def test_a_reward_that_is_no_finite_number_is_a_fault(value: float) -> None:
+    config = EnvironmentKindConfig(options={"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": value}})
+    worker = EnvironmentWorker("judge", config, Indexes())
+    await worker.reset("a", TASKS[0], seed=0)
+    with pytest.raises(EnvironmentFault, match=rf"the environment gave the reward {value}, which is no finite number"):
+        await worker.step("a", Action("answer", "Green Lake"))
 
 
 def test_environments_say_what_they_need() -> None:

@@ -30,6 +30,16 @@ class Brevity:
         return Judgement(max(0.0, 1 - len(text) / self._longest), f"{len(text)} letters", {"letters": len(text)})
 
 
+class Opinionated:
+    """Gives every text the same value."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._value = float(options["value"])
+
+    async def score(self, task: Task, text: str) -> Judgement:
+        return Judgement(self._value)
+
+
 @pytest.fixture(scope="module")
 def reward_model(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a sequence classifier with one output and the tiny policy's tokenizer."""
