@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import PositiveInt
@@ -47,10 +48,10 @@ class RepositoryEnvironment(ToolEnvironment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Read the snapshot; the first thing to see is the names of its files."""
-        await super().reset(task, seed)
+        first = await super().reset(task, seed)
         self._task = await asyncio.to_thread(read_task, self._options.folder, task.provenance)
         self._files = dict(self._task.files)
-        return Observation(await self.list_files())
+        return replace(first, text=await self.list_files())
 
     async def step(self, action: Action) -> Step:
         """Call a tool, or end with the verdict on the diff."""
