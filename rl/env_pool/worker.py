@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from rl.content import mended
 from rl.env_pool.batched_actor import BatchedActor
 from rl.env_pool.config import EnvironmentKindConfig
 from rl.envs.base import (
@@ -64,7 +65,8 @@ class EnvironmentWorker(BatchedActor):
         """Begin a trajectory; one of the same id that was under way is dropped."""
         await self.close(trajectory_id)
         environment = self._environments[trajectory_id] = self._create(trajectory_id, self._indexes.of(task))
-        return await self._guarded(environment.reset(task, seed), "reset")
+        first = await self._guarded(environment.reset(task, seed), "reset")
+        return replace(first, text=mended(first.text))
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
         """Answer an action; the environment is closed where that ends the trajectory."""
@@ -76,7 +78,7 @@ class EnvironmentWorker(BatchedActor):
             raise EnvironmentFault(f"the environment gave the reward {step.reward}, which is no finite number")
         if step.done:
             await self.close(trajectory_id)
-        return step
+        return replace(step, observation=mended(step.observation))
 
     async def close(self, trajectory_id: str) -> None:
         """Close the environment of a trajectory, if there is one."""

@@ -87,6 +87,15 @@ async def test_a_slow_environment_is_a_fault() -> None:
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
 
 
+async def test_half_of_a_surrogate_pair_is_mended_in_all_that_an_environment_says() -> None:
+    worker = EnvironmentWorker("tests.rl.faulty:create", EnvironmentKindConfig(), Indexes())
+    first = await worker.reset("a", Task("half", "tests.rl.faulty:create", "half", ()), seed=0)
+    step = await worker.step("a", Action("spell", ""))
+    with pytest.raises(EnvironmentFault) as fault:
+        await worker.step("a", Action("misspell", ""))
+    assert (first.text, step.observation, str(fault.value)) == ("half ? a pair", "half ? a pair", "error: half ? a pair")
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 async def test_a_reward_that_is_no_finite_number_is_a_fault(value: float) -> None:
     config = EnvironmentKindConfig(options={"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": value}})
