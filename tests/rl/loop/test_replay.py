@@ -90,7 +90,9 @@ def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves:
             if move == "add":
                 replay.add([Group(place // 3, group(f"t{place:02d}", 0).trajectories)])
             elif move == "take":
-                said.append(replay.take(amount))
+                taken = replay.take(amount)
+                replay.keep(taken[:1])
+                said.append(taken)
             else:
                 said.append(replay.expire(place // 3))
             said.append(replay.past(place // 3 + 1))
