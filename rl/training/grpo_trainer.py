@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.vision import Vision
@@ -74,6 +74,7 @@ class RowTrainer(GRPOTrainer):
         """Prepare training `model` by `config`; `state` stands in the checkpoints below `output`, beside the trainer's own."""
         self._vision = vision
         self._critic = Critic(model, seed, config.critic.trunk_gradient) if config.has_critic else None
+        remove_dropout(model)
         set_attention(model, config)
         self._joins = joins_rows(model)
         super().__init__(
@@ -350,6 +351,20 @@ class RowTrainer(GRPOTrainer):
             optimizer.add_param_group({**optimizer.defaults, "params": own, "lr": self._config.critic.learning_rate, "weight_decay": 0.0})
             optimizer.register_step_pre_hook(self._hold_policy)
         return optimizer
+
+
+def remove_dropout(model: PreTrainedModel) -> None:
+    """Set every dropout of `model` to 0, in its configuration too, which attention and some layers read it from.
+
+    Engines sample without it: under dropout the learner would score each action by another policy than the one that took it.
+    """
+    configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
+    for holder in (*model.modules(), *configs.values()):
+        if isinstance(holder, nn.modules.dropout._DropoutNd):
+            holder.p = 0.0
+        for name, value in vars(holder).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(holder, name, 0.0)
 
 
 def _without_loss(row: Row) -> Row:
