@@ -300,7 +300,7 @@ def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_pat
                 raise KeyboardInterrupt
             horizons[step] = curriculum.horizon(step)
             collected = sampler.collect(step)
-            solved = [replace(each, outcome=Outcome.SUCCESS) for each in collected.trajectories]
+            solved = [replace(each, outcome=Outcome.SUCCESS, horizon=horizons[step]) for each in collected.trajectories]
             curriculum.observe(step, solved)
             return collected
 
