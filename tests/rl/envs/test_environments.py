@@ -57,7 +57,10 @@ def test_the_calculator_calculates(expression: str, value: str) -> None:
     assert (step.observation, step.tool_outcome) == (value, ToolOutcome.OK)
 
 
-@pytest.mark.parametrize("expression", ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "1" * 300])
+@pytest.mark.parametrize(
+    "expression",
+    ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "(-8) ** 0.5 // 2", "2 % (-8) ** 0.5", "1" * 300],
+)
 def test_the_calculator_refuses(expression: str) -> None:
     assert answer_of(make("calculator"), "code", expression).tool_outcome is ToolOutcome.ERROR
 
