@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.renderers.base import Action
@@ -21,9 +22,10 @@ class FaultyEnvironment:
     It kills its worker always (`die`), or where a file is not there yet (`die unless FILE`), which is then.
     """
 
-    def __init__(self, seconds: float, dead: bool) -> None:
+    def __init__(self, seconds: float, dead: bool, down: str | None = None) -> None:
+        """`dead`: it can never be made; `down`: nor while there is a file of that name."""
         self._seconds = seconds
-        self._dead = dead
+        self._dead = dead or (down is not None and Path(down).exists())
         self._held: list[bytearray] = []
 
     async def probe(self) -> None:
@@ -73,4 +75,5 @@ def create_deadly(resources: Resources) -> FaultyEnvironment:
 
 
 def create(resources: Resources) -> FaultyEnvironment:
-    return FaultyEnvironment(float(resources.options.get("seconds", 0)), bool(resources.options.get("dead", False)))
+    options = resources.options
+    return FaultyEnvironment(float(options.get("seconds", 0)), bool(options.get("dead", False)), options.get("down"))
