@@ -65,6 +65,11 @@ def text_of(parts: Iterable[ContentPart]) -> str:
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.media_type}, {len(part.data)} bytes]" for part in parts)
 
 
+def mended(text: str) -> str:
+    """The text with a question mark in the place of each half of a surrogate pair, which no tokenizer and no table takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
 MAX_PIXELS = 4096 * 4096
 """Width times height of the largest image that is decoded: 48 MiB of pixels. Every model's own processor makes it smaller than that."""
 MAX_IMAGES = 16

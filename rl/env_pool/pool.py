@@ -38,7 +38,7 @@ HUNG_SECONDS = 5.0
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A worker actor; `checked` is answered once it is up and an environment could be made in it."""
+    """A worker actor; `checked` is answered once it is up and an environment could be made in it, and None where none could."""
 
     actor: Any
     client: BatchedActorClient
@@ -90,8 +90,7 @@ class PooledEnvironment:
         """Begin the trajectory, once its worker is up."""
         try:
             if not self._worker.up:
-                await self._faults(self._worker.checked, START_SECONDS)
-                self._worker.up = True
+                await self._check()
             self._open = True
             return await self._faults(self._worker.client.call("reset", self._trajectory_id, task, seed))
         except EnvironmentFault as fault:
@@ -122,6 +121,20 @@ class PooledEnvironment:
             self._worker.client.send("close", self._trajectory_id)
         if self._fault is None or self._counts:
             self._pool.breaker.record(circuit_breaker.environment(self._kind.name), self._fault)
+
+    async def _check(self) -> None:
+        """Wait until the worker is up. What its check needs may be down for a while: after a failed one the next to wait has another."""
+        worker = self._worker
+        if worker.checked is None:
+            worker.checked = worker.actor.check.remote()
+        checked = worker.checked
+        try:
+            await self._faults(checked, START_SECONDS)
+        except EnvironmentFault:
+            if worker.checked is checked:
+                worker.checked = None
+            raise
+        worker.up = True
 
     async def _faults(self, call: Awaitable[T], seconds: float | None = None) -> T:
         """The result of a call to the worker; any error there is raised as an `EnvironmentFault`."""

@@ -8,6 +8,7 @@ replaces the worker, because nothing says whose memory it was that filled it.
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from rl.content import mended
 from rl.env_pool.batched_actor import BatchedActor
 from rl.env_pool.config import EnvironmentKindConfig
 from rl.envs.base import (
@@ -63,7 +65,8 @@ class EnvironmentWorker(BatchedActor):
         """Begin a trajectory; one of the same id that was under way is dropped."""
         await self.close(trajectory_id)
         environment = self._environments[trajectory_id] = self._create(trajectory_id, self._indexes.of(task))
-        return await self._guarded(environment.reset(task, seed), "reset")
+        first = await self._guarded(environment.reset(task, seed), "reset")
+        return replace(first, text=mended(first.text))
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
         """Answer an action; the environment is closed where that ends the trajectory."""
@@ -71,9 +74,11 @@ class EnvironmentWorker(BatchedActor):
         if environment is None:
             raise EnvironmentFault("there is no environment for this trajectory: it is over, or was never begun")
         step = await self._guarded(environment.step(action), "step")
+        if step.reward is not None and not math.isfinite(step.reward):
+            raise EnvironmentFault(f"the environment gave the reward {step.reward}, which is no finite number")
         if step.done:
             await self.close(trajectory_id)
-        return step
+        return replace(step, observation=mended(step.observation))
 
     async def close(self, trajectory_id: str) -> None:
         """Close the environment of a trajectory, if there is one."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from rl.content import ContentPart, ImageFault
+from rl.content import ContentPart, ImageFault, mended
 from rl.env_pool.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
 from rl.retrieval.search import Index
@@ -60,7 +60,7 @@ class EnvironmentFault(Exception):
 
     def __init__(self, message: str, kind: FaultKind = FaultKind.ERROR) -> None:
         super().__init__(message, kind)
-        self.message = message
+        self.message = mended(message)
         self.kind = kind
 
     def __str__(self) -> str:

@@ -57,8 +57,6 @@ def create_calculator(resources: Resources) -> ToolEnvironment:
 
 
 def _spell(value: float) -> str:
-    if isinstance(value, complex):
-        raise ValueError("the result is not a real number")
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
@@ -72,7 +70,10 @@ def _evaluate(node: ast.expr) -> float:
         left, right = _evaluate(node.left), _evaluate(node.right)
         if isinstance(node.op, ast.Pow) and (abs(right) > MAX_EXPONENT or abs(left) > 10**6):
             raise ValueError("the power is too large")
-        return _BINARY[type(node.op)](left, right)
+        value = _BINARY[type(node.op)](left, right)
+        if isinstance(value, complex):
+            raise ValueError("the result is not a real number")
+        return value
     raise ValueError("only numbers and arithmetic are understood")
 
 

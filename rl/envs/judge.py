@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -34,6 +35,8 @@ from warehouse.settings import Section, read_options
 SCORERS = Registry(
     "scorer", {"reward_model": "rl.envs.judge:create_reward_model", "server": "rl.envs.judge:create_server"}, "agent_flywheel.scorers"
 )
+DEFAULT_DATE = date(2024, 7, 26)
+"""The date that chat templates are given: Llama's own, where nobody says one. A score does not depend on the day."""
 _GRADE = re.compile(r"^[ \t*#]*Grade:[ \t*]*(\d+)[ \t*.]*$", re.MULTILINE | re.IGNORECASE)
 
 
@@ -130,7 +133,8 @@ class RewardModel:
     """A sequence classifier with one output, over the question and what was handed in; scores run one at a time in a thread.
 
     The two are given to the tokenizer as a pair, or, where its model has a chat template, as a question and an answer in it: reward models
-    are trained on one or the other. The value is the raw output; `sigmoid` brings it into [0, 1].
+    are trained on one or the other. In neither can a text spell a control token, such as those that end an answer. The value is the raw
+    output; `sigmoid` brings it into [0, 1].
     """
 
     def __init__(self, options: RewardModelOptions) -> None:
@@ -146,6 +150,7 @@ class RewardModel:
         self._lock = asyncio.Lock()
         if self._model.config.num_labels != 1:
             raise RequestError(f"{options.path} is no reward model: it has {self._model.config.num_labels} outputs instead of one.")
+        self._exchange = None if self._tokenizer.chat_template is None else _Exchange(self._tokenizer, options.path)
 
     async def score(self, task: Task, text: str) -> Judgement:
         """The model's value of `text` as an answer to the task's question."""
@@ -158,14 +163,38 @@ class RewardModel:
         import torch
 
         with torch.inference_mode():
-            return float(self._model(**self._inputs(question, text).to(self._device)).logits[0, 0])
+            inputs = {name: values.to(self._device) for name, values in self.inputs(question, text).items()}
+            return float(self._model(**inputs).logits[0, 0])
 
-    def _inputs(self, question: str, text: str) -> Any:
-        limits = {"truncation": True, "max_length": self._options.max_tokens, "return_tensors": "pt"}
-        if self._tokenizer.chat_template is None:
-            return self._tokenizer(question, text, **limits)
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
-        return self._tokenizer.apply_chat_template(messages, return_dict=True, **limits)
+    def inputs(self, question: str, text: str) -> Mapping[str, Any]:
+        """The tensors that the model is given."""
+        import torch
+
+        if self._exchange is None:
+            limits = {"truncation": True, "max_length": self._options.max_tokens, "return_tensors": "pt"}
+            return cast(Mapping[str, Any], self._tokenizer(question, text, split_special_tokens=True, **limits))
+        ids = torch.tensor([self._exchange.ids(question, text)[: self._options.max_tokens]])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+class _Exchange:
+    """A question and its answer in a reward model's chat template."""
+
+    def __init__(self, tokenizer: Any, path: Path) -> None:
+        from rl.renderers.chat_template import ChatTemplate, TemplateRefused, slot
+
+        self._template = ChatTemplate(tokenizer, None, {}, DEFAULT_DATE)
+        asked = {"role": "user", "content": slot(0)}
+        try:
+            self._pieces = self._template.pieces([asked, {"role": "assistant", "content": slot(1)}], (), generate=False)
+            self._filters = self._template.filter_of([], "user"), self._template.filter_of([asked], "assistant")
+        except TemplateRefused as error:
+            raise RequestError(f"the chat template of the reward model {path} cannot be used: {error}.") from error
+
+    def ids(self, question: str, text: str) -> tuple[int, ...]:
+        """The ids of the exchange."""
+        of_question, of_answer = self._filters
+        return self._template.encode(self._pieces, {0: of_question(question), 1: of_answer(text)})
 
 
 def create_reward_model(options: Mapping[str, Any]) -> RewardModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import PositiveInt
@@ -23,6 +24,11 @@ from rl.renderers.base import Action
 from rl.tools import ToolError, ToolMiss, tool
 from warehouse.records import ANSWER, Task
 from warehouse.settings import Section
+
+MAX_NAME_BYTES = 255
+"""What a folder of Linux takes as a name."""
+MAX_PATH_BYTES = 2048
+"""Half of what Linux takes as a path: the sandbox's own folder stands before it."""
 
 
 class RepositoryOptions(Section):
@@ -47,10 +53,10 @@ class RepositoryEnvironment(ToolEnvironment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Read the snapshot; the first thing to see is the names of its files."""
-        await super().reset(task, seed)
+        first = await super().reset(task, seed)
         self._task = await asyncio.to_thread(read_task, self._options.folder, task.provenance)
         self._files = dict(self._task.files)
-        return Observation(await self.list_files())
+        return replace(first, text=await self.list_files())
 
     async def step(self, action: Action) -> Step:
         """Call a tool, or end with the verdict on the diff."""
@@ -152,6 +158,8 @@ class RepositoryEnvironment(ToolEnvironment):
         name = path.strip()
         if not name or name.startswith("/") or re.search(r"(^|/)\.{0,2}(/|$)|[\0\n]", name):
             raise ToolError(f"{path!r} is no name within the repository")
+        if len(name.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in name.split("/")):
+            raise ToolError(f"{path!r:.80} is too long: a name has {MAX_NAME_BYTES} bytes at most, and with its folders {MAX_PATH_BYTES}")
         if any(other.startswith(f"{name}/") or name.startswith(f"{other}/") for other in self._files):
             raise ToolError(f"{path!r} is a file and a folder at once")
         if name in self._files:

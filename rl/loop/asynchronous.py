@@ -7,7 +7,7 @@ reach an engine, so it is made again on the same trajectories after an interrupt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rl.loop.replay import ReplayBuffer
@@ -76,9 +76,10 @@ class AsyncRolloutSource:
         drops = filtered(fresh, self.run.config.filters)
         self.run.record_drops(step, [*stale, *drops])
         self.curriculum.observe(step, fresh)
+        collected = Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]))
+        self.buffer.keep(groups_of(collected.kept))
         figures = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._under_way))}
-        waited = (before, self.run.waited.take())
-        return Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]), 1, tuple(reused), figures, waited)
+        return replace(collected, reused=tuple(reused), measured=figures, waited=(before, self.run.waited.take()))
 
     def before_update(self) -> None:
         """Nothing waits: what is under way goes on under the new weights."""
@@ -110,7 +111,6 @@ class AsyncRolloutSource:
         learnt = {trajectory.id for trajectory in fresh}
         self._under_way = [group for group in self._under_way if group.requests[0].trajectory_id not in learnt]
         self.buffer.discard(learnt)
-        self.buffer.keep(groups_of(fresh))
         return fresh, reused, stale
 
     def _chosen(self, step: int) -> _StepGroups:

@@ -69,9 +69,8 @@ class ReplayBuffer:
         return [_drop(group, trajectory, version) for group in stale for trajectory in group.trajectories]
 
     def take(self, count: int) -> list[Group]:
-        """The `count` oldest groups that wait, or all where they are fewer; from now on they are ones that were trained on."""
+        """The `count` oldest groups that wait, or all where they are fewer; they wait no more."""
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        self.keep(taken)
         return taken
 
     def discard(self, ids: Collection[str]) -> None:
@@ -79,7 +78,10 @@ class ReplayBuffer:
         self._waiting = [group for group in self._waiting if set(ids).isdisjoint(group.ids)]
 
     def keep(self, groups: Sequence[Group]) -> None:
-        """Keep groups that are trained on now, the newest `capacity` of them; none where nothing is reused."""
+        """Keep groups that are trained on now, the newest `capacity` of them; none where nothing is reused.
+
+        They are given as the filters leave them: what a step does not train on, no later one does.
+        """
         if self._config.reuse:
             self._used = [*self._used, *groups][-self._config.groups(self._per_step) :]
 

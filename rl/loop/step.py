@@ -37,7 +37,7 @@ from rl.policies.vision import Vision
 from rl.rewards.reward import RewardContext, reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.training.base import gather_policy
-from rl.training.batches import Row, check_images, mean_difference, row_of, rows_of, with_observations, without_placeholders
+from rl.training.batches import Row, check_images, group_key, mean_difference, row_of, rows_of, with_observations, without_placeholders
 from rl.training.config import MetricLimit, ReinforceConfig
 from rl.training.correction import correct
 from rl.training.critic import NAME, estimate
@@ -257,9 +257,8 @@ def sampled_tokens(trajectories: Iterable[Trajectory]) -> int:
 
 
 def groups_of(trajectories: Sequence[Trajectory]) -> list[Group]:
-    """The groups of trajectories that lie task by task, each with the version of the weights that it was begun under."""
-    by_task = groupby(trajectories, key=lambda trajectory: (trajectory.task_key, trajectory.step))
-    return [Group((step or 1) - 1, tuple(members)) for (_, step), members in by_task]
+    """The groups of trajectories that lie one group behind the other, each with the version of the weights that it was begun under."""
+    return [Group((step or 1) - 1, tuple(members)) for (_, step), members in groupby(trajectories, key=group_key)]
 
 
 class ReinforceTrainer(RowTrainer):

@@ -1,4 +1,6 @@
-"""Text from outside as tokens: no text whatever becomes a control token, and what is too long is cut off at a stated side."""
+"""Text from outside as tokens: no text whatever becomes a control token, or is refused for half of a surrogate pair in it, and what is
+too long is cut off at a stated side.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from rl.content import mended
 from rl.renderers.base import TRUNCATION_MARKER, Cut
 from warehouse.errors import RequestError
 
@@ -45,6 +48,7 @@ class PlainText:
     def cut(self, text: str, cut: Cut) -> str:
         """`text`, or as much of it as stands in `cut.max_tokens` tokens, marker included."""
         text, shortened = _shortened(text, cut)
+        text = mended(text)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         if len(encoding.ids) <= cut.max_tokens and not shortened:
             return text
@@ -62,7 +66,7 @@ class PlainText:
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(self._tokenizer.encode(mended(text), add_special_tokens=False).ids)
 
 
 def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Cut) -> str:

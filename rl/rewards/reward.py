@@ -2,11 +2,13 @@
 
 `reward_trajectories` is the one place where a trajectory's outcome and reward are set. A verifier grades each attempt (its value stands in
 a `Score`), reward functions look at the graded attempts, and the reward is the sum of their values times their weights (each stands in a
-`RewardPart`). A fault is invalid and has no reward; so has a trajectory of which a reward function does not know the value.
+`RewardPart`). A fault is invalid and has no reward; so has a trajectory of which a reward function does not know the value. What is no
+finite number is no value: one of them in a group would leave no mean and no advantage of all of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
@@ -131,8 +133,21 @@ def _grade(tasks: Sequence[Task], trajectories: Sequence[Trajectory], verifiers:
     scores: dict[int, Score] = {}
     for verifier in {id(each): each for each in chosen}.values():
         places = [place for place, each in enumerate(chosen) if each is verifier]
-        scores.update(zip(places, verify_all(verifier, [pairs[place] for place in places]), strict=True))
+        scores.update(zip(places, map(_finite_score, verify_all(verifier, [pairs[place] for place in places])), strict=True))
     return [GradedAttempt(task, trajectory, scores[place]) for place, (task, trajectory) in enumerate(pairs)]
+
+
+def _finite_score(score: Score) -> Score:
+    """The score, invalid where its value is no finite number."""
+    if score.value is None or math.isfinite(score.value):
+        return score
+    return replace(score, value=None, verdict=Outcome.INVALID, error=f"{score.verifier} gave {score.value}, which is no finite number")
+
+
+def _finite_value(name: str, value: RewardValue) -> RewardValue:
+    """The value, unknown where it or that of a turn is no finite number."""
+    wrong = next((each for each in (value.value, *value.turns) if each is not None and not math.isfinite(each)), None)
+    return value if wrong is None else RewardValue.unknown(f"{name} gave {wrong}, which is no finite number")
 
 
 def weights_of(config: RewardConfig) -> dict[str, float]:
@@ -155,7 +170,7 @@ def find_functions(config: RewardConfig) -> dict[str, RewardFunction]:
 def _compose(attempts: Sequence[GradedAttempt], context: RewardContext) -> tuple[dict[str, Trajectory], list[RewardPart]]:
     """The rewarded trajectories by id, and the parts of their rewards."""
     weights, functions = weights_of(context.config), find_functions(context.config)
-    values = {name: function(attempts, context) for name, function in functions.items()}
+    values = {name: [_finite_value(name, value) for value in function(attempts, context)] for name, function in functions.items()}
     rewarded: dict[str, Trajectory] = {}
     parts: list[RewardPart] = []
     for place, attempt in enumerate(attempts):

@@ -59,6 +59,7 @@ class ChatRenderer:
         place = len(before)
         # Even an empty reply has its place: what follows is found by it.
         shaped[place] = _reply_message(reply) if reply.calls else {"role": "assistant", "content": slot(place)}
+        self._refuse_control_tokens(shaped[place + 1 :])
         mark = _ARGUMENTS + len(reply.calls) - 1 if reply.calls else place
         texts = self._texts(messages, place + 1) | {_NAMES + number: call.function.name for number, call in enumerate(reply.calls)}
         try:
@@ -87,13 +88,23 @@ class ChatRenderer:
         return ChatMessage.model_validate({"role": "assistant", "tool_calls": calls}), turn.think
 
     def _encoded(self, shaped: Sequence[Message], texts: Mapping[int, str], tools: Sequence[Schema]) -> tuple[int, ...]:
+        self._refuse_control_tokens(shaped)
         try:
-            self._template.refuse_control_tokens([*tools, *(call for message in shaped for call in message.get("tool_calls", ()))])
+            self._template.refuse_control_tokens(tools)
             return self._template.encode(self._template.pieces(shaped, tools, generate=True), texts)
         except TemplateRefused as error:
             raise Refused(f"the policy's chat template cannot render these messages: {error}") from error
         except RequestError as error:
             raise Refused(str(error)) from error
+
+    def _refuse_control_tokens(self, shaped: Sequence[Message]) -> None:
+        """Calls, and the ids that results name them by, have no slots: templates write them among their markup."""
+        for message in shaped:
+            for written in (*message.get("tool_calls", ()), message.get("tool_call_id", "")):
+                try:
+                    self._template.refuse_spelled(json.dumps(written, ensure_ascii=False))
+                except TemplateRefused as error:
+                    raise Refused(f"a call in these messages cannot be rendered: {error}") from error
 
     def _shaped(self, number: int, message: ChatMessage, names: Mapping[str, str]) -> dict[str, Any]:
         """A message as templates take it, its text in a slot; `names` are the slots of the names of answered calls."""

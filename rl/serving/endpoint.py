@@ -36,10 +36,13 @@ class _ChatHistory:
 
 @dataclass(frozen=True, slots=True)
 class _CompletionHistory:
-    """The history of a segment of completions, in both forms in which a client may continue it."""
+    """The history of a segment of completions, in both forms in which a client may continue it.
+
+    There is no text where the policy ended its last reply: its end stands in no text, so no text can continue behind it.
+    """
 
     ids: tuple[int, ...]
-    text: str
+    text: str | None
 
 
 class Endpoint:
@@ -118,7 +121,7 @@ class Endpoint:
         ended = generation.token_ids[-1] in self._plain.end
         text = self._plain.decode(generation.token_ids[:-1] if ended else generation.token_ids)
         before = prompt if isinstance(prompt, str) else self._plain.decode(prompt)
-        history = _CompletionHistory((*segment.ids, *generation.token_ids), before + text)
+        history = _CompletionHistory((*segment.ids, *generation.token_ids), None if ended else before + text)
         segment.record(generation, self._plain.decode(generation.token_ids), [], history, latency)
         choice = {"index": 0, "text": text, "finish_reason": generation.stop_reason.value, "logprobs": None}
         if request.logprobs is not None:
@@ -133,7 +136,7 @@ class Endpoint:
             limit = self._reply_limit(len(prompt_ids), request.max_tokens)
             return self.recorder.begin(caller.conversation, caller.task_key, prompt_ids, request.seed or 0, "completions"), limit
         history: _CompletionHistory = segment.history
-        added = self._plain.ids(prompt[len(history.text) :]) if isinstance(prompt, str) else prompt[len(history.ids) :]
+        added = self._plain.ids(prompt[len(history.text or "") :]) if isinstance(prompt, str) else prompt[len(history.ids) :]
         limit = self._reply_limit(len(segment.ids) + len(added), request.max_tokens)
         segment.append(added, self._plain.decode(added))
         return segment, limit
@@ -239,9 +242,8 @@ def _covered_messages(history: Any, messages: tuple[str, ...], tools: str) -> in
 
 
 def _covered_prompt(history: Any, prompt: str | tuple[int, ...]) -> int | None:
-    """The length of a prompt's part that a segment's history holds, or None where the prompt does not begin with it."""
+    """The length of a prompt's part that a segment's history holds, or None where the prompt does not go on behind it."""
     if not isinstance(history, _CompletionHistory):
         return None
-    if isinstance(prompt, str):
-        return len(history.text) if prompt.startswith(history.text) else None
-    return len(history.ids) if prompt[: len(history.ids)] == history.ids else None
+    past = history.text if isinstance(prompt, str) else history.ids
+    return len(past) if past is not None and len(prompt) > len(past) and prompt[: len(past)] == past else None

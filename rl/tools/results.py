@@ -20,7 +20,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from rl.content import ContentPart, ImageFault, ImagePart, TextPart, check_count, decode_image, text_of
+from rl.content import ContentPart, ImageFault, ImagePart, TextPart, check_count, decode_image, mended, text_of
 from rl.tools.config import CallLimits
 
 MAX_REASON = 500
@@ -153,7 +153,7 @@ def cut_off(text: str, characters: int) -> tuple[str, int]:
     """At most `characters` of a text, and the number of characters left out."""
     left_out = max(0, len(text) - characters)
     kept = text[: max(0, characters - len(CUT_MARK))] + CUT_MARK if left_out else text
-    return kept.encode("utf-8", "replace").decode(), left_out
+    return mended(kept), left_out
 
 
 def _bounded(parts: Sequence[ContentPart], limits: CallLimits) -> tuple[tuple[ContentPart, ...], int]:

@@ -1,7 +1,8 @@
 """Heavy tools: each in a Ray actor of its own, registered by name, that the trajectories of all environment workers share.
 
 The actor alone imports the tool's module, so that torch and the device stay there. The first environment worker that asks for it owns it.
-Ray starts it again where it dies, and it is made anew where its owner died with it. The call that was under way is a fault.
+Ray starts it again where it dies, and it is made anew where its owner died with it. The call that was under way is a fault. Where it ends
+itself, because a thread in it hangs, calls that wait for a place are made again in the next.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from rl.tools.calls import bounded_refusal, in_thread
 from rl.tools.config import CallRules, WorkerConfig
 from rl.tools.python_tools import FunctionTool, ToolSource
-from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, one_line
+from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, one_line
 from rl.tools.tool import StatelessTool
 from warehouse.digests import digest
 from warehouse.errors import RequestError
@@ -24,7 +27,9 @@ from warehouse.errors import RequestError
 MAX_WAITING = 10_000
 """Calls that may wait in a worker for a place."""
 EXIT_SECONDS = 0.2
-"""How long a worker that ends itself leaves for its last answer to get out."""
+"""How long a worker that ends itself leaves for its last answers to get out."""
+HUNG_SECONDS = 5.0
+"""How long behind its time a call may go on in its thread, and keep its place, before it hangs."""
 PROCESS_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 
 
@@ -37,6 +42,34 @@ class ToolDescription:
     rules: CallRules
 
 
+class NotBegun(ToolFault):
+    """The worker ends itself, and has not begun the call."""
+
+
+class ThreadedCall:
+    """A plain function, called once in a thread, and whether the thread is in it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._loop = asyncio.get_running_loop()
+        self.begun = time.monotonic()
+        self._inside = False
+        self.left = asyncio.Event()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the thread has come to the function and not left it."""
+        return self._inside and not self.left.is_set()
+
+    def __call__(self, **values: Any) -> Any:
+        """Call the function."""
+        self._inside = True
+        try:
+            return self._function(**values)
+        finally:
+            self._loop.call_soon_threadsafe(self.left.set)
+
+
 class ToolHost:
     """The process that a heavy tool runs in; a Ray actor in use."""
 
@@ -45,7 +78,10 @@ class ToolHost:
         self._tool: FunctionTool | None = None
         self._making = asyncio.Lock()
         self._places = asyncio.Semaphore(concurrency)
-        self._concurrency, self._hung = concurrency, 0
+        self._concurrency = concurrency
+        self._late: set[asyncio.Task[None]] = set()
+        self._hung: list[ThreadedCall] = []
+        self._ending = False
 
     async def describe(self) -> ToolDescription:
         """The tool's description; the first to ask waits until the tool is made."""
@@ -55,18 +91,32 @@ class ToolHost:
     async def call(self, values: dict[str, Any]) -> ToolResponse:
         """Call the tool when there is a place. Its errors leave as text: their classes may be importable here alone."""
         tool = await self._ready()
+        await self._places.acquire()
+        threaded: ThreadedCall | None = None
         try:
-            async with self._places:
-                return await tool.call(values)
+            await self.check()  # the place that is given back brings the next in line here
+            if not inspect.iscoroutinefunction(tool.function):
+                tool = copy(tool)
+                tool.function = threaded = ThreadedCall(tool.function)
+            return await tool.call(values)
         except (ToolError, ToolMiss) as refusal:
             raise bounded_refusal(refusal, tool.rules) from None
         except RequestError:
             raise
-        except ToolTimeout:
-            self._count_hung(tool)
-            raise
         except Exception as error:
             raise error if isinstance(error, ToolFault) else ToolFault(one_line(error)) from None
+        finally:
+            if threaded is not None and threaded.inside:
+                late = asyncio.create_task(self._wait_for(threaded, tool.rules.timeout_seconds))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
+            else:
+                self._places.release()
+
+    async def check(self) -> None:
+        """Raises `NotBegun` where the worker is about to end itself."""
+        if self._ending:
+            raise NotBegun("its worker ended before the call began")
 
     async def examine(self) -> None:
         """See whether the tool is alive."""
@@ -81,11 +131,20 @@ class ToolHost:
                 self._tool = await in_thread(self._source.make_shared)
             return self._tool
 
-    def _count_hung(self, tool: FunctionTool) -> None:
-        """A thread that hangs cannot be ended. Once there are as many as places, the process ends itself, and Ray starts it again."""
-        self._hung += not inspect.iscoroutinefunction(tool.function)
-        if self._hung >= self._concurrency:
-            asyncio.get_running_loop().call_later(EXIT_SECONDS, os._exit, 1)
+    async def _wait_for(self, call: ThreadedCall, seconds: float) -> None:
+        """Keep the place of a call that nobody waits for any more until its thread is out of it, or hangs.
+
+        A thread that hangs cannot be ended. Once there are as many as places, the process ends itself, and Ray starts it again.
+        """
+        try:
+            async with asyncio.timeout(call.begun + seconds + HUNG_SECONDS - time.monotonic()):
+                await call.left.wait()
+        except TimeoutError:
+            self._hung = [each for each in (*self._hung, call) if each.inside]
+            if len(self._hung) >= self._concurrency and not self._ending:
+                self._ending = True
+                asyncio.get_running_loop().call_later(EXIT_SECONDS, os._exit, 1)
+        self._places.release()
 
 
 class WorkerTool(StatelessTool):
@@ -112,6 +171,26 @@ class WorkerTool(StatelessTool):
         await self._ask("examine")
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
+        """The answer of the worker, or of the next where that one ends before it has begun."""
+        while True:
+            try:
+                return await self._ask_once(method, *arguments)
+            except NotBegun:
+                await self._wait_for_next()
+
+    async def _wait_for_next(self) -> None:
+        """Wait until a worker that ended itself has been started again."""
+        deadline = time.monotonic() + self._config.start_timeout_seconds
+        while True:
+            await asyncio.sleep(EXIT_SECONDS)
+            try:
+                await self._ask_once("check")
+                return
+            except ToolFault:
+                if time.monotonic() > deadline:
+                    raise
+
+    async def _ask_once(self, method: str, *arguments: Any) -> Any:
         import ray
         from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 

@@ -29,6 +29,8 @@ JOINED = frozenset({VARLEN, *FLASH, "flex_attention"})
 CAUSAL = (-1, 0)
 UNKNOWN = ("softcap", "s_aux", "position_bias")
 """What models hand to their attention and `varlen` has not."""
+DROPOUTS = ("attention_dropout", "attn_pdrop")
+"""What configurations call the dropout of attention."""
 SEPARABLE = frozenset({"full_attention", "sliding_attention"})
 
 # Before torch 2.12 fewer heads of keys than of queries were taken unasked.
@@ -131,7 +133,8 @@ def obstacle(model: PreTrainedModel, implementation: str) -> str | None:
         return "its code does not leave attention to choice"
     limited = "sliding_attention" in kinds or (not kinds and getattr(config, "sliding_window", None) is not None)
     capped = getattr(config, "attn_logit_softcapping", None) is not None
-    if implementation == VARLEN and (limited or capped or getattr(config, "attention_dropout", None)):
+    dropped = any(getattr(config, name, None) for name in DROPOUTS)
+    if implementation == VARLEN and (limited or capped or dropped):
         return "its attention has a window, a cap or dropout"
     return None
 

@@ -24,6 +24,8 @@ from warehouse.records import Image, Outcome, Trajectory, Turn
 
 Number = TypeVar("Number", int, float)
 
+GroupKey = tuple[str, int | None]
+"""A task, and the step that it was sampled for: what was sampled for another is of other weights, and no group with it."""
 UNKNOWN = -1
 """Stands where a token has no version of the weights: on observations and padding."""
 
@@ -77,13 +79,18 @@ def is_valid(trajectory: Trajectory) -> bool:
     return trajectory.outcome is not Outcome.INVALID and trajectory.reward is not None and has_actions
 
 
+def group_key(trajectory: Trajectory) -> GroupKey:
+    """The group that a trajectory is compared within."""
+    return trajectory.task_key, trajectory.step
+
+
 def token_versions(turn: Turn) -> tuple[int, ...]:
     """The version of the weights that sampled each token of an action."""
     return turn.policy_versions or (turn.policy_version,) * len(turn.action_ids)
 
 
 def rows_of(trajectories: Sequence[Trajectory], estimator: Estimator | None, environments: Mapping[str, str] | None = None) -> list[Row]:
-    """The rows of the valid ones of `trajectories`, with advantages within the group of each task.
+    """The rows of the valid ones of `trajectories`, with advantages within the group of each.
 
     Args:
         estimator: None leaves all advantages 0: a critic gives them later.
@@ -206,7 +213,7 @@ def collate_rows(rows: Sequence[Row], pad_token_id: int) -> dict[str, Tensor]:
 def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -> tuple[list[tuple[int, int]], Groups]:
     """The place (group, sample) of each of `trajectories`, all of them valid, and the groups that they make."""
     places = _places(trajectories)
-    tasks = list(dict.fromkeys(trajectory.task_key for trajectory in trajectories))
+    tasks = [task for task, _ in dict.fromkeys(map(group_key, trajectories))]
     shape = len(tasks), max((sample + 1 for _, sample in places), default=1)
     turns = max((len(_acting(trajectory)) for trajectory in trajectories), default=1)
     rewards, tokens = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
@@ -223,13 +230,14 @@ def group(trajectories: Sequence[Trajectory], environments: Mapping[str, str]) -
 
 
 def _places(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
-    """The number of each one's task, in the order in which tasks come, and its own number among those of its task."""
-    tasks: dict[str, int] = {}
-    samples: Counter[str] = Counter()
+    """The number of each one's group, in the order in which groups come, and its own number among those of its group."""
+    numbers: dict[GroupKey, int] = {}
+    samples: Counter[GroupKey] = Counter()
     places = []
     for trajectory in trajectories:
-        places.append((tasks.setdefault(trajectory.task_key, len(tasks)), samples[trajectory.task_key]))
-        samples[trajectory.task_key] += 1
+        key = group_key(trajectory)
+        places.append((numbers.setdefault(key, len(numbers)), samples[key]))
+        samples[key] += 1
     return places
 
 

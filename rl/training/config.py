@@ -46,6 +46,10 @@ class FilterConfig(Section):
     """How many times the groups of a step are sampled at once at most, where lately so many had no variance; all that have are trained on.
     Side by side they take less time than `refills`, which come one after the other, and those that run ahead none of the learner's."""
 
+    def most_groups(self, wanted: int) -> int:
+        """The most groups that a step may sample to have `wanted` with variance."""
+        return math.floor(self.oversampling * wanted) + self.refills * wanted
+
 
 class CriticConfig(Section):
     """The critic, where `rl.estimator` is `gae`, `bilevel_gae` or `vtrace`: PPO."""
@@ -237,5 +241,13 @@ class ReinforceConfig(OptimizerConfig):
     @property
     def passes(self) -> int:
         """Forward and backward passes of an optimiser step, of each of the learner's workers."""
-        at_once = self.trajectories_per_pass * self.learner.workers
-        return math.ceil(self.tasks_per_step * self.samples_per_task / at_once)
+        return self.passes_of(self.tasks_per_step * self.samples_per_task)
+
+    @property
+    def most_passes(self) -> int:
+        """Those of a step that has all the groups that its filters may sample for it."""
+        return self.passes_of(self.filters.most_groups(self.tasks_per_step) * self.samples_per_task)
+
+    def passes_of(self, trajectories: int) -> int:
+        """How many passes of each of the learner's workers so many trajectories take."""
+        return math.ceil(trajectories / (self.trajectories_per_pass * self.learner.workers))

@@ -243,10 +243,12 @@ class Curriculum:
                 tally = self._tallies.setdefault(trajectory.task_key, [0, 0])
                 tally[0] += trajectory.outcome is Outcome.SUCCESS
                 tally[1] += 1
-        if self._config.gate is not None and valid:
-            successes = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in valid)
-            truncated = sum(trajectory.stop_reason is StopReason.MAX_TURNS for trajectory in valid)
-            self._gate(self._config.gate, [successes, truncated, len(valid)])
+        # Where rollouts never stop, some were begun under the horizon before: of the present one they say nothing.
+        present = [trajectory for trajectory in valid if trajectory.horizon == self._config.rounds[self._stage]]
+        if self._config.gate is not None and present:
+            successes = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in present)
+            truncated = sum(trajectory.stop_reason is StopReason.MAX_TURNS for trajectory in present)
+            self._gate(self._config.gate, [successes, truncated, len(present)])
 
     def _gate(self, gate: GateConfig, counts: list[int]) -> None:
         self._window = [*self._window, counts][-gate.steps :]

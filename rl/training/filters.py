@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import pstdev
 
-from rl.training.batches import is_valid
+from rl.training.batches import GroupKey, group_key, is_valid
 from rl.training.config import FilterConfig
 from warehouse.records import StopReason, Trajectory
 
@@ -122,22 +122,22 @@ def _of_trajectory(trajectory: Trajectory, config: FilterConfig) -> Drop | None:
     return None
 
 
-def _of_groups(groups: Mapping[str, Sequence[Trajectory]], config: FilterConfig) -> list[Drop]:
-    deviations = {task: _deviation(members) for task, members in groups.items()}
+def _of_groups(groups: Mapping[GroupKey, Sequence[Trajectory]], config: FilterConfig) -> list[Drop]:
+    deviations = {key: _deviation(members) for key, members in groups.items()}
     certain = _certain(deviations, config.uncertain_share)
     drops = []
-    for task, members in groups.items():
-        if config.variance and deviations[task] == 0:
+    for key, members in groups.items():
+        if config.variance and deviations[key] == 0:
             drops += [_drop(trajectory, Filter.NO_VARIANCE, "all rewards of the group are equal") for trajectory in members]
-        elif task in certain:
-            reason = f"deviation {deviations[task]:.4g} is not among the largest {config.uncertain_share:.0%}"
+        elif key in certain:
+            reason = f"deviation {deviations[key]:.4g} is not among the largest {config.uncertain_share:.0%}"
             drops += [_drop(trajectory, Filter.CERTAIN, reason) for trajectory in members]
     return drops
 
 
-def _certain(deviations: Mapping[str, float], share: float) -> set[str]:
-    """The tasks that are not among the `share` with the largest deviation; of equal ones the first by key are kept."""
-    ranked = sorted(deviations, key=lambda task: (-deviations[task], task))
+def _certain(deviations: Mapping[GroupKey, float], share: float) -> set[GroupKey]:
+    """The groups that are not among the `share` with the largest deviation; of equal ones the first by key are kept."""
+    ranked = sorted(deviations, key=lambda key: (-deviations[key], key))
     return set(ranked[math.ceil(share * len(ranked)) :])
 
 
@@ -147,10 +147,10 @@ def _with_variance(trajectories: Sequence[Trajectory], config: FilterConfig) -> 
     return sum(_deviation(members) > 0 for members in groups.values())
 
 
-def _groups(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
-    groups: dict[str, list[Trajectory]] = {}
+def _groups(trajectories: Iterable[Trajectory]) -> dict[GroupKey, list[Trajectory]]:
+    groups: dict[GroupKey, list[Trajectory]] = {}
     for trajectory in trajectories:
-        groups.setdefault(trajectory.task_key, []).append(trajectory)
+        groups.setdefault(group_key(trajectory), []).append(trajectory)
     return groups
 
 

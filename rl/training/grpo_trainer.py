@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.vision import Vision
@@ -74,13 +74,14 @@ class RowTrainer(GRPOTrainer):
         """Prepare training `model` by `config`; `state` stands in the checkpoints below `output`, beside the trainer's own."""
         self._vision = vision
         self._critic = Critic(model, seed, config.critic.trunk_gradient) if config.has_critic else None
+        remove_dropout(model)
         set_attention(model, config)
         self._joins = joins_rows(model)
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
             args=_arguments(model, config, output, seed, vision is not None),
-            train_dataset=Dataset.from_dict({"prompt": [""] * config.passes * config.learner.workers}),
+            train_dataset=Dataset.from_dict({"prompt": [""] * config.most_passes * config.learner.workers}),
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
         )
@@ -156,7 +157,7 @@ class RowTrainer(GRPOTrainer):
 
         TRL would pad all of a step to one width and split it by chance; micro-batches of similar length save most of that padding.
         """
-        passes = self._config.passes
+        passes = self._config.most_passes
         if self._step % (passes * self._config.epochs) == 0:
             self._step_inputs = self.next_batch(self.state.global_step // self._config.epochs + 1)
         return self._step_inputs[self._step % passes]
@@ -169,7 +170,7 @@ class RowTrainer(GRPOTrainer):
         """
         if not rows:
             return [], []
-        passes = min(self._config.passes, math.ceil(len(rows) / self._workers))
+        passes = min(self._passes_of(rows), math.ceil(len(rows) / self._workers))
         numbers = {id(row): number for number, row in enumerate(rows)}
         scored: list[tuple[int, list[float], list[float]]] = []
         for part in (part or rows[:1] for part in self._own(self._split(rows, passes * self._workers))):
@@ -192,25 +193,31 @@ class RowTrainer(GRPOTrainer):
         return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
 
     def micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        """The micro-batches of a step's rows, this worker's share of them.
+        """The micro-batches of a step's rows, this worker's share of them, behind empty ones where the step might have had more rows.
 
         Rows without an advantage have no gradient unless the loss holds another term, so they are left out here, but not of the means.
         """
         useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
         self._tokens = self._tokens.with_rows([row.tokens for row in useful], self._config.epochs)
-        parts = self._split(useful, self._micro_batches_of_a_step)
+        parts = self._split(useful, self._passes_of(useful) * self._workers)
         padding = [_without_loss(row) for row in useful[:1]]
         for start in range(0, len(parts), self._workers):
             together = parts[start : start + self._workers]
             most = max(map(len, together))  # workers exchange figures in each pass, and these must be of equal number
             parts[start : start + self._workers] = [[*part, *padding * (most - len(part))] for part in together]
+        # The last pass is the one that workers exchange gradients in, so it is no empty one.
+        parts = [*([] for _ in range(self._micro_batches_of_a_step - len(parts))), *parts]
         return [self._micro_batch(part, len(rows), tokens) if part else {} for part in self._own(parts)]
 
     @property
     def _micro_batches_of_a_step(self) -> int:
-        """Those of all workers together."""
-        return self._config.passes * self._workers
+        """Those of all workers together, empty ones among them."""
+        return self._config.most_passes * self._workers
+
+    def _passes_of(self, rows: Sequence[Row]) -> int:
+        """The passes of each worker that the rows are shared out to: more than a step's where its filters had more groups sampled."""
+        return min(max(self._config.passes, self._config.passes_of(len(rows))), self._config.most_passes)
 
     def _split(self, rows: Sequence[Row], parts: int) -> list[list[Row]]:
         """Rows that are joined fill passes by their tokens; rows side by side are to be of similar length."""
@@ -352,6 +359,20 @@ class RowTrainer(GRPOTrainer):
         return optimizer
 
 
+def remove_dropout(model: PreTrainedModel) -> None:
+    """Set every dropout of `model` to 0, in its configuration too, which attention and some layers read it from.
+
+    Engines sample without it: under dropout the learner would score each action by another policy than the one that took it.
+    """
+    configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
+    for holder in (*model.modules(), *configs.values()):
+        if isinstance(holder, nn.modules.dropout._DropoutNd):
+            holder.p = 0.0
+        for name, value in vars(holder).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(holder, name, 0.0)
+
+
 def _without_loss(row: Row) -> Row:
     """The first tokens of the row, without actions and advantages: they add 0 to any loss."""
     return Row(
@@ -385,7 +406,7 @@ def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, se
         logging_steps=config.epochs,
         per_device_train_batch_size=2,
         num_generations=2,
-        gradient_accumulation_steps=config.passes,
+        gradient_accumulation_steps=config.most_passes,
         num_iterations=config.epochs,
         shuffle_dataset=False,
         loss_type=config.loss_type,

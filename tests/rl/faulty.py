@@ -6,21 +6,26 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.renderers.base import Action
 from warehouse.records import Task
 
+HALF = "half \ud800 a pair"
+"""What no tokenizer takes and no table."""
+
 
 class FaultyEnvironment:
-    """Raises, hangs, blocks or kills its worker at `reset`, or does nothing wrong until an action says so.
+    """Raises, hangs, blocks, spells no Unicode or kills its worker at `reset`, or does nothing wrong until an action says so.
 
     It kills its worker always (`die`), or where a file is not there yet (`die unless FILE`), which is then.
     """
 
-    def __init__(self, seconds: float, dead: bool) -> None:
+    def __init__(self, seconds: float, dead: bool, down: str | None = None) -> None:
+        """`dead`: it can never be made; `down`: nor while there is a file of that name."""
         self._seconds = seconds
-        self._dead = dead
+        self._dead = dead or (down is not None and Path(down).exists())
         self._held: list[bytearray] = []
 
     async def probe(self) -> None:
@@ -36,11 +41,15 @@ class FaultyEnvironment:
             time.sleep(self._seconds)
         if task.question == "die" or (task.question.startswith("die unless ") and is_first(task.question.removeprefix("die unless "))):
             os._exit(1)
-        return Observation("Look around.")
+        return Observation(HALF if task.question == "half" else "Look around.")
 
     async def step(self, action: Action) -> Step:
         if action.tool == "break":
             raise ValueError("the tool broke")
+        if action.tool == "spell":
+            return Step(HALF)
+        if action.tool == "misspell":
+            raise EnvironmentFault(HALF)
         if action.tool == "allocate":
             self._held.append(bytearray(int(float(action.arguments) * 1024**3)))
         return Step("Nothing happens.", reward=0.5)
@@ -66,4 +75,5 @@ def create_deadly(resources: Resources) -> FaultyEnvironment:
 
 
 def create(resources: Resources) -> FaultyEnvironment:
-    return FaultyEnvironment(float(resources.options.get("seconds", 0)), bool(resources.options.get("dead", False)))
+    options = resources.options
+    return FaultyEnvironment(float(options.get("seconds", 0)), bool(options.get("dead", False)), options.get("down"))

@@ -44,10 +44,17 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[EnvironmentPool]:
+def down(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """While this file is there, the environment `moody` cannot be made."""
+    return tmp_path_factory.mktemp("moody") / "down"
+
+
+@pytest.fixture(scope="module")
+def started(down: Path) -> Iterator[EnvironmentPool]:
     """One pool for all: a worker takes seconds to start."""
     runtime = RayRuntime(RayConfig(), cpus=8)
-    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": KINDS, "cpus": 0.1}), build_indexes(DOCUMENTS))
+    kinds = {**KINDS, "moody": {"factory": FAULTY, "options": {"down": str(down)}}}
+    pool = EnvironmentPool(EnvironmentPoolConfig.model_validate({"kinds": kinds, "cpus": 0.1}), build_indexes(DOCUMENTS))
     yield pool
     pool.close()
     runtime.close()
@@ -105,6 +112,18 @@ async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
         await beside.step(Action("look", ""))
     after = pool.client(FAULTY, "after")
     assert (await after.reset(task("none"), 0)).text == "Look around."
+
+
+async def test_a_worker_whose_first_check_failed_is_checked_again(pool: EnvironmentPool, down: Path) -> None:
+    await pool.open("moody")
+    down.touch()
+    assert (await fault_of(pool, "moody", "die")).kind is FaultKind.DIED
+    waiting = await asyncio.gather(*(fault_of(pool, "moody", f"none {number}") for number in range(3)))
+    assert {str(fault) for fault in (*waiting, await fault_of(pool, "moody", "later"))} == {"error: the world is not there"}
+    down.unlink()
+    after = pool.client("moody", "after")
+    assert (await after.reset(task("none", "moody"), 0)).text == "Look around."
+    assert pool._kinds["moody"].replaced == 1
 
 
 async def test_a_worker_that_is_stuck_is_replaced(pool: EnvironmentPool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from eval.sandbox.sandbox import isolation
 from rl.env_pool.config import EnvironmentPoolConfig
+from rl.envs.agentgym import SERVICES
 from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment, offered_tools
+from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex
+from synth.worlds.tool_tasks import generate_tasks
+from tests.eval.graders.small_repository import FILES
+from tests.eval.graders.small_repository import TASK as REPAIR
 from tests.rl.conftest import DOCUMENTS
+from tests.rl.envs.test_agentgym import Counting
+from tests.rl.http_server import served
 from warehouse.errors import RequestError
+from warehouse.records import Task
 
 FACTORY = '''"""An environment of one's own."""
 from dataclasses import dataclass
@@ -27,6 +38,25 @@ def create(resources):
 '''
 
 
+@pytest.fixture
+def beginnings(tmp_path: Path) -> Iterator[dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
+    """The options that an environment wants to begin a trajectory, and the provenance of its task, where it wants any."""
+    for name, content in FILES.items():
+        (tmp_path / "shop" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "shop" / name).write_bytes(content)
+    (tmp_path / "tools.toml").write_text('[tools.work_out]\nfunction = "rl.envs.code:calculate"')
+    repair = {"fail_to_pass": REPAIR.fail_to_pass, "pass_to_pass": REPAIR.pass_to_pass, "test_files": {}}
+    with served(Counting(SERVICES["textcraft"], shows_at_reset=True).application) as url:
+        yield {
+            "tools": ({"file": tmp_path / "tools.toml"}, {}),
+            "retrieve": ({"url": url}, {}),
+            "tool_world": ({}, next(generate_tasks(1, seed=11)).provenance),
+            "judge": ({"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": 1}, "drafts": 1}, {}),
+            "agentgym": ({"url": url, "service": "textcraft"}, {"item": 5}),
+            "repository": ({"folder": tmp_path}, {"snapshot": "shop", **repair}),
+        }
+
+
 def install(folder: Path, name: str, value: str) -> None:
     """What installing a package leaves behind."""
     information = folder / f"{name}-1.0.dist-info"
@@ -38,6 +68,19 @@ def install(folder: Path, name: str, value: str) -> None:
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_every_built_in_environment_can_be_imported(name: str) -> None:
     assert callable(find_environment(name))
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+async def test_every_built_in_environment_shows_the_policy_its_tools_at_the_beginning(
+    name: str, beginnings: dict[str, tuple[dict[str, Any], dict[str, Any]]]
+) -> None:
+    if name in ("python", "repository") and not isolation().granted:
+        pytest.skip(f"no sandbox here: {isolation().detail}")
+    options, provenance = beginnings.get(name, ({}, {}))
+    environment = find_environment(name)(Resources(SearchIndex(DOCUMENTS), options))
+    assert isinstance(environment, ToolEnvironment)
+    first = await environment.reset(Task("t", name, "?", (), provenance=provenance), 0)
+    assert first.tools == tuple(environment.schemas) != ()
 
 
 def test_the_tools_on_offer_are_those_of_a_trajectory_at_its_beginning() -> None:

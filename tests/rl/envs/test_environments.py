@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 
 import duckdb
@@ -56,7 +57,10 @@ def test_the_calculator_calculates(expression: str, value: str) -> None:
     assert (step.observation, step.tool_outcome) == (value, ToolOutcome.OK)
 
 
-@pytest.mark.parametrize("expression", ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "1" * 300])
+@pytest.mark.parametrize(
+    "expression",
+    ["", "1 +", "1 / 0", "__import__('os')", "9 ** 9 ** 9", "x", "True", "(-8) ** 0.5", "(-8) ** 0.5 // 2", "2 % (-8) ** 0.5", "1" * 300],
+)
 def test_the_calculator_refuses(expression: str) -> None:
     assert answer_of(make("calculator"), "code", expression).tool_outcome is ToolOutcome.ERROR
 
@@ -84,6 +88,24 @@ async def test_a_slow_environment_is_a_fault() -> None:
     worker = EnvironmentWorker("tests.rl.faulty:create", config, Indexes())
     with pytest.raises(EnvironmentFault, match=r"^timeout: .* reset took longer"):
         await worker.reset("a", Task("hang", "tests.rl.faulty:create", "hang", ()), seed=0)
+
+
+async def test_half_of_a_surrogate_pair_is_mended_in_all_that_an_environment_says() -> None:
+    worker = EnvironmentWorker("tests.rl.faulty:create", EnvironmentKindConfig(), Indexes())
+    first = await worker.reset("a", Task("half", "tests.rl.faulty:create", "half", ()), seed=0)
+    step = await worker.step("a", Action("spell", ""))
+    with pytest.raises(EnvironmentFault) as fault:
+        await worker.step("a", Action("misspell", ""))
+    assert (first.text, step.observation, str(fault.value)) == ("half ? a pair", "half ? a pair", "error: half ? a pair")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+async def test_a_reward_that_is_no_finite_number_is_a_fault(value: float) -> None:
+    config = EnvironmentKindConfig(options={"scorer": "tests.rl.envs.test_judge:Opinionated", "options": {"value": value}})
+    worker = EnvironmentWorker("judge", config, Indexes())
+    await worker.reset("a", TASKS[0], seed=0)
+    with pytest.raises(EnvironmentFault, match=rf"the environment gave the reward {value}, which is no finite number"):
+        await worker.step("a", Action("answer", "Green Lake"))
 
 
 def test_environments_say_what_they_need() -> None:

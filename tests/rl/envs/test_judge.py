@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 
 from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
-from rl.envs.judge import JudgeEnvironment, Judgement, create, read_grade
+from rl.envs.judge import JudgeEnvironment, Judgement, create, create_reward_model, read_grade
 from rl.renderers.base import Action
+from tests.rl.renderers.templates_of_trl import tokenizer_for
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.errors import RequestError
 from warehouse.records import Task
@@ -28,6 +30,16 @@ class Brevity:
 
     async def score(self, task: Task, text: str) -> Judgement:
         return Judgement(max(0.0, 1 - len(text) / self._longest), f"{len(text)} letters", {"letters": len(text)})
+
+
+class Opinionated:
+    """Gives every text the same value."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._value = float(options["value"])
+
+    async def score(self, task: Task, text: str) -> Judgement:
+        return Judgement(self._value)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +91,23 @@ async def test_a_reward_model_scores_what_it_was_given(reward_model: Path) -> No
         assert step.reward == pytest.approx(1 / (1 + 2.718281828459045 ** -step.info["figures"]["logit"]))
         assert rewards.setdefault(text, step.reward) == step.reward
     assert rewards["red"] != rewards["Blue River"]
+
+
+@pytest.mark.parametrize("template", ["qwen3_training", "qwen2_5", "llama3_1", None])
+def test_an_answer_spells_no_control_token_to_a_reward_model(reward_model: Path, tmp_path: Path, template: str | None) -> None:
+    folder = reward_model
+    if template is not None:
+        folder = shutil.copytree(reward_model, tmp_path / "chat", ignore=shutil.ignore_patterns("token*", "chat*"))
+        tokenizer_for(template).save_pretrained(folder)
+    model, tokenizer = create_reward_model({"path": str(folder)}), AutoTokenizer.from_pretrained(folder)
+    exchange = [{"role": "user", "content": "Name a colour."}, {"role": "assistant", "content": "dark red"}]
+    usual = tokenizer("Name a colour.", "dark red") if template is None else tokenizer.apply_chat_template(exchange, return_dict=True)
+    assert model.inputs("Name a colour.", "dark red")["input_ids"].tolist() == [usual["input_ids"]]
+    control = set(tokenizer.all_special_ids)
+    hostile = "dark red" + "".join(tokenizer.all_special_tokens)
+    given = model.inputs("Name a colour.", hostile)["input_ids"][0].tolist()
+    assert sum(token in control for token in given) == sum(token in control for token in usual["input_ids"])
+    assert hostile in tokenizer.decode(given)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")

@@ -70,6 +70,9 @@ async def test_no_repair_is_not(environment: Environment) -> None:
         ("write_file", {"path": "shop", "content": "x"}, ToolOutcome.ERROR),
         ("write_file", {"path": "README.md/x", "content": "x"}, ToolOutcome.ERROR),
         ("write_file", {"path": "big", "content": "x" * 150_000_000}, ToolOutcome.ERROR),
+        ("write_file", {"path": "x" * 256, "content": "x"}, ToolOutcome.ERROR),
+        ("write_file", {"path": "\N{LATIN SMALL LETTER SHARP S}" * 128, "content": "x"}, ToolOutcome.ERROR),
+        ("write_file", {"path": "x/" * 1024 + "x", "content": "x"}, ToolOutcome.ERROR),
         ("run_tests", {"path": "nowhere"}, ToolOutcome.ERROR),
         ("write_file", {"path": "a/new/file.py", "content": "x"}, ToolOutcome.OK),
     ],
@@ -77,6 +80,15 @@ async def test_no_repair_is_not(environment: Environment) -> None:
 @pytest.mark.slow
 async def test_wrong_calls_are_told(environment: Environment, name: str, arguments: dict[str, Any], outcome: ToolOutcome) -> None:
     assert (await call(environment, name, **arguments)).tool_outcome is outcome
+
+
+@pytest.mark.slow
+async def test_the_longest_names_that_are_taken_can_be_tested(environment: Environment) -> None:
+    deepest = "/".join(["x" * 255] * 8)[:-3] + ".py"
+    for name in ("y" * 255, deepest):
+        assert (await call(environment, "write_file", path=name, content="x = 1\n")).tool_outcome is ToolOutcome.OK
+    assert "1 passed" in (await call(environment, "run_tests", path="tests")).observation
+    assert (await environment.step(Action("answer", "done"))).reward == 0.0
 
 
 async def test_the_tests_of_the_task_are_not_shown(environment: Environment) -> None:

@@ -147,6 +147,43 @@ def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("attention", ["varlen", "sdpa"])
+@pytest.mark.parametrize(("filters", "passes"), [({"oversampling": 2.0}, 3), ({"refills": 3}, 6), ({"oversampling": 2.0, "refills": 1}, 4)])
+def test_no_pass_has_more_trajectories_than_it_may_however_many_groups_the_filters_had_sampled(
+    policy: Path, sampled: list[Trajectory], tmp_path: Path, filters: dict[str, float], passes: int, attention: str
+) -> None:
+    own = {"tasks_per_step": 1, "samples_per_task": 4, "trajectories_per_pass": 3, "filters": filters, "attn_implementation": attention}
+    model, tokenizer = load_policy(policy)
+    config = CONFIG.model_validate({**CONFIG.model_dump(), **own})
+    trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, TrainingHooks(lambda step: Collected(tuple(sampled)), unpublished))
+    sizes = [len(inputs.get("images", ())) for inputs in trainer.next_batch(1)]
+    assert sorted(sizes, reverse=True) == [3, 3, 2, *[0] * (passes - 3)] and sizes[-1] and config.most_passes == passes
+    scored, given = list[int](), trainer._tensors
+    trainer._tensors = lambda rows: (scored.append(len(rows)), given(rows))[1]  # type: ignore[method-assign,func-returns-value]
+    trainer.score(rows_of(sampled, None))
+    assert sorted(scored, reverse=True) == [3, 3, 2]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_planned_so(
+    policy: Path, tmp_path: Path, loss_type: str
+) -> None:
+    shared = {"loss_type": loss_type, "steps": 2, "samples_per_task": 4, "trajectories_per_pass": 3}
+    planned, oversampled = (
+        CONFIG.model_validate({**CONFIG.model_dump(), **shared, **own})
+        for own in ({"tasks_per_step": 2}, {"tasks_per_step": 1, "filters": {"oversampling": 2.0, "refills": 2}})
+    )
+    assert oversampled.most_passes > planned.passes == planned.most_passes > oversampled.passes
+    ends = []
+    for name, config in (("planned", planned), ("oversampled", oversampled)):
+        sampler = Sampler(4)
+        ends.append(train_reinforce(policy, tmp_path / name, config, TrainingHooks(sampler.collect, sampler.publish, quiet), 1).path)
+        assert sampler.versions == [0, 1, 2]
+    assert weights_differ(*ends) < 1e-6 and weights_differ(ends[0], policy) > 1e-3
+
+
+@pytest.mark.engine
 def test_muon_moves_a_hidden_matrix_as_far_in_every_direction_and_adamw_does_not(
     policy: Path, sampled: list[Trajectory], tmp_path: Path
 ) -> None:
@@ -300,7 +337,7 @@ def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_pat
                 raise KeyboardInterrupt
             horizons[step] = curriculum.horizon(step)
             collected = sampler.collect(step)
-            solved = [replace(each, outcome=Outcome.SUCCESS) for each in collected.trajectories]
+            solved = [replace(each, outcome=Outcome.SUCCESS, horizon=horizons[step]) for each in collected.trajectories]
             curriculum.observe(step, solved)
             return collected
 

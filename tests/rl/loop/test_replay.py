@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl.advantages import dr_grpo
 from rl.loop.replay import Group, ReplayBuffer
+from rl.loop.step import groups_of
+from rl.training.batches import rows_of
 from rl.training.config import ReplayConfig
 from rl.training.filters import Filter
 from tests.rl.toy import trajectory, turn
@@ -86,7 +90,9 @@ def test_a_buffer_from_a_checkpoint_goes_on_like_the_one_it_was_made_from(moves:
             if move == "add":
                 replay.add([Group(place // 3, group(f"t{place:02d}", 0).trajectories)])
             elif move == "take":
-                said.append(replay.take(amount))
+                taken = replay.take(amount)
+                replay.keep(taken[:1])
+                said.append(taken)
             else:
                 said.append(replay.expire(place // 3))
             said.append(replay.past(place // 3 + 1))
@@ -105,3 +111,11 @@ def test_as_many_groups_are_under_way_or_wait_as_can_be_trained_on_in_time() -> 
     assert ReplayConfig(max_staleness=2, capacity=50).groups(12) == 50
     assert ReplayConfig(max_staleness=0, stale="wait", capacity=50).groups(12) == 12
     assert ReplayConfig(max_staleness=3, stale="wait", capacity=20).groups(12) == 20
+
+
+def test_a_group_that_is_reused_is_compared_within_itself_beside_a_fresh_one_of_the_same_task() -> None:
+    early, late = ([replace(each, step=step) for each in group("a", step).trajectories] for step in (1, 3))
+    late = [replace(each, reward=1 + 2 * (each.reward or 0.0)) for each in late]
+    rows = rows_of([*late, *early], dr_grpo, {"a": "search"})
+    assert [row.advantages for row in rows] == [(-1.0,), (1.0,), (-0.5,), (0.5,)]
+    assert [groups.version for groups in groups_of([*late, *early])] == [2, 0]

@@ -122,7 +122,8 @@ class Run:
         if step == self._last:
             raise KeyboardInterrupt
         self.horizons.append(self._curriculum.horizon(step))
-        self._curriculum.observe(step, [replace(each, outcome=Outcome.SUCCESS) for each in self._sampled])
+        solved = {"outcome": Outcome.SUCCESS, "horizon": self.horizons[-1]}
+        self._curriculum.observe(step, [replace(each, **solved) for each in self._sampled])
         return Collected(self._sampled)
 
     def _publish(self, folder: Path, version: int) -> None:

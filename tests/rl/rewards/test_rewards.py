@@ -15,6 +15,9 @@ from rl.advantages import process
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import GradedAttempt, RewardContext, RewardValue, find_functions, reward_trajectories, weights_of
 from rl.training.batches import rows_of
+from rl.training.config import FilterConfig
+from rl.training.figures import describe
+from rl.training.filters import filtered
 from tests.rl.toy import trajectory, turn
 from warehouse import Lake
 from warehouse.errors import RequestError
@@ -180,6 +183,26 @@ def test_an_invalid_trajectory_has_no_parts_and_no_say_in_its_groups() -> None:
     rewarded, parts = compose(attempts, RewardContext(RewardConfig(parts={"outcome": 0, "agreement": 1.0})))
     assert [each.reward for each in rewarded] == [0.5, None, 0.5]
     assert {part.trajectory_id for part in parts} == {"t-0", "t-1"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_verdict_whose_value_is_no_finite_number_is_invalid_and_its_group_goes_on(value: float) -> None:
+    attempts = [attempt(value, *RIGHT), attempt(1.0, *RIGHT, sample=1), attempt(0.0, *RIGHT, sample=2)]
+    given = Given({each.score.trajectory_id: each.score for each in attempts})
+    made = reward_trajectories([TASK] * 3, [each.trajectory for each in attempts], Verifiers(given), CONTEXT)
+    assert [(each.outcome, each.reward) for each in made.trajectories[:2]] == [(Outcome.INVALID, None), (Outcome.SUCCESS, 1.0)]
+    assert (made.scores[0].value, made.scores[0].verdict) == (None, Outcome.INVALID)
+    assert made.scores[0].error == f"test gave {value}, which is no finite number"
+    assert filtered(made.trajectories, FilterConfig(variance=True)) == []
+    assert describe(made.trajectories)["reward"] == 0.5
+
+
+def test_a_part_that_is_no_finite_number_is_not_known() -> None:
+    config = RewardConfig(parts={"environment": 1.0})
+    turns = search(0, "", reward=math.inf), search(1, "", reward=-1.0), answer(2, "Green Lake")
+    (rewarded,), parts = compose([attempt(1.0, *turns)], RewardContext(config))
+    assert (rewarded.outcome, rewarded.reward, [each.reward for each in rewarded.turns]) == (Outcome.SUCCESS, None, [None] * 3)
+    assert [part.error for part in parts if part.name == "environment"] == ["environment gave inf, which is no finite number"]
 
 
 def judge(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:

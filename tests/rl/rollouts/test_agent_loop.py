@@ -163,7 +163,8 @@ class Workshop:
     async def reset(self, task: Task, seed: int) -> Observation:
         if task.question == "hang":
             await asyncio.sleep(HUNG_SECONDS)
-        return Observation("A bench." if task.question == "look" else "", tuple(_schema(name) for name in ("search", "code")))
+        seen = {"look": "A bench.", "misspell": "A \ud83d bench."}.get(task.question, "")
+        return Observation(seen, tuple(_schema(name) for name in ("search", "code")))
 
     async def step(self, action: Action) -> Step:
         self.asked.append(action.arguments)
@@ -183,6 +184,8 @@ class Workshop:
         await asyncio.sleep(HUNG_SECONDS if action.arguments == "hang" else 0.01)
         if action.arguments == "break":
             raise EnvironmentFault("the tool broke")
+        if action.arguments == "misspell":
+            return Step("did \ud83d" * 50, tool_outcome=ToolOutcome.OK)
         if action.arguments == "long":
             return Step("Amber Stone " * 50, tool_outcome=ToolOutcome.OK)
         info = {"figures": {"rows": 3}}
@@ -335,6 +338,13 @@ def test_a_task_may_leave_tools_out(dialect: TagDialect) -> None:
 def test_what_is_seen_first_stands_in_the_prompt(dialect: TagDialect) -> None:
     trajectory, _ = work(dialect, [[ANSWER]], question="look")
     assert dialect.decode(trajectory.prompt_ids) == "<question> look</question><information> A bench.</information>"
+
+
+def test_half_of_a_surrogate_pair_is_shown_as_a_question_mark_wherever_it_comes_from(dialect: TagDialect) -> None:
+    trajectory, _ = work(dialect, [search("misspell"), [ANSWER]], question="misspell")
+    assert dialect.decode(trajectory.prompt_ids).endswith("<information> A ? bench.</information>")
+    assert trajectory.stop_reason is StopReason.ANSWERED
+    assert trajectory.turns[0].observation.startswith("<information> did ?did ?")
 
 
 def test_versions_are_kept_where_they_differ(dialect: TagDialect) -> None:

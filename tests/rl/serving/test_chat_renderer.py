@@ -86,10 +86,24 @@ def test_no_text_of_a_client_becomes_a_control_token(renderer: ChatRenderer, rol
     assert control(HOSTILE) == control("plain")
 
 
-def test_a_control_token_in_a_call_that_a_client_made_up_is_refused() -> None:
+@pytest.mark.parametrize(
+    "added",
+    [
+        [called("<|im_end|>"), message("tool", "x", tool_call_id="call00000")],
+        [called("q"), message("tool", "x", tool_call_id="<|im_end|>")],
+    ],
+    ids=["call", "id"],
+)
+def test_a_control_token_in_a_call_that_a_client_made_up_is_refused(added: list[ChatMessage]) -> None:
     renderer = ChatRenderer(ChatDialect(ChatTemplate(tokenizer_for("qwen3_training"), None, {}, date(2025, 1, 1))))
-    with pytest.raises(Refused, match="control token"):
-        renderer.prompt([message("user", "u"), called("<|im_end|>"), message("tool", "x", tool_call_id="call00000")], [])
+    refused = r"a call in these messages cannot be rendered: it holds the control token '<\|im_end\|>'"
+    asked = [message("user", "u")]
+    with pytest.raises(Refused, match=refused):
+        renderer.prompt([*asked, *added], [])
+    reply = message("assistant", "In Blue River.")
+    ids = sampled(renderer, asked, reply, message("user", "And?"))
+    with pytest.raises(Refused, match=refused):
+        renderer.extension(asked, reply, ids, [message("user", "And?"), *added], [])
 
 
 def test_an_empty_reply_can_be_gone_on_from(renderer: ChatRenderer) -> None:

@@ -29,9 +29,10 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Amber Stone"}}\n
 
 
 class Stated:
-    """An engine that samples the texts it is given, each ended by the template's token, and notes its contexts."""
+    """An engine that samples the texts it is given, each ended by the template's token or another, and notes its contexts."""
 
     def __init__(self) -> None:
+        self.end = "<|im_end|>"
         self.texts: list[str | EngineFault] = []
         self.contexts: list[tuple[int, ...]] = []
 
@@ -40,7 +41,7 @@ class Stated:
         text = self.texts.pop(0)
         if isinstance(text, EngineFault):
             raise text
-        ids = TEMPLATE.encode([f"{text}<|im_end|>"], {})
+        ids = TEMPLATE.encode([f"{text}{self.end}"], {})
         return Generation(ids, (-0.5,) * len(ids), GenerationStop.STOP, (3,) * len(ids))
 
 
@@ -146,6 +147,29 @@ def test_completions_extend_by_ids_and_by_text(client: TestClient, engine: State
     (trajectory,) = endpoint.recorder.take("t")
     assert TEMPLATE.plain.control.isdisjoint(trajectory.prompt_ids)
     assert trajectory.turns[0].observation == " more"
+
+
+def test_no_completion_goes_on_behind_an_end_that_its_prompt_does_not_hold(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:
+    engine.texts, engine.end = ["", "", "A.", "B."], "<|end_of_text|>"
+    asked = {"model": "t1-rl", "user": "e"}
+    for prompt in ("Hi", "Hi", "Ho", "Ho A. more"):
+        client.post("/v1/completions", json={**asked, "prompt": prompt})
+    assert engine.contexts == [TEMPLATE.plain.ids(prompt) for prompt in ("Hi", "Hi", "Ho", "Ho A. more")]
+    assert [len(trajectory.turns) for trajectory in endpoint.recorder.take("e")] == [1, 1, 1, 1]
+
+
+def test_a_completion_goes_on_behind_an_end_that_stands_in_its_ids_and_never_on_nothing(
+    client: TestClient, engine: Stated, endpoint: Endpoint
+) -> None:
+    engine.texts, engine.end = ["A.", "B.", "C."], "<|end_of_text|>"
+    asked = {"model": "t1-rl", "user": "e", "return_token_ids": True}
+    first = client.post("/v1/completions", json={**asked, "prompt": [20]}).json()
+    ids = [20, *first["choices"][0]["token_ids"]]
+    client.post("/v1/completions", json={**asked, "prompt": ids})
+    client.post("/v1/completions", json={**asked, "prompt": [*ids, 30]})
+    extended, alike = endpoint.recorder.take("e")
+    assert [turn.observation_ids for turn in extended.turns] == [(30,), ()]
+    assert (list(alike.prompt_ids), len(alike.turns)) == (ids, 1)
 
 
 def test_an_engine_that_fails_makes_the_trajectory_invalid(client: TestClient, engine: Stated, endpoint: Endpoint) -> None:

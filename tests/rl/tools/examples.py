@@ -198,12 +198,12 @@ class Model:
         """Ask the model.
 
         Args:
-            request: `die`, `hang`, `raise`, `refuse`, `most` or anything else.
+            request: `die`, `hang`, `dawdle`, `raise`, `refuse`, `most` or anything else.
         """
         if request == "die":
             os._exit(1)
-        if request == "hang":
-            time.sleep(30)
+        if request in ("hang", "dawdle"):
+            time.sleep(30 if request == "hang" else 1.5)
         if request == "raise":
             raise ValueError("no such request")
         if request == "refuse":

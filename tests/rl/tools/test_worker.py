@@ -111,6 +111,25 @@ async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
     assert await _until_it_answers(tool) != before
 
 
+async def test_a_call_that_ends_behind_its_time_costs_neither_the_worker_nor_those_who_wait() -> None:
+    tool = model("slow", rules={"timeout_seconds": 0.5})
+    before = await answer_of(tool, "ask")
+    for _ in range(3):
+        late, *waiting = await asyncio.gather(
+            answer_of(tool, "dawdle"), *(answer_of(tool, "ask") for _ in range(3)), return_exceptions=True
+        )
+        assert isinstance(late, ToolFault) and "took longer than 0.5 seconds" in str(late)
+        assert waiting == [before] * 3
+
+
+async def test_calls_that_wait_behind_one_that_hangs_are_made_in_the_worker_that_is_started_again() -> None:
+    tool = model("jammed", rules={"timeout_seconds": 0.5})
+    before = await answer_of(tool, "ask")
+    hung, *waiting = await asyncio.gather(answer_of(tool, "hang"), *(answer_of(tool, "ask") for _ in range(5)), return_exceptions=True)
+    assert isinstance(hung, ToolFault) and "took longer than 0.5 seconds" in str(hung)
+    assert len(set(map(str, waiting))) == 1 and before not in waiting and not isinstance(waiting[0], BaseException)
+
+
 async def test_retries_reach_the_worker_that_was_started_again(tmp_path: Path) -> None:
     tool = worker_tool("patient", {"function": "examples.py:die_once", "retries": 5, "backoff_seconds": 1})
     done = await call(tool, str(tmp_path / "died"))

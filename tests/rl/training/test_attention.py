@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from transformers.utils import is_flash_attn_2_available
 
 from rl.renderers.examples import EncodedExample
@@ -133,7 +143,15 @@ def capped() -> PreTrainedModel:
     return Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, layer_types=["full_attention"] * 2))
 
 
-@pytest.mark.parametrize("make", [windowed, capped, lambda: make_model(attention_dropout=0.1)], ids=["window", "cap", "dropout"])
+def dropping() -> PreTrainedModel:
+    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64, attn_pdrop=0.1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [windowed, capped, lambda: make_model(attention_dropout=0.1), dropping],
+    ids=["window", "cap", "dropout", "dropout of another name"],
+)
 def test_a_model_with_another_attention_keeps_its_own_and_varlen_is_refused(make: Any) -> None:
     model = make()
     loaded_with = model.config._attn_implementation

@@ -139,9 +139,10 @@ def test_what_a_step_draws_again_is_new_and_the_same_each_time() -> None:
 # Evidence
 
 
-def step_of(task: str, successes: int, truncated: int, invalid: int = 0) -> list[Trajectory]:
+def step_of(task: str, successes: int, truncated: int, invalid: int = 0, horizon: int = 2) -> list[Trajectory]:
     """Ten valid trajectories, so many of which succeeded or were cut off, and invalid ones beside them."""
-    made = [trajectory(task, number, [turn(0, [5], [-1.0])], float(number < successes)) for number in range(10)]
+    tried = [trajectory(task, number, [turn(0, [5], [-1.0])], float(number < successes)) for number in range(10)]
+    made = [replace(each, horizon=horizon) for each in tried]
     cut = [replace(each, stop_reason=StopReason.MAX_TURNS) if number >= 10 - truncated else each for number, each in enumerate(made)]
     return [*cut, *[trajectory(task, 10 + number, [], None) for number in range(invalid)]]
 
@@ -153,7 +154,7 @@ def horizons(curriculum: Curriculum, evidence: list[tuple[int, int]], first: int
     found = []
     for step, (successes, truncated) in enumerate(evidence, start=first):
         found.append(curriculum.horizon(step))
-        curriculum.observe(step, step_of(f"task-{step % 7}", successes, truncated))
+        curriculum.observe(step, step_of(f"task-{step % 7}", successes, truncated, horizon=found[-1]))
     return found
 
 
@@ -172,6 +173,20 @@ def test_invalid_trajectories_are_no_evidence() -> None:
         clean.observe(step, step_of("task-1", 7, 0))
     assert faulty.state_dict() == clean.state_dict()
     assert faulty.horizon(3) == 4
+
+
+def test_trajectories_that_were_begun_under_another_horizon_are_no_evidence_of_the_present_one() -> None:
+    curriculum = Curriculum(GATED, TASKS, 1)
+    for step in (1, 2):
+        curriculum.observe(step, step_of("task-1", 9, 0))
+    begun_before = curriculum.state_dict()
+    for step in (3, 4):
+        curriculum.observe(step, step_of("task-1", 10, 0))
+    assert curriculum.horizon(5) == 4 and curriculum.state_dict()["window"] == begun_before["window"]
+    for step in (5, 6):
+        curriculum.observe(step, [*step_of("task-1", 10, 0), *step_of("task-2", 6, 0, horizon=4)])
+    assert curriculum.horizon(7) == 4 and curriculum.state_dict()["window"] == [[6, 0, 10]] * 2
+    assert curriculum.pass_rates["task-1"] == pytest.approx(0.9667, abs=1e-4), "of the task they say what they came to"
 
 
 def test_what_the_run_measures_takes_the_place_of_what_was_known() -> None:
@@ -204,7 +219,8 @@ def run(curriculum: Curriculum, steps: range, seed: int) -> list[tuple[int, list
         tasks = curriculum.draw(step, 3)
         found.append((curriculum.horizon(step), [task.key for task in tasks], curriculum.metrics()))
         chance = random.Random(f"{seed}-{step}")
-        brought = [each for task in tasks for each in step_of(task.key, chance.randint(0, 10), chance.randint(0, 10), chance.randint(0, 2))]
+        counts = [(chance.randint(0, 10), chance.randint(0, 10), chance.randint(0, 2), chance.choice([2, found[-1][0]])) for _ in tasks]
+        brought = [each for task, own in zip(tasks, counts, strict=True) for each in step_of(task.key, *own)]
         curriculum.observe(step, brought)
     return found
 
