@@ -26,14 +26,16 @@ def keep_up(lake: Lake) -> None:
 
 
 def compact(lake: Lake) -> None:
-    """The same, and removes the files that no snapshot needs."""
+    """The same, and removes the files that no snapshot needs.
+
+    Files that the catalogue does not know, of commits that were cut short, go where the data lies in the home: under a prefix elsewhere
+    they may be those of another lake.
+    """
     keep_up(lake)
     grace = f"older_than => now() - INTERVAL {int(FILE_GRACE.total_seconds())} SECOND"
-    _run(
-        lake,
-        f"CALL ducklake_cleanup_old_files('{CATALOG}', {grace})",
-        f"CALL ducklake_delete_orphaned_files('{CATALOG}', {grace})",
-    )
+    _run(lake, f"CALL ducklake_cleanup_old_files('{CATALOG}', {grace})")
+    if lake.place.storage.data is None:
+        _run(lake, f"CALL ducklake_delete_orphaned_files('{CATALOG}', {grace})")
 
 
 def count_searches(lake: Lake) -> None:
