@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from eval.sandbox.mounts import HOME
 from eval.sandbox.program import MIB, Ending, Program, SandboxConfig, SandboxFault, SandboxResult
@@ -86,10 +86,11 @@ def python_program(source: str, **fields: Any) -> Program:
 
 
 class RunningProgram:
-    """A program in its sandbox."""
+    """A program in its sandbox; its reply goes to a file, so that a long one does not wait for a reader."""
 
-    def __init__(self, launcher: subprocess.Popen[bytes], request: bytes, patience: float) -> None:
+    def __init__(self, launcher: subprocess.Popen[bytes], request: bytes, reply: IO[bytes], patience: float) -> None:
         self._launcher = launcher
+        self._reply = reply
         self._patience = patience
         assert launcher.stdin is not None
         with suppress(BrokenPipeError), launcher.stdin as stdin:  # the reply, or its lack, tells why nobody read
@@ -99,10 +100,11 @@ class RunningProgram:
     def result(self) -> SandboxResult:
         """Wait for the program to end and return its result; raises as `Sandbox.run`."""
         try:
-            out, err = self._launcher.communicate(timeout=self._patience)
+            _, err = self._launcher.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired as error:
             raise SandboxFault("the sandbox did not end in time and was killed") from error
-        return _read_reply(out, err)
+        self._reply.seek(0)
+        return _read_reply(self._reply.read(), err)
 
 
 class Sandbox:
@@ -124,12 +126,12 @@ class Sandbox:
     @contextmanager
     def start(self, program: Program) -> Iterator[RunningProgram]:
         """Start a program beside the caller; the context's end kills it if it still runs."""
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as reply:
             request = self._request(program, folder)
             pipe = subprocess.PIPE
-            launcher = subprocess.Popen(_LAUNCHER, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=_passed(program), env={})
+            launcher = subprocess.Popen(_LAUNCHER, stdin=pipe, stdout=reply, stderr=pipe, pass_fds=_passed(program), env={})
             try:
-                yield RunningProgram(launcher, request, self._patience)
+                yield RunningProgram(launcher, request, reply, self._patience)
             finally:
                 launcher.kill()
                 launcher.communicate()

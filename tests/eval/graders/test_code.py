@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.graders.code import CodeTests, judge_code, read_tests
+from eval.graders.code_examiner import GONE
 from eval.graders.code_tests import free_names, why_not_examined
 from eval.graders.plain_data import BadFrame, NotPlain, decode, encode
 from eval.graders.rows import Judgement, verify_rows
@@ -112,6 +113,10 @@ def test_a_failure_says_what_failed() -> None:
     verdict = judge_code(PROBLEM, SOLUTION.replace("n + n", "1 / 0"), LIMITS.model_copy(update={"wall_seconds": 120}))
     assert not verdict.passed
     assert "ZeroDivisionError" in verdict.detail
+
+
+def test_a_program_that_prints_without_end_has_failed_when_it_is_ended() -> None:
+    assert judge_code(PROBLEM, "while True: print('x' * 100)").detail.startswith(GONE)
 
 
 def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
