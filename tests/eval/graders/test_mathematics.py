@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -136,6 +137,23 @@ def test_a_worker_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     worker._process.wait()
     pool._idle.put(worker)
     assert pool.compare("x+1", "1+x")
+    pool.close()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_interrupted_leaves_no_answer_to_the_next() -> None:
+    pool = math_processes._Pool()
+    assert pool.compare("x+1", "1+x")
+    earlier = signal.signal(signal.SIGUSR1, _interrupt)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.compare("5", "9^{9^{9^{9}}}")
+    signal.signal(signal.SIGUSR1, earlier)
+    assert [pool.compare("x+1", other) for other in ("1+x", "x+2", "1+x")] == [True, False, True]
     pool.close()
 
 
