@@ -119,6 +119,10 @@ def test_a_program_that_prints_without_end_has_failed_when_it_is_ended() -> None
     assert judge_code(PROBLEM, "while True: print('x' * 100)").detail.startswith(GONE)
 
 
+def test_tests_may_print_as_much_as_they_like() -> None:
+    assert judge({"test_list": ["print(f(100_000))", "assert f(1) == 'x'"]}, "def f(n): return 'x' * n").verdict is Outcome.SUCCESS
+
+
 def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.sandbox.sandbox._LAUNCHER", ("/bin/false",))
     judgement = judge(HUMANEVAL_FORM, "    return n + n\n")
