@@ -16,6 +16,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from types import ModuleType
 from typing import Any
 
 from eval.graders.code_tests import free_names, why_not_examined
@@ -132,7 +133,8 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
         return "broken", f"the tests are not Python: {error}"
     if reason or not entry_points:
         return "broken", reason or NEVER_CALLED
-    names: dict[str, Any] = {"__name__": "tests"}
+    module = sys.modules["tests"] = ModuleType("tests")  # as the candidate has it
+    names = module.__dict__
     try:
         candidate.wait()
         exec(prompt, names)

@@ -117,7 +117,7 @@ GRADERS: dict[str, Grader] = {
         Grader("number", "4", _number, frozenset({"absolute", "relative"})),
         Grader("date", "3", _date, frozenset({"granularity"})),
         Grader("math", "4", _math, frozenset({"extraction"})),
-        Grader("code", "5", _code),
+        Grader("code", "6", _code),
     )
 }
 """Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""

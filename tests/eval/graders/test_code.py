@@ -342,6 +342,16 @@ def test_iterators_coroutines_and_numbers_of_numpy_are_examined(program: str, te
     assert judge_code(CodeTests(tests), program, limits).passed is success
 
 
+DATACLASS = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Pair:\n    one: int\n    other: int\n"
+
+
+def test_programs_and_prompts_may_have_dataclasses() -> None:
+    double = "    pair = Pair(n, n)\n    return pair.one + pair.other\n"
+    assert judge({"test_list": ["assert f(3) == 6"]}, f"{DATACLASS}def f(n):\n{double}").verdict is Outcome.SUCCESS
+    gold = {**HUMANEVAL_FORM, "prompt": DATACLASS + HUMANEVAL_FORM["prompt"]}
+    assert judge(gold, double).verdict is Outcome.SUCCESS
+
+
 def test_a_check_that_is_asynchronous_is_awaited() -> None:
     gold = {"test": "async def check(candidate):\n    assert await candidate(3) == 6\n", "entry_point": "f"}
     assert judge(gold, ASYNC, form="program").verdict is Outcome.SUCCESS
