@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from eval.graders.answers import answer_key
+
 if TYPE_CHECKING:
     from datasketch import MinHash, MinHashLSH
+
+NameKey = tuple[str, tuple[str, ...]]
 
 _WORD = re.compile(r"\w+")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
@@ -25,6 +29,11 @@ def plain(text: str) -> str:
     """The words of `text` in lower case without accents, joined by single spaces."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return " ".join(_WORD.findall("".join(letter for letter in decomposed if not unicodedata.combining(letter))))
+
+
+def name_key(text: str) -> NameKey:
+    """What spellings of one name share: its plain words, and the figures and signs by which the grader tells answers apart, as in C++."""
+    return plain(text), answer_key(text)[1]
 
 
 def unqualified(title: str) -> str:
