@@ -60,6 +60,7 @@ _COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|math
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
 _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
+_SCIENTIFIC = re.compile(r"(?<![\w.\\])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _LAST_WORDS = re.compile(r"[0-9})]( ?[A-Za-z]{2,}(?: [A-Za-z]{2,})*)$")
 _SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent|per cent|pct)\b")
 _EQUATION = re.compile(r"(?<![<>!])=")
@@ -130,7 +131,7 @@ def _same(right: str, given: str) -> bool:
         return first[0] == second[0] and same_unit(first[1], second[1])
     if _indices(right) != _indices(given) or _cases_differ(right, given) or _multiplier(right) != _multiplier(given):
         return False
-    return given == right or (right.isascii() and given.isascii() and compare(_unindexed(right), _unindexed(given)))
+    return given == right or (right.isascii() and given.isascii() and compare(_for_algebra(right), _for_algebra(given)))
 
 
 def _compared(right: str, given: str) -> tuple[str, str]:
@@ -165,8 +166,9 @@ def _indices(text: str) -> list[str]:
     return [(found[1] or found[2]).strip() for found in _INDEX.finditer(text)]
 
 
-def _unindexed(text: str) -> str:
-    return _INDEX.sub("", text)
+def _for_algebra(text: str) -> str:
+    """An expression without indices of figures, and 3e8 as a power of ten, for in LaTeX it is a product."""
+    return _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _INDEX.sub("", text))
 
 
 def _multiplier(text: str) -> str:

@@ -116,7 +116,7 @@ GRADERS: dict[str, Grader] = {
         Grader("gsm8k", "5", _gsm8k),
         Grader("number", "4", _number, frozenset({"absolute", "relative"})),
         Grader("date", "3", _date, frozenset({"granularity"})),
-        Grader("math", "4", _math, frozenset({"extraction"})),
+        Grader("math", "5", _math, frozenset({"extraction"})),
         Grader("code", "6", _code),
     )
 }
