@@ -71,8 +71,19 @@ def test_figures_at_k_equal_enumeration(drawn: list[list[bool]], k: int) -> None
 def test_a_task_with_too_few_judged_attempts_is_left_out_of_k() -> None:
     assert [at_k(SEVERAL, "pass@", k).tasks for k in (3, 4)] == [3, 2]
     assert at_k(SEVERAL, "pass@", 5).estimate is None
-    four = at_k(SEVERAL, "pass@", 4).estimate
-    assert four is not None and four.value == 0.5, "a is solved in some of four attempts, b in none"
+    two = [*tried("left out", False, None), *(trial for number in range(99) for trial in tried(str(number), number > 0, False))]
+    figure = at_k(two, "pass@", 2)
+    assert figure.tasks == 99 and figure.estimate is not None and figure.estimate.value == pytest.approx(98 / 99)
+
+
+@pytest.mark.parametrize(("hard", "is_result"), [(2, True), (3, False), (16, False)])
+def test_too_many_tasks_with_too_few_judged_attempts_are_no_result(hard: int, is_result: bool) -> None:
+    """Where the hard tasks have an invalid attempt each, the others alone would say that all are solved."""
+    trials = [trial for n in range(100) for trial in tried(str(n), *[n >= hard] * 7, None if n < hard else True)]
+    for kind in ("pass@", "pass^", "majority@"):
+        figure = at_k(trials, kind, 8)
+        assert (figure.tasks, figure.estimate is not None) == (100 - hard, is_result)
+        assert at_k(trials, kind, 7).estimate is not None
 
 
 def test_majority_counts_equal_answers() -> None:
