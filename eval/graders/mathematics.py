@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Hashable
 from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
@@ -29,7 +30,7 @@ from eval.graders.math_processes import compare
 from eval.graders.math_text import NAMES, OR, Assigned, as_latex, exact_part, last_in_prose, one_of_name, read_names, split_list
 from eval.graders.number_contexts import changed
 from eval.graders.numbers import measure, several_answers
-from eval.graders.units import known_unit, same_unit
+from eval.graders.units import known_unit, same_unit, unit_key
 
 LONGEST = 1_000
 """Characters of an expression at most."""
@@ -62,6 +63,7 @@ _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
 _SCIENTIFIC = re.compile(r"(?<![\w.\\])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _LAST_WORDS = re.compile(r"[0-9})]( ?[A-Za-z]{2,}(?: [A-Za-z]{2,})*)$")
+_FRACTION = re.compile(r"^(-?)\\[cdt]?frac\s*\{?([0-9]+?)\}?\s*\{?([0-9]+)\}?$")
 _SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent|per cent|pct)\b")
 _EQUATION = re.compile(r"(?<![<>!])=")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,2}(?![A-Za-z])")
@@ -117,6 +119,24 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
     if given is None or not _hedges(given) <= _hedges(right):
         return False
     return given == right or _same(*_compared(right, given))
+
+
+def expression_key(text: str, extraction: Extraction = Extraction.FINAL) -> Hashable | None:
+    """What spellings of one final answer share where no algebra is needed: a value with its unit, words, or the expression without blanks.
+
+    None where `text` has no final answer.
+    """
+    found = final_expression(text) if extraction is Extraction.FINAL else last_expression(text)
+    if found is None:
+        return None
+    values = read_names(one_of_name(found)).values
+    plain = _FRACTION.sub(r"\1\2/\3", values)
+    if (number := _plain_number(plain)) is not None:
+        return number
+    if measured := _measured(plain):
+        return measured[0], unit_key(measured[1])
+    words = _TEXT.sub(r"\1", values).strip()
+    return normalize(words) if _WORDS.fullmatch(words) else "".join(values.split())
 
 
 def _same(right: str, given: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 
 from eval.statistics import bootstrap_ratio, wilson
 from eval.suites.figures import Trial, at_k, by, cost, coverage, headline, ladder, success
+from flows.suites.results import read_trials
+from tests.eval.graders.test_verifiers import attempt
+from warehouse import Lake, Outcome, Score, Task
 
 
 def tried(task: str, *verdicts: bool | None, answers: str = "") -> list[Trial]:
@@ -90,6 +95,18 @@ def test_majority_counts_equal_answers() -> None:
     trials = [*tried("a", True, False, False, answers="xyy"), *tried("b", True, True, False, answers="xxz")]
     figure = at_k(trials, "majority@", 3)
     assert figure.estimate is not None and figure.estimate.value == 0.5
+
+
+@pytest.mark.slow
+def test_majority_counts_answers_that_the_grader_of_the_task_reads_as_the_same(tmp_path: Path) -> None:
+    task = Task("t1", "python", "How much?", ("18",), provenance={"verifier": "gsm8k"})
+    answers = {"18 dollars": True, "She makes $18.": True, "9*2=18": True, "17": False, "17 ": False}
+    runs = [replace(attempt("answer", text), id=text, sample=place, suite="sums") for place, text in enumerate(answers)]
+    scores = [Score(text, "gsm8k", "5", float(right), Outcome.SUCCESS if right else Outcome.FAILURE) for text, right in answers.items()]
+    with Lake(tmp_path) as lake:
+        lake.add([task, *runs, *scores])
+        figure = at_k(read_trials(lake, "p", "sums"), "majority@", 5)
+    assert figure.estimate is not None and figure.estimate.value == 1.0
 
 
 def test_the_ladder_and_the_headline() -> None:
