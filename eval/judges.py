@@ -2,7 +2,7 @@
 
 The judge sees the question, the accepted answers and the policy's own answer, each as a JSON string, so that nothing in them passes for
 the end of its instructions. Its whole reply must be one JSON object with a verdict and a reason; a thought before it is passed over.
-Everything else is a failure with a kind, asked again alone with another seed, and invalid if it stays one.
+Everything else is a failure with a kind. One that another seed may mend is asked again alone, and all are invalid if they stay failures.
 
 What a judge is called in `scores` names the model, and its version the prompt and the prompt's digest. How a judge is asked and calibrated
 here serves the one of single turns too (`eval/turn_judges.py`).
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -44,6 +44,13 @@ VERSION = f"2-{digest(PROMPT, 8)}"
 
 _LINE_ENDS = {ord(one): f"\\u{ord(one):04x}" for one in "\x85\u2028\u2029"}
 """Characters that end a line and that JSON leaves as they are."""
+
+LEAST_TEMPERATURE = 0.7
+"""That of a request that is made again: a model that says the same for every seed would say the same once more."""
+UNREADABLE = "unreadable"
+"""The kind of a reply that is no verdict."""
+_MENDED = frozenset({UNREADABLE, "cut", "empty"})
+"""Kinds of failures that another seed may mend; the others the model has tried often enough, or they are for good."""
 
 V = TypeVar("V", bound=Section)
 
@@ -148,16 +155,25 @@ def quoted(value: Any) -> str:
 def ask_until_read(
     model: Model, cases: Sequence[Any], request: Callable[[Any, int], Request], shape: type[V], attempts: int
 ) -> list[V | Failure]:
-    """A verdict of `shape` on each case, in their order, or the failure that its last attempt came to. Only failures are asked again."""
+    """A verdict of `shape` on each case, in their order, or the failure that its last attempt came to.
+
+    Asked again are replies that cannot be read, and at a temperature at which another seed makes another reply.
+    """
     verdicts: list[V | Failure] = [Failure(STAGE, "not_asked", "the judge was not asked")] * len(cases)
+    open_ = list(range(len(cases)))
     for seed in range(attempts):
-        open_ = [place for place, verdict in enumerate(verdicts) if isinstance(verdict, Failure)]
         if not open_:
             break
-        replies = model.complete([request(cases[place], seed) for place in open_])
+        wanted = [request(cases[place], seed) for place in open_]
+        replies = model.complete([_warmer(again) for again in wanted] if seed else wanted)
         for place, reply in zip(open_, replies, strict=True):
             verdicts[place] = reply if isinstance(reply, Failure) else read_reply(reply, shape)
+        open_ = [place for place in open_ if isinstance(verdict := verdicts[place], Failure) and verdict.kind in _MENDED]
     return verdicts
+
+
+def _warmer(request: Request) -> Request:
+    return replace(request, temperature=max(request.temperature, LEAST_TEMPERATURE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +246,7 @@ def read_reply(completion: Completion, shape: type[V]) -> V | Failure:
         return shape.model_validate_json(fenced[1] if fenced else text)
     except ValidationError as error:
         reason = f"the reply is no verdict: {first_error(error)}"
-        return Failure(STAGE, "unreadable", reason, {"completion": completion.id, "text": completion.text[:2000]})
+        return Failure(STAGE, UNREADABLE, reason, {"completion": completion.id, "text": completion.text[:2000]})
 
 
 def _case(task: Task, trajectory: Trajectory) -> Case:

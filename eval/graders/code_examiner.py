@@ -1,7 +1,7 @@
 """The examiner's process: runs the tests, in which the candidate's functions are calls to the other process.
 
 This file is copied into the process's sandbox. Reads a job from the standard input: `{tests, prompt, entry_points, check, nonce}`. Its
-last line of output is the verdict as JSON: `{nonce, verdict, detail}`, the verdict `passed`, `failed`, or `broken` where it is the tests
+output is the verdict as JSON: `{nonce, verdict, detail}`, the verdict `passed`, `failed`, or `broken` where it is the tests
 that cannot judge.
 """
 
@@ -12,9 +12,11 @@ import asyncio
 import builtins
 import inspect
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from types import ModuleType
 from typing import Any
 
 from eval.graders.code_tests import free_names, why_not_examined
@@ -131,7 +133,8 @@ def examine(job: dict[str, Any], candidate: Candidate) -> tuple[str, str]:
         return "broken", f"the tests are not Python: {error}"
     if reason or not entry_points:
         return "broken", reason or NEVER_CALLED
-    names: dict[str, Any] = {"__name__": "tests"}
+    module = sys.modules["tests"] = ModuleType("tests")  # as the candidate has it
+    names = module.__dict__
     try:
         candidate.wait()
         exec(prompt, names)
@@ -157,10 +160,12 @@ def _finish(ran: Any) -> None:
 
 
 def main() -> None:
-    """Examine the candidate and print the verdict."""
-    job = json.load(sys.stdin)
+    """Examine the candidate and print the verdict; what the tests print, perhaps of the candidate's making, goes nowhere."""
+    job, output, nowhere = json.load(sys.stdin), os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
     verdict, detail = examine(job, Candidate(socket.socket(fileno=CHANNEL)))
-    print("\n" + json.dumps({"nonce": job["nonce"], "verdict": verdict, "detail": detail}), flush=True)
+    os.write(output, json.dumps({"nonce": job["nonce"], "verdict": verdict, "detail": detail}).encode())
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -65,16 +67,21 @@ class _Worker:
         return self._process.poll() is None
 
     def end(self) -> None:
-        """Kill it; its own child sees its pipe close, or is ended by its limits."""
-        self._process.kill()
+        """Kill it with its child, which may be at a comparison without end and holds the pipes as well."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
     def _exchange(self, line: bytes, seconds: float) -> dict[str, object]:
         questions, answers = self._process.stdin, self._process.stdout
         assert questions is not None and answers is not None
-        questions.write(line)
-        questions.flush()
-        reply, _ = read_line(answers, seconds)
+        try:
+            questions.write(line)
+            questions.flush()
+            reply, _ = read_line(answers, seconds)
+        except BaseException:  # an interrupt too: the answer to this question would be read as that to the next
+            self.end()
+            raise
         if not reply:
             self.end()
             raise Undecided("the comparing process did not answer")

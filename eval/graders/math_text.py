@@ -50,6 +50,7 @@ _AND = r"(?:\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z]))"
 _SPACE = r"(?:\\[,;:!>]|\\q?quad(?![A-Za-z])|~|\s)"
 _LISTED = re.compile(rf"{_SPACE}*(?:{_AND}|\$\s*{_AND}\s*\$){_SPACE}*")
 """An «and» between values, also one that a text puts between two formulas."""
+_FUNCTION = r"(ln|log|exp|(?:arc)?(?:sin|cos|tan)|(?:sin|cos|tan)h|cot)"
 _REWRITTEN = (
     (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"√\s*\{([^{}]*)\}", r"\\sqrt{\1}"),
@@ -57,7 +58,9 @@ _REWRITTEN = (
     (r"(?<![\\A-Za-z])sqrt\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
     (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
+    (rf"(?<![\\A-Za-z]){_FUNCTION}(?=\s*(?:[({{\\^_0-9]|[A-Za-z](?![A-Za-z])))", r"\\\1"),
     (r"\*\*", "^"),
+    (r"\^\s*(-[0-9]+(?:\.[0-9]+)?)", r"^{\1}"),
     (r"\\mathrm\s*\{([dei])\}", r"\1 "),
     (r"\\(?:textnormal|textrm|textit|mathrm|mbox)\b", r"\\text"),
     (r"(?<!\\);", ","),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Hashable
 from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
@@ -29,7 +30,7 @@ from eval.graders.math_processes import compare
 from eval.graders.math_text import NAMES, OR, Assigned, as_latex, exact_part, last_in_prose, one_of_name, read_names, split_list
 from eval.graders.number_contexts import changed
 from eval.graders.numbers import measure, several_answers
-from eval.graders.units import known_unit, same_unit
+from eval.graders.units import known_unit, same_unit, unit_key
 
 LONGEST = 1_000
 """Characters of an expression at most."""
@@ -60,7 +61,9 @@ _COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|begin|end|operatorname|math
 _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}|[^\W\d_A-Za-z]{2,}|(?<!\\)\$")
 _MEASURED = re.compile(r"[^A-Za-z]*[0-9})$%](?:\s*[A-Za-z]+){1,2}")
 _INDEX = re.compile(r"(?<=[0-9])\s*_\s*(?:\{([^{}]*)\}|(\w))")
+_SCIENTIFIC = re.compile(r"(?<![\w.\\])([0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _LAST_WORDS = re.compile(r"[0-9})]( ?[A-Za-z]{2,}(?: [A-Za-z]{2,})*)$")
+_FRACTION = re.compile(r"^(-?)\\[cdt]?frac\s*\{?([0-9]+?)\}?\s*\{?([0-9]+)\}?$")
 _SCALE = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent|per cent|pct)\b")
 _EQUATION = re.compile(r"(?<![<>!])=")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z]{1,2}(?![A-Za-z])")
@@ -118,6 +121,24 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
     return given == right or _same(*_compared(right, given))
 
 
+def expression_key(text: str, extraction: Extraction = Extraction.FINAL) -> Hashable | None:
+    """What spellings of one final answer share where no algebra is needed: a value with its unit, words, or the expression without blanks.
+
+    None where `text` has no final answer.
+    """
+    found = final_expression(text) if extraction is Extraction.FINAL else last_expression(text)
+    if found is None:
+        return None
+    values = read_names(one_of_name(found)).values
+    plain = _FRACTION.sub(r"\1\2/\3", values)
+    if (number := _plain_number(plain)) is not None:
+        return number
+    if measured := _measured(plain):
+        return measured[0], unit_key(measured[1])
+    words = _TEXT.sub(r"\1", values).strip()
+    return normalize(words) if _WORDS.fullmatch(words) else "".join(values.split())
+
+
 def _same(right: str, given: str) -> bool:
     """Whether two expressions are equal that are no equal texts: as words, as numbers, or as mathematics."""
     words = [_TEXT.sub(r"\1", side).strip() for side in (right, given)]
@@ -130,7 +151,7 @@ def _same(right: str, given: str) -> bool:
         return first[0] == second[0] and same_unit(first[1], second[1])
     if _indices(right) != _indices(given) or _cases_differ(right, given) or _multiplier(right) != _multiplier(given):
         return False
-    return given == right or (right.isascii() and given.isascii() and compare(_unindexed(right), _unindexed(given)))
+    return given == right or (right.isascii() and given.isascii() and compare(_for_algebra(right), _for_algebra(given)))
 
 
 def _compared(right: str, given: str) -> tuple[str, str]:
@@ -165,8 +186,9 @@ def _indices(text: str) -> list[str]:
     return [(found[1] or found[2]).strip() for found in _INDEX.finditer(text)]
 
 
-def _unindexed(text: str) -> str:
-    return _INDEX.sub("", text)
+def _for_algebra(text: str) -> str:
+    """An expression without indices of figures, and 3e8 as a power of ten, for in LaTeX it is a product."""
+    return _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _INDEX.sub("", text))
 
 
 def _multiplier(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import tarfile
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -38,6 +39,7 @@ CONFIGURES_TESTS = frozenset(
 )
 """Files that decide how tests run, wherever they lie; a patch's version of them is not used."""
 _MAX_SNAPSHOT_BYTES = 128 * MIB
+_MAX_OUTCOME_BYTES = 16 * MIB
 _RUNNER = """
 import json, os, sys
 job = json.load(sys.stdin)
@@ -51,10 +53,12 @@ class Outcomes:
             self.found[report.nodeid] = report.outcome
         elif report.when == "call" and earlier is None:
             self.found[report.nodeid] = "passed"
-outcomes = Outcomes()
-pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *job["paths"]], plugins=[outcomes])
-print("\\n" + json.dumps({"nonce": job["nonce"], "outcomes": outcomes.found}))
+    def pytest_sessionfinish(self):
+        with open(3, "w", closefd=False) as file:
+            file.write("\\n" + json.dumps({"nonce": job["nonce"], "outcomes": self.found}))
+pytest.main(["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *job["paths"]], plugins=[Outcomes()])
 """
+"""Writes the outcomes to its channel before pytest prints what failed, which may be more than a program may print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +147,13 @@ def run_tests(files: Files, paths: Iterable[str], config: SandboxConfig = LIMITS
     nonce = secrets.token_hex(16)
     job = json.dumps({"paths": sorted(set(paths)), "nonce": nonce}).encode()
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    result = Sandbox(config).run(python_program(_RUNNER, files=files, stdin=job, environment=environment))
-    output, _, last = result.stdout_text.rstrip().rpartition("\n")
-    if nonce not in last:
-        return TestRun({}, f"{result.stdout_text}\n{result.stderr_text}".strip(), result)
-    return TestRun(json.loads(last)["outcomes"], output.strip(), result)
+    with tempfile.TemporaryFile() as channel:
+        program = python_program(_RUNNER, files=files, stdin=job, environment=environment, channel=channel.fileno())
+        result = Sandbox(config).run(program)
+        channel.seek(0)
+        outcomes = _read_outcomes(channel.read(_MAX_OUTCOME_BYTES), nonce)
+    output = result.stdout_text if outcomes else f"{result.stdout_text}\n{result.stderr_text}"
+    return TestRun(outcomes, output.strip(), result)
 
 
 def verify_patch(task: RepositoryTask, patch: str, config: SandboxConfig = LIMITS) -> RepairVerdict:
@@ -176,6 +182,15 @@ def why_not_admitted(task: RepositoryTask, gold_patch: str, runs: int = 3, confi
         if passing or failing:
             return f"run {number}: without a patch {', '.join(passing + failing)} {'passed' if passing else 'did not pass'}"
     return None
+
+
+def _read_outcomes(written: bytes, nonce: str) -> dict[str, str]:
+    """The outcomes that a run wrote in its last line; none where it was cut short, or wrote something else."""
+    last = written.rpartition(b"\n")[2].decode(errors="replace")
+    try:
+        return dict(json.loads(last)["outcomes"]) if nonce in last else {}
+    except (ValueError, KeyError, TypeError, RecursionError):  # the patched code may write there too
+        return {}
 
 
 def _tests(description: Mapping[str, Any], key: str) -> tuple[str, ...]:

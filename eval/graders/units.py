@@ -85,6 +85,11 @@ def same_unit(one: str, other: str) -> bool:
     return len(first) == len(second) and all(_meanings(a) & _meanings(b) for a, b in zip(first, second, strict=True))
 
 
+def unit_key(unit: str) -> tuple[frozenset[str], ...]:
+    """What spellings of one unit share; one that may mean two things is neither of them."""
+    return tuple(map(_meanings, _words(unit)))
+
+
 def known_unit(unit: str) -> bool:
     """Whether every word of a unit is one that is known here."""
     words = [word for word in _words(unit) if word not in ("/", "^2", "^3")]

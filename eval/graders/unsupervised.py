@@ -1,21 +1,21 @@
 """Verifiers that need no accepted answer: agreement and confidence. Their scores are marked by name, and are no trajectory's outcome.
 
-Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts that gave the same answer. Its
-verdict is majority voting's (TTRL, arXiv 2504.16084): success for the one answer that more attempts gave than any other. Confidence is
-the geometric mean of the probabilities that the policy gave to the tokens of its answer action.
+Agreement is self-consistency (Wang et al. 2022, arXiv 2203.11171): the share of a group's attempts that gave the same answer, as the
+task's grader reads it. Its verdict is majority voting's (TTRL, arXiv 2504.16084): success for the one answer that more attempts gave than
+any other. Confidence is the geometric mean of the probabilities that the policy gave to the tokens of its answer action.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.graders.answers import Key, answer_key
 from eval.graders.base import UNSUPERVISED, Attempt, graded, invalid, why_not_finished
-from warehouse.records import NOT_RUN, Score, Trajectory
+from eval.graders.verifiers import key_of
+from warehouse.records import NOT_RUN, Score, Task, Trajectory
 
 SURE = 0.5
 """The confidence from which on the verdict is success."""
@@ -26,22 +26,22 @@ class Agreement:
     """Scores each attempt by how many of its group agree with it; a group is what one policy tried on one task at one step."""
 
     name: str = f"{UNSUPERVISED}agreement"
-    version: str = "2"
+    version: str = "3"
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
         """A score for each attempt, in their order; those that ended by a fault take no part."""
-        groups: dict[Any, list[Key | None]] = defaultdict(list)
-        for _, trajectory in attempts:
+        groups: dict[Any, list[Hashable | None]] = defaultdict(list)
+        for task, trajectory in attempts:
             if not why_not_finished(trajectory):
-                groups[_group(trajectory)].append(_answer(trajectory))
-        return [self._score(trajectory, groups[_group(trajectory)]) for _, trajectory in attempts]
+                groups[_group(trajectory)].append(key_of(trajectory.answer, task.provenance))
+        return [self._score(task, trajectory, groups[_group(trajectory)]) for task, trajectory in attempts]
 
-    def _score(self, trajectory: Trajectory, answers: Sequence[Key | None]) -> Score:
+    def _score(self, task: Task, trajectory: Trajectory, answers: Sequence[Hashable | None]) -> Score:
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
         if len(answers) < 2:
             return invalid(self, trajectory, "the group is a single attempt")
-        answer = _answer(trajectory)
+        answer = key_of(trajectory.answer, task.provenance)
         if answer is None:
             return graded(self, trajectory, 0.0, False)
         counts = Counter(other for other in answers if other is not None)
@@ -63,18 +63,13 @@ class Confidence:
     def _score(self, trajectory: Trajectory) -> Score:
         if reason := why_not_finished(trajectory):
             return invalid(self, trajectory, reason)
-        if _answer(trajectory) is None:
+        if not (trajectory.answer or "").strip():
             return graded(self, trajectory, 0.0, False)
         last = next(turn for turn in reversed(trajectory.turns) if turn.tool_outcome != NOT_RUN)
         if not last.action_logprobs:
             return invalid(self, trajectory, "the answer has no log-probabilities")
         value = math.exp(math.fsum(last.action_logprobs) / len(last.action_logprobs))
         return graded(self, trajectory, value, value >= SURE)
-
-
-def _answer(trajectory: Trajectory) -> Key | None:
-    key = None if trajectory.answer is None else answer_key(trajectory.answer)
-    return key if key and key[0] else None
 
 
 def _group(trajectory: Trajectory) -> tuple[Any, ...]:

@@ -14,19 +14,20 @@ tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from eval.graders.answers import exact_match, f1, join_items, read_set, set_scores, squad_match
+from eval.graders.answers import answer_key, exact_match, f1, join_items, normalize, read_set, set_scores, squad_match
 from eval.graders.base import Verifier, graded, invalid, why_not_finished
 from eval.graders.code import passes
-from eval.graders.dates import Granularity, same_date
+from eval.graders.dates import Granularity, read_date, same_date
 from eval.graders.environment_reward import EnvironmentReward
-from eval.graders.mathematics import Extraction, same_mathematics
-from eval.graders.numbers import Tolerance, close_number, same_number
+from eval.graders.mathematics import Extraction, expression_key, same_mathematics
+from eval.graders.numbers import Tolerance, close_number, final_number, measure, same_number
 from eval.graders.state import StateVerifier
+from eval.graders.units import unit_key
 from warehouse.records import Score, Task, Trajectory
 
 Golds = Sequence[str | Sequence[str]]
@@ -36,6 +37,8 @@ Judged = tuple[float, bool]
 """A value in [0, 1], and whether it is a success."""
 Rule = Callable[[str | Sequence[str], Golds, Options], Judged]
 """(answer, accepted answers, options) -> (value, success). An answer that comes as a list is one of several items."""
+Reading = Callable[[str, Options], Hashable | None]
+"""(answer, options) -> what the rule reads in an answer, which equal answers share; None where it reads nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,13 @@ class Grader:
     version: str
     rule: Rule
     options: frozenset[str] = frozenset()
+    reading: Reading | None = None
+
+    def key(self, answer: str, options: Options) -> Hashable | None:
+        """What equal answers have in common: what the rule reads in them, else their text; None where there is none."""
+        read = None if self.reading is None else self.reading(answer, options)
+        text = answer_key(answer)
+        return read if read is not None else text if text[0] else None
 
     def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
         """Value and success by the rule. Raises ValueError for an option that it does not know, and where it cannot judge."""
@@ -106,18 +116,48 @@ def _code(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
     return _any([passes(_one(answer), _flat(golds))])
 
 
+def _read_items(answer: str, options: Options) -> Hashable | None:
+    return frozenset(map(answer_key, read_set(answer))) or None
+
+
+def _read_items_of_set(answer: str, options: Options) -> Hashable | None:
+    return _read_items(answer, options) if options.get("set") is True else None
+
+
+def _read_words(answer: str, options: Options) -> Hashable | None:
+    return normalize(answer) or None
+
+
+def _read_final_number(answer: str, options: Options) -> Hashable | None:
+    return final_number(answer)
+
+
+def _read_measure(answer: str, options: Options) -> Hashable | None:
+    found = measure(answer)
+    return None if found is None else (found[0], unit_key(found[1]))
+
+
+def _read_date(answer: str, options: Options) -> Hashable | None:
+    found, name = read_date(answer), options.get("granularity")
+    return found and ((found.at(Granularity(name)) if name in list(Granularity) else None) or found)
+
+
+def _read_expression(answer: str, options: Options) -> Hashable | None:
+    return expression_key(answer, Extraction.LAST if options.get("extraction") == Extraction.LAST else Extraction.FINAL)
+
+
 GRADERS: dict[str, Grader] = {
     grader.name: grader
     for grader in (
-        Grader("qa_em", "4", _exact_match, frozenset({"set"})),
-        Grader("qa_f1", "4", _f1, frozenset({"set"})),
-        Grader("squad_em", "1", _squad_match),
-        Grader("set", "4", _set),
-        Grader("gsm8k", "5", _gsm8k),
-        Grader("number", "4", _number, frozenset({"absolute", "relative"})),
-        Grader("date", "3", _date, frozenset({"granularity"})),
-        Grader("math", "4", _math, frozenset({"extraction"})),
-        Grader("code", "3", _code),
+        Grader("qa_em", "4", _exact_match, frozenset({"set"}), _read_items_of_set),
+        Grader("qa_f1", "4", _f1, frozenset({"set"}), _read_items_of_set),
+        Grader("squad_em", "1", _squad_match, reading=_read_words),
+        Grader("set", "4", _set, reading=_read_items),
+        Grader("gsm8k", "5", _gsm8k, reading=_read_final_number),
+        Grader("number", "4", _number, frozenset({"absolute", "relative"}), _read_measure),
+        Grader("date", "3", _date, frozenset({"granularity"}), _read_date),
+        Grader("math", "5", _math, frozenset({"extraction"}), _read_expression),
+        Grader("code", "6", _code),
     )
 }
 """Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""
@@ -188,9 +228,23 @@ VERIFIERS = {verifier.name: verifier for verifier in _ALL}
 
 def options_of(task: Task, grader: Grader) -> dict[str, Any]:
     """The options that a task's provenance gives for a grader."""
-    given = task.provenance.get("options")
+    return _options_in(task.provenance, grader)
+
+
+def key_of(answer: str | None, provenance: Mapping[str, Any]) -> Hashable | None:
+    """What equal answers to a task have in common by the grader that its `provenance` names, else by that of short answers.
+
+    None without an answer.
+    """
+    named = provenance.get("verifier")
+    grader = GRADERS.get(named if isinstance(named, str) else "", GRADERS["qa_em"])
+    return None if answer is None else grader.key(answer, _options_in(provenance, grader))
+
+
+def _options_in(provenance: Mapping[str, Any], grader: Grader) -> dict[str, Any]:
+    given = provenance.get("options")
     options = dict(given) if isinstance(given, dict) else {}
-    return options | ({"set": True} if asks_for_set(task) and "set" in grader.options else {})
+    return options | ({"set": True} if provenance.get("set") is True and "set" in grader.options else {})
 
 
 def asks_for_set(task: Task) -> bool:

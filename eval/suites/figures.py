@@ -119,7 +119,7 @@ def grouped(trials: Sequence[Trial], key: Callable[[Trial], K]) -> Mapping[K, li
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with its interval, over so many tasks; `estimate` is None where no task has enough judged attempts."""
+    """A figure with its interval, over so many tasks; `estimate` is None where no task, or too few of them, have enough judged attempts."""
 
     name: str
     tasks: int
@@ -155,10 +155,14 @@ def success(trials: Sequence[Trial], name: str = "success") -> Figure:
 
 
 def at_k(trials: Sequence[Trial], kind: str, k: int) -> Figure:
-    """`pass@`, `pass^` or `majority@` k, averaged over the tasks with at least k judged attempts; majority takes the first k."""
+    """`pass@`, `pass^` or `majority@` k, averaged over the tasks with at least k judged attempts; majority takes the first k.
+
+    No estimate where more than `LARGEST_INVALID_SHARE` of the tasks have fewer: those that were not judged may be the hard ones.
+    """
     tasks = [task for task in grouped(judged(trials), lambda trial: trial.task).values() if len(task) >= k]
-    values = [_RULES[kind](task, k) for task in tasks]
-    return Figure(f"{kind}{k}", len(tasks), _mean(values) if values else None)
+    tried = len({trial.task for trial in trials})
+    enough = bool(tasks) and tried - len(tasks) <= LARGEST_INVALID_SHARE * tried
+    return Figure(f"{kind}{k}", len(tasks), _mean([_RULES[kind](task, k) for task in tasks]) if enough else None)
 
 
 def headline(trials: Sequence[Trial], name: str) -> Figure:

@@ -59,10 +59,11 @@ def label_quality(found: Validation | None) -> Trait:
 
 def one_headline(name: str, figure: Figure | None, objection: str | None) -> Trait:
     """One figure to quote, which the stored attempts give."""
-    if figure is None or (figure.estimate is None and objection is None):
+    if figure is None:
         return _trait("one headline figure", None, f"{name}; no policy has been evaluated on it here")
     if objection is not None or figure.estimate is None:
-        return _trait("one headline figure", False, f"{name}, but there is no result: {objection}")
+        unjudged = "too many tasks have fewer judged attempts than it takes"
+        return _trait("one headline figure", False, f"{name}, but there is no result: {objection or unjudged}")
     value = figure.estimate
     return _trait("one headline figure", True, f"{name} = {value.value:.3f} ({value.low:.3f} to {value.high:.3f})")
 

@@ -6,6 +6,7 @@ that they are made again: without that, a suite with many has no result for good
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
-from eval.graders.answers import answer_key
+from eval.graders.verifiers import key_of
 from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
@@ -26,7 +27,7 @@ from warehouse.errors import RequestError
 
 _TRIALS = """
 SELECT t.task_key, o.outcome, t.answer, t.sample, coalesce(k.hops, 0) AS hops, t.horizon, t.n_turns AS turns, t.n_calls AS calls,
-    t.prompt_tokens, t.action_tokens, t.observation_tokens, t.seconds
+    t.prompt_tokens, t.action_tokens, t.observation_tokens, t.seconds, k.provenance
 FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id LEFT JOIN tasks k ON k.key = t.task_key
 WHERE t.stage = 'eval' AND t.policy = ? AND t.suite = ? ORDER BY t.task_key, t.sample, t.id
 """
@@ -105,9 +106,9 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None
 
 def _trial(row: dict[str, Any]) -> Trial:
     verdicts = {"success": True, "failure": False}
-    answer = None if row["answer"] is None else answer_key(row["answer"])
+    answer = key_of(row["answer"], json.loads(row["provenance"] or "{}"))
     rest = {name: row[name] or 0 for name in _COUNTS}
-    return Trial(row["task_key"], verdicts.get(row["outcome"]), answer if answer and answer[0] else None, seconds=row["seconds"], **rest)
+    return Trial(row["task_key"], verdicts.get(row["outcome"]), answer, seconds=row["seconds"], **rest)
 
 
 def check_same(lake: Lake, suite: SuiteConfig) -> None:

@@ -1,18 +1,19 @@
 """What can be shown of a question that was made or expanded over documents: proofs that can be had are run, the others are named.
 
 Where there is a graph, formulas are put into its words: names and relations that differ in case, accents or punctuation alone are the
-same. Each description is asked as the sub-question that it is: if the graph knows another thing that it fits, the layer is refused. Then
-the whole question: if the graph gives exactly its answers, all proofs of `synth.formulas.proofs` hold as for any question of the graph; if
-it gives others, or a constraint is not needed, the question is refused. Where the graph does not know a name, a relation or a fact, or
-there is none, what only it could show stands under `unproven`, and the view `unproven` counts it.
+same, but for figures and the signs of C++ and C#. Each description is asked as the sub-question that it is: if the graph knows another
+thing that it fits, the layer is refused. Then the whole question: if the graph gives exactly its answers, all proofs of
+`synth.formulas.proofs` hold as for any question of the graph; if it gives others, or a constraint is not needed, the question is refused.
+Where the graph does not know a name, a relation or a fact, or there is none, what only it could show stands under `unproven`, and the view
+`unproven` counts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from rl.retrieval.search import SearchIndex
 from synth.corpora.proposals import LeafExpansion, Objection, ProposalDefect, definition_of, merged_formula, merged_question
@@ -21,11 +22,12 @@ from synth.formulas.proofs import is_shortcut, prove
 from synth.formulas.triples import TARGET, constant, is_constant, members
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import first_hit
-from synth.questions.text_comparison import mentions, plain
+from synth.questions.text_comparison import NameKey, mentions, name_key, plain
 from synth.questions.wording import spoken
 from warehouse.records import Task, Triple
 
 Proofs = dict[str, Any]
+K = TypeVar("K", bound=Hashable)
 
 
 class KnownFacts:
@@ -51,24 +53,24 @@ class KnownFacts:
         return constant(*known) if len(known) == len(members(node)) else None
 
     def _name(self, text: str) -> str | None:
-        return text if self.graph.entities.number(text) is not None else self._names.get(plain(text))
+        return text if self.graph.entities.number(text) is not None else self._names.get(name_key(text))
 
     def _relation(self, text: str) -> str | None:
         return text if text in self.graph.relation_names else self._relations.get(plain(spoken(text)))
 
     @cached_property
-    def _names(self) -> dict[str, str]:
-        return _by_words(self.graph.entities, plain)
+    def _names(self) -> dict[NameKey, str]:
+        return _by_words(filter(plain, self.graph.entities), name_key)
 
     @cached_property
     def _relations(self) -> dict[str, str]:
         return _by_words(self.graph.relation_names, lambda relation: plain(spoken(relation)))
 
 
-def _by_words(texts: Iterable[str], words_of: Callable[[str], str]) -> dict[str, str]:
+def _by_words(texts: Iterable[str], words_of: Callable[[str], K]) -> dict[K, str]:
     """Texts by their words; those that have none, or share them with another, are left out."""
-    found: dict[str, str] = {}
-    shared = set[str]()
+    found: dict[K, str] = {}
+    shared = set[K]()
     for text in texts:
         words = words_of(text)
         if found.setdefault(words, text) != text:
@@ -112,7 +114,7 @@ def _defined(leaves: Sequence[LeafExpansion], known: KnownFacts) -> bool | Objec
     for leaf in leaves:
         own = known.in_its_words(definition_of(leaf, TARGET))
         answers = [] if own is None else known.answers(own, 2)
-        if others := [answer for answer in answers if plain(answer) != plain(leaf.name)]:
+        if others := [answer for answer in answers if name_key(answer) != name_key(leaf.name)]:
             return Objection(ProposalDefect.NOT_UNIQUE, f"{leaf.proposal.description!r} is {others[0]!r} as well, by the graph")
         unknown |= not answers
     return None if unknown else True
@@ -123,9 +125,9 @@ def _by_graph(task: Task, formula: Sequence[Triple], question: str, known: Known
     own = known.in_its_words(formula)
     if own is None:
         return None
-    accepted = {plain(answer) for answer in task.answers}
+    accepted = {name_key(answer) for answer in task.answers}
     answers = known.answers(own, len(accepted) + 1)
-    if others := [answer for answer in answers if plain(answer) not in accepted]:
+    if others := [answer for answer in answers if name_key(answer) not in accepted] or answers[len(accepted) :]:
         return Objection(ProposalDefect.NOT_UNIQUE, f"the graph knows another answer: {others[0]!r}")
     if len(answers) < len(accepted):
         return None

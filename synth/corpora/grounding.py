@@ -7,7 +7,8 @@ show: for that a teacher is asked, and what it says is recorded as what it is.
 Which entity a mention means is decided by names. The first that holds:
 
     it is the document's title, with or without its qualifier in brackets -> the title's entity
-    the whole name (case, accents and punctuation aside) is known         -> that entity
+    the whole name is known, case, accents and punctuation aside, though
+    not figures and the signs of C++ and C#                               -> that entity
     it is an alias                                                        -> the entity that the alias is of
     its words are part of exactly one name that the document mentions     -> that entity ("Stone" -> "Amber Stone")
     ... of several                                                        -> ambiguous, and nothing is guessed
@@ -23,7 +24,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-from synth.questions.text_comparison import mentions, plain, unqualified
+from synth.questions.text_comparison import NameKey, mentions, name_key, plain, unqualified
 
 
 class StatedFact(BaseModel):
@@ -54,11 +55,12 @@ def grounding_defect(statement: StatedFact, title: str, text: str) -> GroundingD
     """What the statement lacks in the passage `text` under `title`; None where it is grounded."""
     if not all(map(plain, (statement.subject, statement.relation, statement.object, statement.quote))):
         return GroundingDefect.EMPTY
-    if plain(statement.subject) == plain(statement.object):
+    if name_key(statement.subject) == name_key(statement.object):
         return GroundingDefect.SELF
     if not mentions(text, statement.quote):
         return GroundingDefect.QUOTE_NOT_FOUND
-    if not mentions(statement.quote, statement.subject) and plain(statement.subject) not in (plain(title), plain(unqualified(title))):
+    named = (name_key(title), name_key(unqualified(title)))
+    if not mentions(statement.quote, statement.subject) and name_key(statement.subject) not in named:
         return GroundingDefect.SUBJECT_NOT_NAMED
     return None if mentions(statement.quote, statement.object) else GroundingDefect.OBJECT_NOT_NAMED
 
@@ -76,20 +78,20 @@ class Linker:
     """Links mentions to the entities that are known, and to names that the same document mentions in full."""
 
     def __init__(self, entities: Iterable[str], aliases: Mapping[str, str]) -> None:
-        self._known: dict[str, str] = {}
+        self._known: dict[NameKey, str] = {}
         for entity in entities:
-            self._known.setdefault(plain(entity), entity)
-        self._aliases = {plain(alias): entity for alias, entity in aliases.items()}
-        self._new: dict[str, str] = {}
+            self._known.setdefault(name_key(entity), entity)
+        self._aliases = {name_key(alias): entity for alias, entity in aliases.items()}
+        self._new: dict[NameKey, str] = {}
         self._titles: dict[str, str] = {}
-        self._mentioned: dict[str, dict[str, str]] = {}
+        self._mentioned: dict[str, dict[NameKey, str]] = {}
 
     def note(self, document: str, title: str, names: Iterable[str]) -> None:
         """Take down what a document is called and which names it mentions; a shorter name may mean a longer one of them."""
         self._titles[document] = title
         mentioned = self._mentioned.setdefault(document, {})
         for name in (title, *names):
-            mentioned.setdefault(plain(name), name)
+            mentioned.setdefault(name_key(name), name)
 
     def link(self, name: str, document: str) -> str:
         """The entity that `name` means in a document.
@@ -98,22 +100,27 @@ class Linker:
             AmbiguousMention: where it may mean several.
         """
         title = self._titles.get(document, "")
-        if plain(name) == plain(unqualified(title)) and title:
+        if name_key(name) == name_key(unqualified(title)) and title:
             return self._entity(title)
         return self._stored(name) or self._longer(name, document) or self._entity(name)
 
     def _stored(self, name: str) -> str | None:
-        return self._known.get(plain(name)) or self._aliases.get(plain(name))
+        return self._known.get(name_key(name)) or self._aliases.get(name_key(name))
 
     def _entity(self, name: str) -> str:
-        return self._stored(name) or self._new.setdefault(plain(name), name)
+        return self._stored(name) or self._new.setdefault(name_key(name), name)
 
     def _longer(self, name: str, document: str) -> str | None:
         """The entity of the only longest name of the document that `name` is a part of; None where there is none."""
-        key = f" {plain(name)} "
-        longer = [text for other, text in self._mentioned.get(document, {}).items() if key in f" {other} " and f" {other} " != key]
-        longest = [text for text in longer if not any(text != other and f" {plain(text)} " in f" {plain(other)} " for other in longer)]
+        longer = {key: text for key, text in self._mentioned.get(document, {}).items() if _is_part(name_key(name), key)}
+        longest = [text for key, text in longer.items() if not any(_is_part(key, other) for other in longer)]
         entities = sorted({self._entity(text) for text in longest})
         if len(entities) > 1:
             raise AmbiguousMention(f"{name!r} may mean {' or '.join(map(repr, entities))}")
         return entities[0] if entities else None
+
+
+def _is_part(name: NameKey, other: NameKey) -> bool:
+    """Whether the other name has all words, figures and signs of this one, and more words."""
+    (words, signs), (more_words, more_signs) = name, other
+    return words != more_words and f" {words} " in f" {more_words} " and set(signs) <= set(more_signs)

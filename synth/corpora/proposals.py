@@ -31,7 +31,7 @@ from synth.formulas.triples import (
     nodes_of,
     validate,
 )
-from synth.questions.text_comparison import mentions, numbers, plain
+from synth.questions.text_comparison import NameKey, mentions, name_key, numbers
 from warehouse.digests import digest
 from warehouse.records import Document, Task, Triple
 
@@ -157,10 +157,10 @@ def _objection_to_words(proposal: Proposal, layer: Layer, name: str) -> Objectio
 
 
 def _objection_to_formula(proposal: Proposal, layer: Layer, name: str) -> Objection | None:
-    if not any(plain(name) in (plain(fact.subject), plain(fact.object)) for fact in proposal.facts):
+    if not any(name_key(name) in (name_key(fact.subject), name_key(fact.object)) for fact in proposal.facts):
         return Objection(ProposalDefect.NOT_ABOUT_CONSTANT, f"no fact is about {name!r}")
-    met = set(map(plain, layer.met(name)))
-    if twice := [text for text in (*_named(proposal, name), *proposal.unknowns) if plain(text) in met]:
+    met = set(map(name_key, layer.met(name)))
+    if twice := [text for text in (*_named(proposal, name), *proposal.unknowns) if name_key(text) in met]:
         return Objection(ProposalDefect.MET_TWICE, f"the question meets {twice[0]!r} already")
     formula = expanded_formula(proposal, layer.task.formula, name)
     if any(is_constant(subject) and is_constant(value) for subject, _, value in formula):
@@ -184,16 +184,16 @@ def expanded_formula(proposal: Proposal, formula: Sequence[Triple], name: str) -
     taken = set(nodes_of(formula))
     fresh = (f"{VARIABLE}x{number}" for number in range(len(taken) + len(proposal.unknowns) + 1))
     free = [node for node in fresh if node not in taken]
-    variables = {plain(text): node for text, node in zip((name, *proposal.unknowns), free, strict=False)}
+    variables = {name_key(text): node for text, node in zip((name, *proposal.unknowns), free, strict=False)}
     old = constant(name)
-    replaced = [tuple(variables[plain(name)] if part == old else part for part in triple) for triple in formula]
+    replaced = [tuple(variables[name_key(name)] if part == old else part for part in triple) for triple in formula]
     return tuple((subject, relation, value) for subject, relation, value in dict.fromkeys((*replaced, *_stated(proposal, variables))))
 
 
 def definition_of(leaf: LeafExpansion, target: str) -> tuple[Triple, ...]:
     """The sub-question that a description asks: its facts, with `target` in the place of the constant."""
-    unknowns = {plain(text): f"{VARIABLE}u{number}" for number, text in enumerate(leaf.proposal.unknowns)}
-    return tuple(_stated(leaf.proposal, {**unknowns, plain(leaf.name): target}))
+    unknowns = {name_key(text): f"{VARIABLE}u{number}" for number, text in enumerate(leaf.proposal.unknowns)}
+    return tuple(_stated(leaf.proposal, {**unknowns, name_key(leaf.name): target}))
 
 
 def merged_formula(task: Task, leaves: Sequence[LeafExpansion]) -> tuple[Triple, ...]:
@@ -245,24 +245,24 @@ def _step(leaf: LeafExpansion) -> dict[str, Any]:
 def _hidden_by(task: Task) -> list[str]:
     """What a question keeps to itself; what its formula has as a constant is not hidden."""
     replaced = [text for step in task.provenance.get("expansions", ()) for text in (step["constant"], *step.get("unknowns", ()))]
-    shown = {plain(member) for leaf in leaves_of(task) for member in members(leaf)}
+    shown = {name_key(member) for leaf in leaves_of(task) for member in members(leaf)}
     known = (*task.answers, *map(str, task.provenance.get("path", ())), *replaced)
-    return [text for text in dict.fromkeys(known) if plain(text) not in shown]
+    return [text for text in dict.fromkeys(known) if name_key(text) not in shown]
 
 
 def _named(proposal: Proposal, name: str) -> list[str]:
     """The names that the facts are about, beside the constant and the unknowns."""
-    secret = {plain(text) for text in (name, *proposal.unknowns)}
-    return [text for fact in proposal.facts for text in (fact.subject, fact.object) if plain(text) not in secret]
+    secret = {name_key(text) for text in (name, *proposal.unknowns)}
+    return [text for fact in proposal.facts for text in (fact.subject, fact.object) if name_key(text) not in secret]
 
 
-def _stated(proposal: Proposal, nodes: Mapping[str, str]) -> list[Triple]:
-    """The facts as triples: what `nodes` knows by its plain words as that node, everything else as a constant."""
+def _stated(proposal: Proposal, nodes: Mapping[NameKey, str]) -> list[Triple]:
+    """The facts as triples: what `nodes` knows by its name as that node, everything else as a constant."""
     return [
         (
-            nodes.get(plain(fact.subject)) or f"{CONSTANT}{fact.subject}",
+            nodes.get(name_key(fact.subject)) or f"{CONSTANT}{fact.subject}",
             fact.relation,
-            nodes.get(plain(fact.object)) or f"{CONSTANT}{fact.object}",
+            nodes.get(name_key(fact.object)) or f"{CONSTANT}{fact.object}",
         )
         for fact in proposal.facts
     ]

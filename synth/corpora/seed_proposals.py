@@ -19,7 +19,7 @@ from synth.corpora.grounding import GroundingDefect, StatedFact, grounding_defec
 from synth.corpora.linked_passages import Passage, Walk
 from synth.corpora.proposals import Objection, ProposalDefect
 from synth.formulas.triples import TARGET, UNION, VARIABLE, constant, count_constants, depth, formula_digest, is_constant, validate
-from synth.questions.text_comparison import mentions, numbers, plain
+from synth.questions.text_comparison import mentions, name_key, numbers, plain
 from warehouse.digests import digest
 from warehouse.records import Task, Triple
 
@@ -64,12 +64,12 @@ class SeedProposal(BaseModel):
     @property
     def formula(self) -> tuple[Triple, ...]:
         """The projections as triples."""
-        secret = {plain(text): f"{VARIABLE}x{number}" for number, text in enumerate(self.unknowns)} | {plain(self.answer): TARGET}
+        secret = {name_key(text): f"{VARIABLE}x{number}" for number, text in enumerate(self.unknowns)} | {name_key(self.answer): TARGET}
         triples = (
             (
-                secret.get(plain(fact.subject)) or constant(fact.subject),
+                secret.get(name_key(fact.subject)) or constant(fact.subject),
                 fact.relation,
-                secret.get(plain(fact.object)) or constant(*{fact.object, *fact.alternatives}),
+                secret.get(name_key(fact.object)) or constant(*{fact.object, *fact.alternatives}),
             )
             for fact in self.projections
         )
@@ -78,9 +78,9 @@ class SeedProposal(BaseModel):
     @property
     def named(self) -> list[str]:
         """What the question must name: all that is neither the answer nor an unknown."""
-        secret = {plain(text) for text in (self.answer, *self.unknowns)}
+        secret = {name_key(text) for text in (self.answer, *self.unknowns)}
         texts = (text for fact in self.projections for text in (fact.subject, fact.object, *fact.alternatives))
-        return [text for text in dict.fromkeys(texts) if plain(text) not in secret]
+        return [text for text in dict.fromkeys(texts) if name_key(text) not in secret]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,16 @@ def objection_to_entities(seed: Seed) -> Objection | None:
 
 
 def _objection_to_formula(proposal: SeedProposal) -> Objection | None:
-    secret, formula = [plain(text) for text in (proposal.answer, *proposal.unknowns)], proposal.formula
-    if not all(secret) or len(set(secret)) < len(secret):
+    names, formula = (proposal.answer, *proposal.unknowns), proposal.formula
+    secret = set(map(name_key, names))
+    if not all(map(plain, names)) or len(secret) < len(names):
         return Objection(ProposalDefect.MET_TWICE, "the answer and the unknowns are not all different names")
     if not any(TARGET in (subject, value) for subject, _, value in formula):
         return Objection(SeedDefect.ANSWER_NOT_STATED, f"no projection is about {proposal.answer!r}")
     if any(UNION in text for text in proposal.named):
         return Objection(ProposalDefect.MALFORMED_FORMULA, f"a name holds {UNION!r}")
-    if any(fact.alternatives and (plain(fact.object) in secret or not all(map(plain, fact.alternatives))) for fact in proposal.projections):
+    offered = [fact for fact in proposal.projections if fact.alternatives]
+    if any(name_key(fact.object) in secret or not all(map(plain, fact.alternatives)) for fact in offered):
         return Objection(ProposalDefect.MALFORMED_FORMULA, "alternatives stand beside a constant that has a name, and are named")
     if any(is_constant(subject) and is_constant(value) for subject, _, value in formula):
         return Objection(ProposalDefect.CONSTANT_EDGE, "a projection joins two names and nothing unknown")

@@ -19,7 +19,7 @@ from synth.corpora.linked_passages import LinkedPassages, Passage
 from synth.corpora.proposals import Objection
 from synth.corpora.seed_proposals import Name, ProposedProjection, Seed, SeedDefect, numbered
 from synth.formulas.triples import is_constant, members
-from synth.questions.text_comparison import mentions, plain, unqualified
+from synth.questions.text_comparison import NameKey, mentions, name_key, unqualified
 from synth.teachers.asking import ask_for
 from synth.teachers.teacher import Teacher, read_yes
 from warehouse.records import Document, Failure, Request, user
@@ -194,17 +194,17 @@ def _answered(seed: Seed, found: Sequence[FoundAnswer] | None) -> Verdict:
 
 def _candidates(seed: Seed, found: Sequence[FoundAnswer], shown: Sequence[Passage]) -> list[FoundAnswer]:
     """Other names than the answer's that stand in words of a passage."""
-    others: dict[str, FoundAnswer] = {}
+    others: dict[NameKey, FoundAnswer] = {}
     for each in found:
         passage = _passage(shown, each.passage)
         if passage is not None and mentions(passage.text, each.quote) and _names(each, passage.title):
-            others.setdefault(plain(unqualified(each.answer)), each)
-    others.pop(plain(unqualified(seed.proposal.answer)), None)
+            others.setdefault(name_key(unqualified(each.answer)), each)
+    others.pop(name_key(unqualified(seed.proposal.answer)), None)
     return list(others.values())
 
 
 def _names(each: FoundAnswer, title: str) -> bool:
-    return bool(mentions(each.quote, each.answer)) or plain(unqualified(each.answer)) == plain(unqualified(title))
+    return bool(mentions(each.quote, each.answer)) or name_key(unqualified(each.answer)) == name_key(unqualified(title))
 
 
 def _passage(passages: Sequence[Passage], number: int | None) -> Passage | None:

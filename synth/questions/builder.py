@@ -24,6 +24,7 @@ from synth.questions.config import QuestionConfig
 from synth.questions.definitions import Definer
 from synth.questions.expansion import GrownQuestion, GrowthSpec, Structure, essence, grow, readings
 from synth.questions.paths import Hop, Retrieve, Route, find_document, formula_of, trace
+from synth.questions.splits import WITNESSES
 from synth.questions.walks import Shape, Walker
 from synth.questions.wording import Phrasing, word_question
 from warehouse.digests import digest, seed_from
@@ -168,6 +169,7 @@ class _Builder(ABC, Generic[Candidate]):
         if against := objection(proofs, self.config.allowed_shortcuts, self.config.easy == "drop"):
             self.failures.append(Failure("synth", against[0], against[1], {"formula": formula, "proofs": proofs.record()}))
             return
+        found = witnesses(self.graph, formula, proofs.answers) if proven is None else proven
         task = Task(
             key=key,
             environment=self.config.environment,
@@ -178,7 +180,7 @@ class _Builder(ABC, Generic[Candidate]):
             hops=hops,
             constraints=count_constants(formula),
             layers=depth(formula),
-            provenance=provenance,
+            provenance={**provenance, WITNESSES: sorted({value for values in found.values() for value in values.values()})},
             proofs=proofs.record(),
         )
         refused = self.refuse(task) if self.refuse is not None else None

@@ -68,6 +68,7 @@ class EvaluationIndex:
     formulas: Mapping[str, str]
     constants: Mapping[str, frozenset[tuple[str, ...]]]
     all_constants: frozenset[tuple[str, ...]]
+    longest_constant: int
     any_unnamed: bool
     beginnings: Mapping[tuple[str, ...], tuple[str, ...]]
     wording: NearDuplicates
@@ -91,13 +92,15 @@ class EvaluationIndex:
                 start = words[: config.contained_words]
                 beginnings[start] = (*beginnings.get(start, ()), name)
         constants = {name: _constants(task) for name, (_, task) in tasks.items()}
+        all_constants = frozenset[tuple[str, ...]]().union(*constants.values())
         return cls(
             config,
             tasks,
             {_normalised(task.question): name for name, (_, task) in tasks.items()},
             {formula_digest(task.formula): name for name, (_, task) in tasks.items() if task.formula},
             constants,
-            frozenset().union(*constants.values()),
+            all_constants,
+            max(map(len, all_constants), default=0),
             not all(constants.values()),
             beginnings,
             wording,
@@ -147,8 +150,8 @@ class EvaluationIndex:
         return next((hit for question in asked if (hit := self.hit(question)) is not None), None) or self.contained(example.text)
 
     def _similar(self, question: str) -> Hit | None:
-        words = words_of(question)
-        spans = {tuple(words[start:end]) for start in range(len(words)) for end in range(start + 1, min(start + 9, len(words) + 1))}
+        words, longest = words_of(question), self.longest_constant
+        spans = {tuple(words[start : start + length]) for start in range(len(words)) for length in range(1, longest + 1)}
         if not self.any_unnamed and spans.isdisjoint(self.all_constants):  # most questions end here, without a signature
             return None
         for name, index in self.wording.matches(question):

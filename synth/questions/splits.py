@@ -17,6 +17,9 @@ from warehouse.records import Failure, Task, Triple
 
 TRAIN, HELD_OUT = "train", "heldout"
 
+WITNESSES = "witnesses"
+"""Where a task's provenance names all that its unknowns stand for, also what links two constraints and has no document."""
+
 
 @cache
 def split_of(entity: str, heldout_share: float, salt: str = "") -> str:
@@ -50,9 +53,10 @@ def split_tasks(tasks: Sequence[Task], rule: str, share: float, salt: str = "") 
 
 
 def entities_of(task: Task) -> set[str]:
-    """What a task is about: constants, way and answers; plain numbers left out."""
+    """What a task is about: constants, way, what unknowns stand for, and answers; plain numbers left out."""
     constants = (member for node in nodes_of(task.formula) if is_constant(node) for member in members(node))
-    named = {*constants, *map(str, task.provenance.get("path", ())), *task.answers}
+    way = (str(entity) for place in ("path", WITNESSES) for entity in task.provenance.get(place, ()))
+    named = {*constants, *way, *task.answers}
     return {entity for entity in named if not entity.isdecimal()}
 
 

@@ -13,10 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from eval.graders.answers import answer_key
+
 if TYPE_CHECKING:
     from datasketch import MinHash, MinHashLSH
 
+NameKey = tuple[str, tuple[str, ...]]
+
 _WORD = re.compile(r"\w+")
+_WITHOUT_BLANKS = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff"  # Thai and Lao, Burmese, Khmer, kana
+    r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+_LETTER_OR_WORD = re.compile(rf"(?=\w)[{_WITHOUT_BLANKS}]|[^\W{_WITHOUT_BLANKS}]+")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -25,6 +34,11 @@ def plain(text: str) -> str:
     """The words of `text` in lower case without accents, joined by single spaces."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return " ".join(_WORD.findall("".join(letter for letter in decomposed if not unicodedata.combining(letter))))
+
+
+def name_key(text: str) -> NameKey:
+    """What spellings of one name share: its plain words, and the figures and signs by which the grader tells answers apart, as in C++."""
+    return plain(text), answer_key(text)[1]
 
 
 def unqualified(title: str) -> str:
@@ -69,8 +83,8 @@ Shingles = frozenset[str]
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, without case and punctuation."""
-    return _WORD.findall(text.casefold())
+    """The words of a text, without case and punctuation; each letter is one in a script that leaves no blanks between words."""
+    return _LETTER_OR_WORD.findall(unicodedata.normalize("NFKC", text.casefold()))
 
 
 def shingles_of(text: str, width: int = 3) -> Shingles:

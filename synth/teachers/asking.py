@@ -8,14 +8,13 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from eval.judges import LEAST_TEMPERATURE
 from synth.teachers.teacher import Fault, Teacher, form_of, read_json
 from warehouse.digests import seed_from
 from warehouse.records import Completion, Failure, Request
 
 T = TypeVar("T")
 
-LEAST_TEMPERATURE = 0.7
-"""That of a request that is made again: a model that says the same for every seed would say the same once more."""
 _MENDED = frozenset({Fault.CUT, Fault.EMPTY})
 """Faults of a reply that another seed may mend; the others were tried often enough by the teacher, or are for good."""
 

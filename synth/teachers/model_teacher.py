@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from aiolimiter import AsyncLimiter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
@@ -26,6 +27,7 @@ from synth.teachers.config import TeacherConfig
 from synth.teachers.ledger import FILE, Budget, Ledger, Spent, largest_cost
 from synth.teachers.source import RETRYABLE, BackgroundLoop, Source, SourceError
 from synth.teachers.teacher import STAGE, Fault, OracleTeacher, Reply, Teacher, completion_id, failed, judged
+from warehouse.errors import RequestError
 from warehouse.lake import Lake
 from warehouse.records import Completion, Failure, Request, Task
 from warehouse.schema import Record
@@ -74,6 +76,7 @@ class ModelTeacher:
         self._source, self._config, self._loop, self._cache = source, config, loop, cache
         self._asked: dict[str, asyncio.Task[Reply]] = {}
         self._stored: set[str] = set()
+        self._under_way: set[asyncio.Task[Any] | None] = set()
         self._places = asyncio.Semaphore(config.concurrency)
         rate = config.requests_per_minute
         self._rate = None if rate is None else AsyncLimiter(1, 60 / rate)
@@ -110,6 +113,11 @@ class ModelTeacher:
         tasks = {key: self._task(key, request) for key, request in requests.items() if key not in found}
         try:
             replies = await asyncio.gather(*tasks.values())
+        except RequestError:  # what is under way is refused as well, or paid for and kept; nothing more is sent
+            for task in set(tasks.values()) - self._under_way:
+                task.cancel()
+            await asyncio.wait(tasks.values())
+            raise
         except BaseException:
             for task in tasks.values():
                 task.cancel()
@@ -164,18 +172,24 @@ class ModelTeacher:
     async def _try(self, request: Request) -> Completion:
         cost = largest_cost(request)
         number = await self._budget.set_aside(cost)
-        used = cost
+        used, mine = 0, asyncio.current_task()
         try:
             if self._rate is not None:
                 await self._rate.acquire()
+            self._under_way.add(mine)
+            used = cost
             completion = await self._in_time(request)
             used = completion.prompt_tokens + completion.completion_tokens
         except SourceError as error:
             used = cost if error.may_be_billed else 0
             error.number = number
             raise
+        except RequestError:
+            used = 0
+            raise
         finally:
             await self._budget.book(number, used)
+            self._under_way.discard(mine)
         return completion
 
     async def _in_time(self, request: Request) -> Completion:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval.graders.answers import sub_match
-from eval.judges import PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_reply, refuse_unfit
+from eval.judges import LEAST_TEMPERATURE, PROMPT, VERSION, Case, Judge, Verdict, calibrate, read_reply, refuse_unfit
 from flows.verifiers import open_judge
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy
@@ -112,20 +112,22 @@ def test_a_real_model_that_never_learnt_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_failures_are_typed_and_asked_again_alone(tmp_path: Path) -> None:
-    """One reply is cut off by the server, one is no verdict; the second round asks for these two and no others."""
+    """One reply is no verdict, one is cut, one request fails; the second round asks for the first two and no others, and not the same."""
     said = iter(["right it is", *[grading(strict)] * 99])
 
     def reply(body: dict[str, Any]) -> str:
         act = next(said)
         return act if isinstance(act, str) else act(body)
 
-    with MisbehavingServer(["well", "500"], answer=reply) as server, Lake(tmp_path) as lake, judge_of(server, lake, concurrency=1) as judge:
+    served = MisbehavingServer(["well", "cut", "500"], answer=reply)
+    with served as server, Lake(tmp_path) as lake, judge_of(server, lake, concurrency=1) as judge:
         cases = [Case("Where?", ("Green Lake",), f"Green Lake {word}") for word in ("indeed", "surely", "again", "there")]
         verdicts = judge.judge(cases)
-    assert all(isinstance(verdict, Verdict) and verdict.verdict == "right" for verdict in verdicts)
+    given = [verdict.verdict if isinstance(verdict, Verdict) else verdict.kind for verdict in verdicts]
+    assert given == ["right", "right", "server_error", "right"]
     asked = [json.loads(body["messages"][-1]["content"].splitlines()[5].split(": ", 1)[1]).split()[-1] for body in server.bodies]
     assert asked[4:] == asked[:2]
-    assert [body["seed"] for body in server.bodies] == [0, 0, 0, 0, 1, 1]
+    assert [(body["seed"], body["temperature"]) for body in server.bodies] == [(0, 0.0)] * 4 + [(1, LEAST_TEMPERATURE)] * 2
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.graders.code import CodeTests, judge_code, read_tests
+from eval.graders.code_examiner import GONE
 from eval.graders.code_tests import free_names, why_not_examined
 from eval.graders.plain_data import BadFrame, NotPlain, decode, encode
 from eval.graders.rows import Judgement, verify_rows
@@ -112,6 +113,14 @@ def test_a_failure_says_what_failed() -> None:
     verdict = judge_code(PROBLEM, SOLUTION.replace("n + n", "1 / 0"), LIMITS.model_copy(update={"wall_seconds": 120}))
     assert not verdict.passed
     assert "ZeroDivisionError" in verdict.detail
+
+
+def test_a_program_that_prints_without_end_has_failed_when_it_is_ended() -> None:
+    assert judge_code(PROBLEM, "while True: print('x' * 100)").detail.startswith(GONE)
+
+
+def test_tests_may_print_as_much_as_they_like() -> None:
+    assert judge({"test_list": ["print(f(100_000))", "assert f(1) == 'x'"]}, "def f(n): return 'x' * n").verdict is Outcome.SUCCESS
 
 
 def test_a_sandbox_that_fails_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,6 +340,16 @@ def test_tests_that_plain_data_is_enough_for_are_examined(tests: str) -> None:
 def test_iterators_coroutines_and_numbers_of_numpy_are_examined(program: str, tests: str, success: bool) -> None:
     limits = SandboxConfig(wall_seconds=120, cpu_seconds=4, memory_mib=512)  # a busy machine's clock says nothing of a program
     assert judge_code(CodeTests(tests), program, limits).passed is success
+
+
+DATACLASS = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Pair:\n    one: int\n    other: int\n"
+
+
+def test_programs_and_prompts_may_have_dataclasses() -> None:
+    double = "    pair = Pair(n, n)\n    return pair.one + pair.other\n"
+    assert judge({"test_list": ["assert f(3) == 6"]}, f"{DATACLASS}def f(n):\n{double}").verdict is Outcome.SUCCESS
+    gold = {**HUMANEVAL_FORM, "prompt": DATACLASS + HUMANEVAL_FORM["prompt"]}
+    assert judge(gold, double).verdict is Outcome.SUCCESS
 
 
 def test_a_check_that_is_asynchronous_is_awaited() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -98,11 +99,38 @@ def test_what_looks_like_words_or_names_takes_no_time(text: str, extraction: Ext
         ("\\sin^2 x+\\cos^2 x", "1"),
         ("\\pi", "3.14159265358979"),
         ("2\\pi", "2 pi"),
+        ("\\ln 2", "ln(2)"),
+        ("x\\sin x", "x sin(x)"),
+        ("2\\cos^2 x", "2cos^2 x"),
+        ("\\arctan x", "arctan(x)"),
+        ("3", "log_2(8)"),
+        ("e^2", "exp(2)"),
+        ("0.001", "10^-3"),
+        ("\\frac{1}{x^2}", "x**-2"),
+        ("3e8", "3\\times10^8"),
+        ("2.5\\times 10^{-4}", "2.5e-4"),
     ],
 )
 def test_what_is_equal_either_way(gold: str, prediction: str) -> None:
     assert same_mathematics(prediction, gold)
     assert same_mathematics(gold, prediction)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gold", "prediction"),
+    [
+        ("\\ln 2", "log(2)"),
+        ("\\sin x", "cos(x)"),
+        ("10^3", "10^-3"),
+        ("e^{-2x}", "e^-2x"),
+        ("3e8", "3\\times10^7"),
+        ("2e8", "16e"),
+    ],
+)
+def test_what_is_written_without_latex_is_no_other_expression(gold: str, prediction: str) -> None:
+    assert not same_mathematics(prediction, gold)
+    assert not same_mathematics(gold, prediction)
 
 
 @pytest.mark.slow
@@ -136,6 +164,23 @@ def test_a_worker_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     worker._process.wait()
     pool._idle.put(worker)
     assert pool.compare("x+1", "1+x")
+    pool.close()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_interrupted_leaves_no_answer_to_the_next() -> None:
+    pool = math_processes._Pool()
+    assert pool.compare("x+1", "1+x")
+    earlier = signal.signal(signal.SIGUSR1, _interrupt)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.compare("5", "9^{9^{9^{9}}}")
+    signal.signal(signal.SIGUSR1, earlier)
+    assert [pool.compare("x+1", other) for other in ("1+x", "x+2", "1+x")] == [True, False, True]
     pool.close()
 
 

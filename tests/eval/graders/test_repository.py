@@ -76,6 +76,31 @@ def test_a_wrong_patch_does_not_resolve(name: str) -> None:
     assert verdict.not_passed
 
 
+MANY = b"""import pytest
+from shop.prices import total
+
+
+@pytest.mark.parametrize("price", range(900), ids=lambda price: "what one price alone comes to is that price: " + str(price))
+def test_one_price_is_its_total(price):
+    assert total([price]) == price
+"""
+LOUD = HIDDEN["tests/test_totals.py"] + b"\n\ndef test_of_no_interest():\n    print('x' * 100_000)\n    assert False\n"
+
+
+@pytest.mark.slow
+def test_neither_many_tests_nor_loud_ones_hide_that_a_right_patch_resolves() -> None:
+    names = [f"tests/test_many.py::test_one_price_is_its_total[what one price alone comes to is that price: {n}]" for n in range(900)]
+    assert verify_patch(replace(TASK, test_files={"tests/test_totals.py": LOUD}), GOLD).resolved
+    assert verify_patch(replace(TASK, fail_to_pass=tuple(names), test_files={"tests/test_many.py": MANY}), GOLD).resolved
+
+
+@pytest.mark.slow
+def test_what_loud_tests_print_is_kept_up_to_the_limit() -> None:
+    verdict = verify_patch(replace(TASK, test_files={"tests/test_totals.py": LOUD}), "")
+    assert verdict.not_passed == TASK.fail_to_pass
+    assert "xxx" in verdict.detail
+
+
 def test_a_patch_that_does_not_apply_does_not_resolve() -> None:
     verdict = verify_patch(TASK, GOLD.replace("prices[1:]", "prices[7:]"))
     assert not verdict.resolved

@@ -10,12 +10,12 @@ import pytest
 from eval.graders.base import UNSUPERVISED, BatchVerifier, verify_all
 from eval.graders.unsupervised import Agreement, Confidence
 from tests.eval.graders.test_verifiers import TASK, attempt
-from warehouse.records import Outcome, StopReason
+from warehouse.records import Outcome, StopReason, Task
 
 
-def group(*answers: str | None) -> list:
+def group(*answers: str | None, task: Task = TASK) -> list:
     runs = [attempt("answer" if answer is not None else "search", answer or "q") for answer in answers]
-    return [(TASK, replace(run, id=str(place))) for place, run in enumerate(runs)]
+    return [(task, replace(run, id=str(place))) for place, run in enumerate(runs)]
 
 
 def test_the_majority_agrees() -> None:
@@ -26,6 +26,21 @@ def test_the_majority_agrees() -> None:
         (0.25, Outcome.FAILURE),
         (0.0, Outcome.FAILURE),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        ("gsm8k", ("18 dollars", "She makes $18.", "9*2=18", "17", "17")),
+        ("number", ("5 km", "5.0 kilometres", "5000e-3 km", "5", "5")),
+        ("date", ("20 July 1999", "1999-07-20", "on Tuesday, July 20th, 1999", "July 1999", "1999-07")),
+        ("math", ("\\boxed{\\frac{1}{2}}", "x = 0.5", "The answer is 1/2.", "2", "2")),
+        ("set", ("red; blue", "blue and red", '["blue", "red"]', "red", "red")),
+    ],
+)
+def test_equal_answers_in_other_spellings_agree(kind: str, answers: tuple[str, ...]) -> None:
+    task = replace(TASK, provenance={"verifier": kind})
+    assert [score.value for score in Agreement().verify_all(group(*answers, task=task))] == [0.6] * 3 + [0.4] * 2
 
 
 def test_a_tie_and_a_single_attempt_say_nothing() -> None:

@@ -128,6 +128,16 @@ def test_a_channel_joins_a_program_and_the_host() -> None:
 
 
 @needs_isolation
+def test_a_program_that_writes_too_much_is_ended_before_anybody_asks_for_its_result() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Sandbox(SMALL).start(python_program("while True: print('x' * 100)", channel=theirs.fileno())) as running:
+        theirs.close()
+        ours.settimeout(60)
+        assert ours.recv(1) == b""
+        assert running.result().ending is Ending.OUTPUT_LIMIT
+
+
+@needs_isolation
 def test_a_program_that_is_left_is_killed() -> None:
     marker = f"left-{os.getpid()}"
     with Sandbox(ENDLESS).start(python_program(SLEEP, environment={"MARKER": marker})):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 
 from eval.statistics import bootstrap_ratio, wilson
 from eval.suites.figures import Trial, at_k, by, cost, coverage, headline, ladder, success
+from flows.suites.results import read_trials
+from tests.eval.graders.test_verifiers import attempt
+from warehouse import Lake, Outcome, Score, Task
 
 
 def tried(task: str, *verdicts: bool | None, answers: str = "") -> list[Trial]:
@@ -71,14 +76,37 @@ def test_figures_at_k_equal_enumeration(drawn: list[list[bool]], k: int) -> None
 def test_a_task_with_too_few_judged_attempts_is_left_out_of_k() -> None:
     assert [at_k(SEVERAL, "pass@", k).tasks for k in (3, 4)] == [3, 2]
     assert at_k(SEVERAL, "pass@", 5).estimate is None
-    four = at_k(SEVERAL, "pass@", 4).estimate
-    assert four is not None and four.value == 0.5, "a is solved in some of four attempts, b in none"
+    two = [*tried("left out", False, None), *(trial for number in range(99) for trial in tried(str(number), number > 0, False))]
+    figure = at_k(two, "pass@", 2)
+    assert figure.tasks == 99 and figure.estimate is not None and figure.estimate.value == pytest.approx(98 / 99)
+
+
+@pytest.mark.parametrize(("hard", "is_result"), [(2, True), (3, False), (16, False)])
+def test_too_many_tasks_with_too_few_judged_attempts_are_no_result(hard: int, is_result: bool) -> None:
+    """Where the hard tasks have an invalid attempt each, the others alone would say that all are solved."""
+    trials = [trial for n in range(100) for trial in tried(str(n), *[n >= hard] * 7, None if n < hard else True)]
+    for kind in ("pass@", "pass^", "majority@"):
+        figure = at_k(trials, kind, 8)
+        assert (figure.tasks, figure.estimate is not None) == (100 - hard, is_result)
+        assert at_k(trials, kind, 7).estimate is not None
 
 
 def test_majority_counts_equal_answers() -> None:
     trials = [*tried("a", True, False, False, answers="xyy"), *tried("b", True, True, False, answers="xxz")]
     figure = at_k(trials, "majority@", 3)
     assert figure.estimate is not None and figure.estimate.value == 0.5
+
+
+@pytest.mark.slow
+def test_majority_counts_answers_that_the_grader_of_the_task_reads_as_the_same(tmp_path: Path) -> None:
+    task = Task("t1", "python", "How much?", ("18",), provenance={"verifier": "gsm8k"})
+    answers = {"18 dollars": True, "She makes $18.": True, "9*2=18": True, "17": False, "17 ": False}
+    runs = [replace(attempt("answer", text), id=text, sample=place, suite="sums") for place, text in enumerate(answers)]
+    scores = [Score(text, "gsm8k", "5", float(right), Outcome.SUCCESS if right else Outcome.FAILURE) for text, right in answers.items()]
+    with Lake(tmp_path) as lake:
+        lake.add([task, *runs, *scores])
+        figure = at_k(read_trials(lake, "p", "sums"), "majority@", 5)
+    assert figure.estimate is not None and figure.estimate.value == 1.0
 
 
 def test_the_ladder_and_the_headline() -> None:

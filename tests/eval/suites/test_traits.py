@@ -39,6 +39,7 @@ def test_the_headline_needs_a_result() -> None:
     assert one_headline("success", None, None).state is TraitState.NOT_KNOWN
     assert one_headline("success", figure(0.5, 0.4, 0.6), None).state is TraitState.KEPT
     assert one_headline("success", figure(0.5, 0.4, 0.6), "9 of 100 attempts are missing").state is TraitState.NOT_KEPT
+    assert one_headline("pass@8", Figure("pass@8", 84, None), None).state is TraitState.NOT_KEPT
 
 
 def test_the_command_must_draw_the_tasks_that_were_evaluated() -> None:

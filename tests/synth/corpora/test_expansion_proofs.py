@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rl.retrieval.search import SearchIndex
-from synth.corpora.expansion_proofs import KnownFacts, proofs_of
+from synth.corpora.expansion_proofs import KnownFacts, proofs_of, proofs_of_seed
 from synth.corpora.proposals import LeafExpansion, Objection, Proposal, ProposalDefect, merged_formula, merged_question
 from synth.corpora.tools import DescriptionVerdict
 from synth.formulas.proofs import prove
@@ -80,6 +80,14 @@ def test_the_graph_refuses_what_it_knows_better() -> None:
     assert isinstance(refused, Objection) and refused.kind == ProposalDefect.NOT_UNIQUE and "'White Sail' as well" in refused.reason
     second = proofs_of(TASK, [leaf(GOOD)], INDEX, known(Fact("Blue River", "seat", "Grey Cove", ("d6",), "test")))
     assert isinstance(second, Objection) and second == Objection(ProposalDefect.NOT_UNIQUE, "the graph knows another answer: 'Grey Cove'")
+
+
+def test_the_graph_refuses_a_question_of_two_that_differ_in_signs_or_in_case_alone() -> None:
+    for answers, other in ((("C++",), "C#"), (("Green Lake",), "green lake")):
+        facts = [Fact("Blue River", "language", name, ("d2",), "test") for name in (*answers, other)]
+        task = Task("k", "search", "language of Blue River?", answers, (("C@Blue River", "language", "?"),))
+        refused = proofs_of_seed(task, INDEX, known(*facts))
+        assert refused == Objection(ProposalDefect.NOT_UNIQUE, f"the graph knows another answer: {other!r}")
 
 
 def test_a_constraint_that_is_not_needed_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from synth.corpora.config import ExtractionConfig
 from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, passages_of, relation_name
-from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker
+from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.text_comparison import mentions, numbers, plain, unqualified
@@ -150,6 +150,16 @@ def test_a_mention_that_may_mean_two_is_not_guessed() -> None:
     assert linker.link("Lake", "d") == "Green Lake"
     assert linker.link("Stone", "third") == "Stone"
     assert linker.link("Stone", "other") == "Amber Stone"
+
+
+def test_figures_and_signs_make_another_entity() -> None:
+    linker = Linker(["Se7en", "3.5", "-5", "C++", "Blue River"], {"C": "C (language)"})
+    assert [linker.link(name, "d") for name in ("5", "C#", "c", "c++", "BLUE-RIVER")] == ["5", "C#", "C (language)", "C++", "Blue River"]
+    linker.note("d", "Rates", ("3.5 percent", "Learning C", "Learning C++"))
+    assert linker.link("5 percent", "d") == "5 percent"
+    with pytest.raises(AmbiguousMention, match=r"'Learning C' or 'Learning C\+\+'"):
+        linker.link("Learning", "d")
+    assert grounding_defect(StatedFact(subject="C++", relation="not", object="C#", quote="C++ is not C#"), "t", "C++ is not C#.") is None
 
 
 def test_a_title_means_itself_in_its_own_document() -> None:

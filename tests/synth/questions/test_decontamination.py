@@ -55,6 +55,27 @@ def test_wording_alone_decides_where_there_is_no_formula() -> None:
     assert hit is not None and (hit.kind, hit.suite) == (Contamination.NEAR_DUPLICATE, "plain")
 
 
+@pytest.mark.parametrize(
+    ("evaluated", "asked"),
+    [
+        ("Les Mis\u00e9rables, by whom?", "les mise\u0301rables by whom"),
+        ("Which 3 m\u00b2 room?", "which \uff13 m2 room"),
+        ("黑澤明の映画の主演は誰ですか?", "黑澤明の映画の主演は誰でしたか。"),
+    ],
+)
+def test_other_code_points_and_scripts_without_blanks_hide_nothing(evaluated: str, asked: str) -> None:
+    index = EvaluationIndex.of({"s": [Task("e", "search", evaluated, ("x",))]}, DecontaminationConfig(threshold=0.6))
+    assert index.hit(asked) is not None
+    assert index.hit("黑澤明は何年に生まれましたか?") is None
+
+
+def test_a_constant_of_many_words_is_found_in_a_question() -> None:
+    name = "The Strange Case of the Very Long Title That Nobody Ever Said in One Breath"
+    index = EvaluationIndex.of({"s": [Task("e", "search", f"director of {name}?", ("x",), ((f"C@{name}", "director", "?"),))]})
+    hit = index.hit(f"director of {name}, please?")
+    assert hit is not None and hit.kind is Contamination.NEAR_DUPLICATE
+
+
 def test_examples_are_held_by_their_question_and_by_what_they_contain() -> None:
     asked = Example("x1", "fas_reason", (Part(PartKind.QUESTION, QUESTION), Part(PartKind.ANSWER, "no", True)), ())
     holding = Example("x2", "document", (Part(PartKind.DOCUMENT, f"It was asked: {PLAIN.question} Nobody knew.", True),), ())

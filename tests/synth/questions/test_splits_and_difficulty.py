@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.formulas.projections import witnesses
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.builder import build_questions
 from synth.questions.config import QuestionConfig
@@ -33,6 +34,13 @@ def test_no_entity_stands_on_both_sides(tasks: list[Task]) -> None:
     assert parts[TRAIN] and parts[HELD_OUT]
     assert len(parts[TRAIN]) + len(parts[HELD_OUT]) + len(failures) == len(tasks)
     assert {failure.kind for failure in failures} == {"by_entity"}
+
+
+def test_what_links_two_constraints_is_an_entity_of_the_task(graph: KnowledgeGraph, retrieve: Retrieve, tasks: list[Task]) -> None:
+    layers = QuestionConfig(counts={2: 20}, structure="layerwise", intersections=0.5)
+    for task in (*tasks, *build_questions(graph, layers, 5, retrieve)[0]):
+        linked = {value for values in witnesses(graph, task.formula, task.answers).values() for value in values.values()}
+        assert {value for value in linked if not value.isdecimal()} <= entities_of(task)
 
 
 def test_renamed_and_reordered_formulas_fall_together(tasks: list[Task]) -> None:

@@ -146,6 +146,14 @@ def test_a_wrong_key_or_model_is_the_askers_to_mend(act: str) -> None:
         teacher.complete(requests(3))
 
 
+def test_requests_that_are_refused_for_good_cost_no_token_and_the_others_are_not_sent() -> None:
+    with MisbehavingServer(["401"] * 40, slow_seconds=0.05) as server, teacher_of(server, concurrency=16) as teacher:
+        with pytest.raises(RequestError, match="401"):
+            teacher.complete(requests(40, max_tokens=4_000))
+        assert teacher.spent.tokens == 0
+    assert len(server.times) < 40
+
+
 def test_a_server_that_is_not_there_is_a_connection_fault() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
