@@ -32,8 +32,6 @@ UNSEEN = set(HOSTILE) - set("a]0;title[2J31mbc")
 PRINTS = {
     "rl/terminal.py": 1,  # `say` itself
     "rl/envs/code.py": 1,  # in the program that a policy wrote
-    "eval/graders/repository.py": 1,  # in the sandbox
-    "eval/graders/code_examiner.py": 1,
     "eval/sandbox/sandbox.py": 1,
     "flows/cli/options.py": 1,  # JSON, exact
     "flows/cli/rows.py": 1,

@@ -17,7 +17,7 @@ from flows.config import load_config
 from flows.context import RunContext, open_context
 from flows.home import Home
 from flows.stage_run import StageRun
-from flows.stages.rollouts import SamplingPlan, sample_teacher
+from flows.stages.rollouts import SamplingPlan, sample_teacher, wanted_of_teacher
 from tests.rl.conftest import DOCUMENTS
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, Run, Task
@@ -61,7 +61,7 @@ def rollout(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
 def sampled(context: RunContext, samples: int, condition: str = "split = 'train'") -> dict[str, Any]:
     """The figures of a plan that is carried out."""
     run = StageRun(context.lake, Run("r", "rollout", 1, {}, "", 0, None, "running", datetime.now(UTC)))
-    figures = sample_teacher(context, SamplingPlan(condition, samples, 0.5, 4), run)
+    figures = sample_teacher(context, wanted_of_teacher(context, SamplingPlan(condition, samples, 0.5, 4)), run)
     run.flush()
     return figures
 
