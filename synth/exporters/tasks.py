@@ -16,7 +16,7 @@ from eval.graders.verifiers import VERIFIERS
 from eval.suites.tasks import suite_of
 from synth.exporters.texts import source_of
 from synth.formulas.triples import formula_digest
-from synth.formulas.webshaper import FIELDS, Unreadable, fields_of
+from synth.formulas.webshaper import FIELDS, SPLIT, Unreadable, fields_of
 from synth.questions.decontamination import STAGE
 from synth.questions.difficulty import Difficulty, by_difficulty, pass_rates
 from synth.questions.splits import split_tasks
@@ -24,6 +24,8 @@ from warehouse.exporters.dataset import UNTRACED, Dataset, Row, by_split
 from warehouse.lake import Lake
 from warehouse.records import Failure, Task
 
+IMPORTED = ("import", SPLIT)
+"""The splits that tasks of foreign files have."""
 _TEXT, _COUNT = pa.string(), pa.int64()
 _Fields = dict[str, tuple[pa.DataType, str]]
 """The type of each column, and what it holds."""
@@ -60,12 +62,12 @@ class PromptOptions:
 
 
 def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
-    """All tasks but those of evaluation suites as prompts, in the splits they are stored with; or those for training, split anew."""
+    """All tasks but those of evaluation suites as prompts, in the splits they are stored with; or those of no suite, split anew."""
     tasks = [task for task in lake.tasks(at=at) if suite_of(task) is None]
     filters = _decontamination(lake, at)
     failures: list[Failure] = []
     if options.rule is not None:
-        tasks, left_out = _trained_on(tasks)
+        tasks, left_out = _of_no_suite(tasks)
         parts, failures = split_tasks(tasks, options.rule, options.held_out)
         filters.append(left_out)
         filters.append(f"split by {options.rule}, about {options.held_out} held out; {len(failures)} tasks belong to neither side")
@@ -87,10 +89,10 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
     )
 
 
-def _trained_on(tasks: Sequence[Task]) -> tuple[list[Task], str]:
-    """The tasks that are for training, and what a card says of the others."""
-    chosen = [task for task in tasks if task.is_trained_on]
-    return chosen, f"tasks for training; {len(tasks) - len(chosen)} of suites and of the gate are left out"
+def _of_no_suite(tasks: Sequence[Task]) -> tuple[list[Task], str]:
+    """The tasks for training and those of foreign files, and what a card says of the others."""
+    chosen = [task for task in tasks if task.is_trained_on or task.split in IMPORTED]
+    return chosen, f"tasks of no suite; {len(tasks) - len(chosen)} of suites and of the gate are left out"
 
 
 def _verifier_of(task: Task, default: str) -> Row:
@@ -136,13 +138,13 @@ _WEBSHAPER_FIELDS: _Fields = {
 
 
 def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure], str]:
-    """The tasks for training that have a row in this form, why others with a formula have none, and what a card says of the rest.
+    """The tasks of no suite that have a row in this form, why others with a formula have none, and what a card says of the rest.
 
     The form has no place for a split, so that a suite's task would be taken for one to train on.
     """
     tasks: list[Task] = []
     failures: list[Failure] = []
-    chosen, left_out = _trained_on(lake.tasks(at=at))
+    chosen, left_out = _of_no_suite(lake.tasks(at=at))
     for task in chosen:
         try:
             if task.formula:
