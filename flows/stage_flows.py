@@ -101,7 +101,7 @@ def sampling_flow(
     horizon: PositiveInt | None = None,
 ) -> Rows:
     """Trajectories of a policy, or of the home's teacher, on the tasks that meet a SQL condition."""
-    from flows.stages.rollouts import SamplingPlan, not_stored, sample, sample_teacher, wanted_of_policy, wanted_of_teacher
+    from flows.stages.rollouts import SamplingPlan, not_played, not_stored, sample, sample_teacher, wanted_of_policy, wanted_of_teacher
 
     with open_home(home) as context:
         record = None if policy == TEACHER else context.policy(policy)
@@ -109,7 +109,8 @@ def sampling_flow(
         plan = SamplingPlan(condition, samples, temperature, turns)
         run_id = sampling_id(policy, asdict(plan))
         requests = wanted_of_teacher(context, plan) if record is None else wanted_of_policy(context, record, plan, run_id)
-        if not_stored(context.lake, requests):  # tasks that meet the condition may have come since
+        left = not_played if record is None else not_stored
+        if left(context.lake, requests):  # tasks that meet the condition may have come since
             reopen(context.lake, run_id)
 
         def work(run: StageRun) -> dict[str, Any]:
