@@ -152,6 +152,30 @@ def test_a_mention_that_may_mean_two_is_not_guessed() -> None:
     assert linker.link("Stone", "other") == "Amber Stone"
 
 
+OXFORD = Document("o", "University of Oxford", "The University of Oxford stands in Oxford. Oxford lies on the River Thames.", "wiki")
+STANDS = statement("University of Oxford", "stands in", "Oxford", "The University of Oxford stands in Oxford", "university", "city")
+LIES = statement("Oxford", "lies on", "River Thames", "Oxford lies on the River Thames", "city", "river")
+
+
+def test_a_name_that_stands_beside_a_longer_one_in_a_statement_is_not_that_one() -> None:
+    corpus = extract({"The University": [STANDS, LIES]}, (OXFORD,))
+    assert [(fact.subject, fact.relation, fact.object) for fact in corpus.facts] == [
+        ("University of Oxford", "stands_in", "Oxford"),
+        ("Oxford", "lies_on", "River Thames"),
+    ]
+    assert corpus.types == {"University of Oxford": "university", "Oxford": "city", "River Thames": "river"}
+    linker = Linker((), {})
+    linker.note_statement("d", "Oxford City Council", "University of Oxford", "Oxford")
+    with pytest.raises(AmbiguousMention, match="'Oxford' or 'Oxford City Council'"):
+        linker.link("Oxford", "d")
+
+
+def test_two_names_that_mean_one_state_nothing() -> None:
+    corpus = extract({"Amber": [WORKS, {**WORKS, "object": "Blue"}]}, aliases={"Blue": "Amber Stone"})
+    assert [fact.object for fact in corpus.facts] == ["Blue River"]
+    assert kinds(corpus) == [GroundingDefect.SELF]
+
+
 def test_figures_and_signs_make_another_entity() -> None:
     linker = Linker(["Se7en", "3.5", "-5", "C++", "Blue River"], {"C": "C (language)"})
     assert [linker.link(name, "d") for name in ("5", "C#", "c", "c++", "BLUE-RIVER")] == ["5", "C#", "C (language)", "C++", "Blue River"]
