@@ -23,7 +23,7 @@ from synth.corpora.seed_questions import STAGE as SEEDS
 from synth.corpora.seed_questions import shortfall
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
-from synth.questions.direct_attempts import DIRECT, hard_enough
+from synth.questions.direct_attempts import DIRECT, UNREAD, hard_enough
 from synth.questions.rewording import RewordingConfig, reword
 from warehouse import Failure, Outcome, Task
 from warehouse.digests import seed_from
@@ -109,8 +109,9 @@ def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 
 def _seen(synthesis: SynthesisContext) -> set[str]:
-    """The keys of the questions that are stored, and of those that were dropped because they are answered directly."""
-    dropped = synthesis.context.lake.query("SELECT item->>'task' AS key FROM failures WHERE stage = 'synth' AND kind = ?", [DIRECT])
+    """The keys of the questions that are stored, and of those that were dropped for what direct attempts at them came to."""
+    sql = "SELECT item->>'task' AS key FROM failures WHERE stage = 'synth' AND kind IN (?, ?)"
+    dropped = synthesis.context.lake.query(sql, [DIRECT, UNREAD])
     return synthesis.keys() | set(dropped.column("key").to_pylist())
 
 
