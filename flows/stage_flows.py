@@ -41,7 +41,7 @@ def synthesis_flow(
 ) -> Rows:
     """Questions, plans, reasoning, decision records and demonstrations of a turn, or one `kind` of them alone.
 
-    With an `allowance` it does as much as that allows and is paused; the next call goes on.
+    With an `allowance` it does as much as that and the home's budget allow and is paused; the next call goes on.
     """
     with open_home(home, patience_seconds) as context:
 
@@ -50,7 +50,8 @@ def synthesis_flow(
 
             return synthesise(context, run, turn, kind)
 
-        meter = _meter(context, turn) if allowance is None else slice_meter(context.lake, context.home.root, turn, allowance)
+        budget = context.config.budget
+        meter = _meter(context, turn) if allowance is None else slice_meter(context.lake, context.home.root, turn, allowance, budget)
         return _stage(context, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind, meter)
 
 
