@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, passages_of, relation_name
+from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, relation_name
 from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect
+from synth.corpora.passages import passages_of, short_passages_of
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.text_comparison import mentions, numbers, plain, unqualified
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault
+from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact
@@ -193,6 +195,15 @@ def test_a_title_means_itself_in_its_own_document() -> None:
     assert linker.link("heat", "film") == "Heat (film)"
     assert linker.link("Heat", "physics") == "Heat"
     assert linker.link("Heat (film)", "physics") == "Heat (film)"
+
+
+def test_a_table_without_full_stops_is_read_in_pieces() -> None:
+    table = " ".join(f"| Stone {number} | Blue River |" for number in range(40))
+    teacher = ScriptedTeacher(lambda question: "[]")
+    extract_facts([Document("d", "t", table, "s")], teacher, ExtractionConfig(passage_characters=100))
+    passages = [question.split("Passage: ")[1] for question in teacher.asked]
+    assert " ".join(passages) == table and max(map(len, passages)) <= 100
+    assert short_passages_of("One two. Three four! Five?", 20) == passages_of("One two. Three four! Five?", 20)
 
 
 def test_passages_are_whole_sentences() -> None:
