@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+import re
+from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -12,7 +14,14 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import RunnerDeployment
 from prefect.server.api.server import create_app
-from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, PREFECT_API_URL, temporary_settings
+from prefect.server.concurrency.lease_storage import ConcurrencyLimitLeaseMetadata, get_concurrency_lease_storage
+from prefect.settings import (
+    PREFECT_API_DATABASE_CONNECTION_URL,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE,
+    temporary_settings,
+)
 
 from flows.operations.events import headline
 from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_owner, check_server, deployments, week_of
@@ -82,6 +91,16 @@ def test_schedules_of_another_home_are_not_taken(tmp_path: Path) -> None:
         check_owner(server, mine)
         with pytest.raises(RequestError, match=r"flywheel-turn/demo for the home \S+/anna/demo: give this one's another name with --name"):
             check_owner(server, others)
+
+
+async def test_a_server_that_is_started_again_knows_the_leases_where_they_are_kept_as_the_page_says(tmp_path: Path) -> None:
+    _, kept_in = re.findall(
+        r"^export (PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE)=(\S+)", (ROOT / "docs" / "operations.md").read_text(), re.M
+    )[0]
+    with temporary_settings({PREFECT_HOME: tmp_path, PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: kept_in}):
+        lease = await get_concurrency_lease_storage().create_lease([uuid4()], timedelta(0), ConcurrencyLimitLeaseMetadata(slots=1))
+        assert await get_concurrency_lease_storage().read_expired_lease_ids() == [lease.id]
+    assert (tmp_path / "concurrency_leases" / f"{lease.id}.json").is_file()
 
 
 def test_the_next_turn_is_the_first_whose_gate_has_not_spoken() -> None:
