@@ -138,6 +138,10 @@ class SynthConfig(Section):
         direct = self.direct_attempts is not None and self.direct_attempts.by == "teacher"
         return any(part is not None for part in (self.rewording, self.expander, self.seeds)) or direct
 
+    def teacher_of(self, kind: str) -> TeacherConfig | None:
+        """Who is asked where one kind of synthesis is made; None where nobody is."""
+        return None if kind == "webshaper" and not self.asks_for_questions else self.teacher
+
     @property
     def makes_tasks(self) -> bool:
         """Whether it makes anything that RL could draw."""

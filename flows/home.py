@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -29,6 +29,9 @@ from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.settings import fault_of
+
+if TYPE_CHECKING:
+    from warehouse.corpora.corpus import Corpus
 
 log = logging.getLogger("flywheel")
 
@@ -48,6 +51,11 @@ class Home:
     def config_file(self) -> Path:
         """The resolved configuration, as JSON."""
         return self.root / "config.json"
+
+    @property
+    def corpus_digest(self) -> Path:
+        """The digest of the corpus that its questions are made of."""
+        return self.root / "corpus.digest"
 
     @property
     def policies(self) -> Path:
@@ -92,6 +100,22 @@ class Home:
             raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
         self.root.mkdir(parents=True, exist_ok=True)
         self._write(resolved)
+
+    def claim_corpus(self, corpus: Corpus, folder: Path) -> None:
+        """Note which corpus the home's questions are made of, or check that it is still the same.
+
+        Raises:
+            RequestError: what was read from `folder` is not what the home began with: questions and documents would contradict each other.
+        """
+        found = corpus.digest
+        if not self.corpus_digest.is_file():
+            draft = self.corpus_digest.with_suffix(".draft")
+            draft.write_text(f"{found}\n")
+            draft.replace(self.corpus_digest)
+        elif self.corpus_digest.read_text().strip() != found:
+            raise RequestError(
+                f"the facts or documents in {folder} are not those that {self.root} began with: put them back, or begin another --home."
+            )
 
     def _write(self, resolved: dict[str, Any]) -> None:
         draft = self.config_file.with_suffix(".draft")

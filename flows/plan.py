@@ -131,6 +131,12 @@ def next_turn(done: set[str]) -> int:
     return turn
 
 
+def turns_to_synthesise(home: Home, turns: int) -> list[int]:
+    """The turns of which synthesis has something left to make."""
+    done = completed(home)
+    return [turn for turn in range(1, turns + 1) if not {synthesis_id(turn), gate_id(turn)} & done]
+
+
 def plan(home: Home, config: FlywheelConfig, turns: int) -> list[dict[str, str]]:
     """Each stage with `done`, `to do`, or `left out` where its turn ended without it."""
     done = completed(home)

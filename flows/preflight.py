@@ -8,7 +8,7 @@ against the machines it would run on. What else only a machine can say (memory, 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +18,7 @@ from flows.placement import check_placement
 from flows.task_choice import check_choice
 from rl.memory import FLOAT32, GIB, bytes_of
 from rl.policies.config import PolicyConfig
+from synth.teachers.config import TeacherConfig
 from warehouse.corpora.files import read_wordings
 from warehouse.errors import RequestError
 
@@ -31,11 +32,12 @@ WEIGHTS_PUBLISHED = 3
 """Versions that engines may load, the newest while it is written: of every step, or where weights are sent of every checkpoint."""
 
 
-def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = False) -> None:
+def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = False, synthesis: Iterable[int] = (1,)) -> None:
     """Check a configuration; of a home that has `begun`, and so has its first policy, the model that this was made from is not needed.
 
     Args:
         home: where policies and checkpoints will be written.
+        synthesis: the turns whose questions and examples are still to be made, by whoever teaches then.
 
     Raises:
         RequestError: the first thing that is wrong: its key, why, and what to do.
@@ -46,8 +48,10 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
         read_wordings(config.corpus.wordings)
     if not begun:
         _folder_of_policy(config)
-    for check in (_files, _verifiers, _rewards, _trackers, _environments, check_placement, *(() if begun else (_policy,)), _teacher):
+    for check in (_files, _verifiers, _rewards, _trackers, _environments, check_placement, *(() if begun else (_policy,)), _judge):
         check(config)
+    for turn in synthesis:
+        check_teacher(config, turn)
     if not begun:
         _suites_of_pages(config)
     check_choice(config, home)
@@ -208,18 +212,26 @@ def _check_new_tags(config: FlywheelConfig, new: int) -> None:
         )
 
 
-def _teacher(config: FlywheelConfig) -> None:
-    """Whether the servers of the teacher and of the judge answer; what they answer does not matter here."""
-    asked = {"synth.teacher": config.synth.teacher, "evaluation.judge": config.evaluation.judge if config.asks_judge else None}
-    for key, teacher in asked.items():
-        if teacher is not None and teacher.kind == "openai" and teacher.base_url is not None:
-            _reach(f"{key}.base_url", teacher.base_url)
+def check_teacher(config: FlywheelConfig, turn: int, kind: str = "all") -> None:
+    """That the server answers of whoever is asked for a turn's synthesis of one kind. Raises RequestError where it does not."""
+    teacher = config.for_turn(turn).synth.teacher_of(kind)
+    _reach("synth.teacher" if teacher == config.synth.teacher else "later.synth.teacher", teacher)
 
 
-def _reach(key: str, url: str) -> None:
+def _judge(config: FlywheelConfig) -> None:
+    _reach("evaluation.judge", config.evaluation.judge if config.asks_judge else None)
+
+
+def _reach(setting: str, teacher: TeacherConfig | None) -> None:
+    """That a teacher's server answers, if it has one; what it answers does not matter here."""
+    if teacher is None or teacher.kind != "openai" or teacher.base_url is None:
+        return
     import httpx
 
+    url = teacher.base_url
     try:
         httpx.get(f"{url.rstrip('/')}/models", timeout=REACH_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RequestError(f"{key}: nothing answers at {url} ({type(error).__name__}); start the server, or name another.") from error
+        raise RequestError(
+            f"{setting}.base_url: nothing answers at {url} ({type(error).__name__}); start the server, or name another."
+        ) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eval.statistics import PairedTest, SignFlips, paired_test
-from warehouse import Lake
+from warehouse import Failure, Lake, Score, Trajectory
 
 Solved = Mapping[Any, float]
 """The share of a task's judged attempts that solved it, by its key; tasks without a verdict are not in it."""
@@ -30,6 +30,14 @@ def paired(before: Solved, after: Solved) -> PairedTest | SignFlips | None:
     """The paired test on the tasks that both have a verdict for; None where there are none."""
     keys = sorted(before.keys() & after.keys())
     return paired_test([before[key] for key in keys], [after[key] for key in keys]) if keys else None
+
+
+def forget(lake: Lake, stage: str, broken: Mapping[str, str]) -> None:
+    """Take trajectories out of the present, by their ids, with a row in `failures` of what had broken each; earlier snapshots keep them."""
+    lake.add(Failure(stage, "retried", why, {"trajectory": name}) for name, why in broken.items())
+    scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [list(broken)]) if broken else ()
+    lake.remove(Score, [(score.trajectory_id, score.verifier, score.version) for score in scores])
+    lake.remove(Trajectory, broken)
 
 
 def probability(p_value: float) -> str:

@@ -20,7 +20,7 @@ from prefect.exceptions import TerminationSignal
 from flows.context import RunContext, is_open, open_context
 from flows.home import Home, identity
 from flows.operations.attempts import attempt
-from flows.operations.budgets import BudgetSpent, Meter
+from flows.operations.budgets import EARLIER, BudgetSpent, Meter, seconds_of
 from flows.operations.config import EventKind
 from flows.operations.events import Event, notify, show_in_prefect
 from flows.runtime import exit_after
@@ -111,10 +111,13 @@ def run_attempt(
     own = digest(identity(settings))
     begun = earlier.snapshot_before if earlier is not None and earlier.config_digest == own else None
     before = lake.snapshot() if begun is None else begun
-    run = Run(run_id, stage, turn, settings, own, before, None, "running", datetime.now(UTC))
+    so_far = {} if earlier is None else {EARLIER: round(seconds_of(earlier), 2)}
+    run = Run(run_id, stage, turn, settings, own, before, None, "running", datetime.now(UTC), figures=so_far)
     if stage != "synth":  # synthesis makes what later turns stand on in any case, and stops behind that
         _may_begin(lake, run, meter)
     lake.replace([run])
+    if meter is not None:
+        meter.begin()
     at_work = StageRun(lake, run, meter)
     log.info("%s begins", run_id)
     try:
@@ -123,14 +126,15 @@ def run_attempt(
     except BaseException as error:
         # What a refusal asks for, such as other tasks, is seen next time; but what has made steps goes on from where it began.
         refused = isinstance(error, RequestError) and begun is None and at_work.step is None
-        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=_paused(at_work))
+        failed = replace(run, state="failed", finished=datetime.now(UTC), figures=so_far | _paused(at_work))
         lake.replace([replace(failed, snapshot_before=None) if refused else failed])
         at_work.flush()
         if isinstance(error, WorkerDied):
             raise _recorded(lake, run, error) from error
         raise
     finished = datetime.now(UTC)
-    figures = {**figures, "seconds": round((finished - run.started).total_seconds(), 2)} | _paused(at_work) | _stop(at_work)
+    seconds = {"seconds": round((finished - run.started).total_seconds(), 2)}
+    figures = {**figures, **seconds, **so_far} | _paused(at_work) | _stop(at_work)
     state = "paused" if at_work.stopped and meter is not None and not meter.ends else "completed"
     lake.replace([replace(run, state=state, finished=finished, snapshot_after=lake.snapshot(), figures=figures)])
     keep_up(lake)

@@ -41,7 +41,7 @@ def synthesis_flow(
 ) -> Rows:
     """Questions, plans, reasoning, decision records and demonstrations of a turn, or one `kind` of them alone.
 
-    With an `allowance` it does as much as that allows and is paused; the next call goes on.
+    With an `allowance` it does as much as that and the home's budget allow and is paused; the next call goes on.
     """
     with open_home(home, patience_seconds) as context:
 
@@ -50,7 +50,8 @@ def synthesis_flow(
 
             return synthesise(context, run, turn, kind)
 
-        meter = _meter(context, turn) if allowance is None else slice_meter(context.lake, context.home.root, turn, allowance)
+        budget = context.config.budget
+        meter = _meter(context, turn) if allowance is None else slice_meter(context.lake, context.home.root, turn, allowance, budget)
         return _stage(context, synthesis_id(turn, kind), "synth", turn, work, "" if kind == "all" else kind, meter)
 
 
@@ -101,7 +102,7 @@ def sampling_flow(
     horizon: PositiveInt | None = None,
 ) -> Rows:
     """Trajectories of a policy, or of the home's teacher, on the tasks that meet a SQL condition."""
-    from flows.stages.rollouts import SamplingPlan, not_stored, sample, sample_teacher, wanted_of_policy, wanted_of_teacher
+    from flows.stages.rollouts import SamplingPlan, not_played, not_stored, sample, sample_teacher, wanted_of_policy, wanted_of_teacher
 
     with open_home(home) as context:
         record = None if policy == TEACHER else context.policy(policy)
@@ -109,7 +110,8 @@ def sampling_flow(
         plan = SamplingPlan(condition, samples, temperature, turns)
         run_id = sampling_id(policy, asdict(plan))
         requests = wanted_of_teacher(context, plan) if record is None else wanted_of_policy(context, record, plan, run_id)
-        if not_stored(context.lake, requests):  # tasks that meet the condition may have come since
+        left = not_played if record is None else not_stored
+        if left(context.lake, requests):  # tasks that meet the condition may have come since
             reopen(context.lake, run_id)
 
         def work(run: StageRun) -> dict[str, Any]:

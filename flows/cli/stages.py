@@ -30,11 +30,11 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import has_begun, is_done
+    from flows.plan import has_begun, is_done, turns_to_synthesise
     from flows.preflight import preflight
 
     if not is_done(place, turns):
-        preflight(config, place.root, begun=has_begun(place))
+        preflight(config, place.root, begun=has_begun(place), synthesis=turns_to_synthesise(place, turns))
     if dry_run:
         from flows.plan import plan
 
@@ -70,11 +70,11 @@ def init(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import has_begun
+    from flows.plan import has_begun, turns_to_synthesise
     from flows.preflight import preflight
 
-    if not has_begun(place):
-        preflight(config, place.root)
+    if not has_begun(place):  # one of a model that is there is made without questions
+        preflight(config, place.root, synthesis=turns_to_synthesise(place, 1) if config.policy.path is None else ())
     place.claim(config)
     from flows.wheel import make_first_policy
 
@@ -137,7 +137,13 @@ def synth(
     from flows.home import Home, choose_config
 
     place = Home(home)
-    place.claim(choose_config(place, profile, [*(set_ or []), *_described(kind, from_)], new=profile is not None))
+    config = choose_config(place, profile, [*(set_ or []), *_described(kind, from_)], new=profile is not None)
+    from flows.plan import completed, synthesis_id
+    from flows.preflight import check_teacher
+
+    if synthesis_id(turn, kind.value) not in completed(place):
+        check_teacher(config, turn, kind.value)
+    place.claim(config)
     from flows.stage_flows import run_flow, synthesis_flow
 
     try:
@@ -193,7 +199,7 @@ def train(
     from flows.preflight import preflight
 
     config = Home(home).load()
-    preflight(config, home, begun=has_begun(Home(home)))
+    preflight(config, home, begun=has_begun(Home(home)), synthesis=())
     from flows.lakes import open_lake
     from flows.stage_flows import parent_of, run_flow, training_flow
 

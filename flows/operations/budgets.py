@@ -10,20 +10,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.operations.config import BudgetConfig
 from rl.memory import GIB
-from warehouse import Lake, Metric
+from warehouse import Lake, Metric, Run
 from warehouse.errors import RequestError
 
 LOOK_SECONDS = 3.0
 """How long a reckoning is good for: tokens are a query, the home's size a walk over its files."""
 
-_SECONDS = """
-SELECT coalesce(sum(epoch(finished) - epoch(started) - coalesce((figures->>'paused_seconds')::DOUBLE, 0)), 0)::DOUBLE AS n
-FROM runs WHERE wheel_turn = ? AND state <> 'running'
+EARLIER = "earlier_seconds"
+"""The figure of a run that says how long it was at work before it was begun once more."""
+_SECONDS = f"""
+SELECT coalesce(sum(coalesce((figures->>'{EARLIER}')::DOUBLE, 0)
+    + if(state = 'running', 0, epoch(finished) - epoch(started) - coalesce((figures->>'paused_seconds')::DOUBLE, 0))), 0)::DOUBLE AS n
+FROM runs WHERE wheel_turn = ?
 """
 _SAMPLED = "SELECT coalesce(sum(action_tokens), 0)::BIGINT AS n FROM trajectories WHERE wheel_turn = ?"
 _TAUGHT = "SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::BIGINT AS n FROM completions"
@@ -59,7 +62,7 @@ def overspent(budget: BudgetConfig, spent: Spending) -> tuple[str, str] | None:
 
 @dataclass(slots=True)
 class Meter:
-    """Reckons what is spent, at most every `look_seconds`, against a budget; `before` is what does not count."""
+    """Reckons what is spent, at most every `look_seconds`, against a budget; `before` is what does not count, and `within` holds too."""
 
     budget: BudgetConfig
     reckon: Callable[[], Spending]
@@ -68,6 +71,7 @@ class Meter:
     """When the run at work began: its seconds are not in the lake yet."""
     ends: bool = True
     """Whether a run that it stops is done for good, or goes on when it is started again."""
+    within: Meter | None = None
     look_seconds: float = LOOK_SECONDS
     _looked: float = float("-inf")
     _found: tuple[str, str] | None = None
@@ -79,11 +83,19 @@ class Meter:
             spent = self.reckon().since(self.before)
             self._found = overspent(self.budget, Spending(spent.seconds + now - self.began, spent.tokens, spent.size))
             self._looked = now
-        return self._found
+        return self._found or (self.within.overspent() if self.within is not None else None)
+
+    def begin(self) -> None:
+        """A run begins: what an attempt before it took is in the lake."""
+        self.began = time.monotonic()
+        if self.within is not None:
+            self.within.begin()
 
     def leave_out(self, seconds: float) -> None:
         """Do not count so many seconds that have gone by."""
         self.began += seconds
+        if self.within is not None:
+            self.within.leave_out(seconds)
 
 
 def turn_meter(lake: Lake, root: Path, turn: int, budget: BudgetConfig) -> Meter:
@@ -93,17 +105,27 @@ def turn_meter(lake: Lake, root: Path, turn: int, budget: BudgetConfig) -> Meter
     return Meter(budget, lambda: spending(lake, root, turn), _baseline(lake, root, turn))
 
 
-def slice_meter(lake: Lake, root: Path, turn: int, budget: BudgetConfig) -> Meter:
-    """The meter of one slice of a turn's work: of what is spent from now on. A run that it stops goes on with the next slice."""
+def slice_meter(lake: Lake, root: Path, turn: int, allowance: BudgetConfig, budget: BudgetConfig) -> Meter:
+    """The meter of one slice of a turn's work: of what is spent from now on, within the turn's budget, which its first slice begins.
+
+    A run that it stops goes on with the next slice.
+    """
 
     def reckon() -> Spending:
-        return replace(spending(lake, root, turn), seconds=0.0)  # an earlier slice of the run may be in the lake
+        return spending(lake, root, turn)
 
-    return Meter(budget, reckon, reckon(), ends=False)
+    whole = Meter(budget, reckon, _baseline(lake, root, turn))
+    return Meter(allowance, reckon, reckon(), ends=False, within=whole)
+
+
+def seconds_of(run: Run) -> float:
+    """How long a run was at work, its earlier attempts and slices with it; a killed attempt counts as nothing."""
+    own = 0.0 if run.finished is None else (run.finished - run.started).total_seconds() - run.figures.get("paused_seconds", 0.0)
+    return own + run.figures.get(EARLIER, 0.0)
 
 
 def spending(lake: Lake, root: Path, turn: int) -> Spending:
-    """Seconds of the turn's runs that have ended, its policy's tokens and all of the teacher's, and the size of the home."""
+    """Seconds of the turn's runs as far as they have ended, its policy's tokens and all of the teacher's, and the size of the home."""
     return Spending(_number(lake, _SECONDS, turn), int(_number(lake, _SAMPLED, turn) + _number(lake, _TAUGHT)), size_of(root))
 
 

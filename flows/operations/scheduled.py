@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 from prefect import flow, runtime, serve, tags
 from prefect.artifacts import create_table_artifact
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy, FlowRun, State
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound
@@ -192,9 +192,11 @@ def serve_here(found: list[RunnerDeployment]) -> None:
     """Register the deployments and run them on this machine, each run in a process of its own, until this process is asked to end.
 
     Raises:
-        RequestError: no Prefect server is reachable.
+        RequestError: no Prefect server is reachable, or another home has deployments of these names.
     """
     check_server()
+    with get_client(sync_client=True) as client:
+        check_owner(client, found)
     serve(*found)
 
 
@@ -202,7 +204,7 @@ def register(found: list[RunnerDeployment], pool: str) -> list[str]:
     """Register the deployments in a work pool and return their names; who runs them is the pool's matter.
 
     Raises:
-        RequestError: no Prefect server is reachable, or it has no such pool.
+        RequestError: no Prefect server is reachable, it has no such pool, or another home has deployments of these names.
     """
     check_server()
     with get_client(sync_client=True) as client:
@@ -212,12 +214,28 @@ def register(found: list[RunnerDeployment], pool: str) -> list[str]:
             raise RequestError(
                 f"there is no work pool {pool!r}; make one with `prefect work-pool create {pool} --type process`, or name another."
             ) from error
+        check_owner(client, found)
     for deployment in found:
         try:
             deployment.apply(work_pool_name=pool)
         except DeploymentApplyError as error:
             raise RequestError(f"the server does not take {deployment.full_name}: {error}") from error
     return [deployment.full_name for deployment in found]
+
+
+def check_owner(client: SyncPrefectClient, found: list[RunnerDeployment]) -> None:
+    """That the server knows none of the deployments as those of another home. Raises RequestError where it does."""
+    for deployment in found:
+        try:
+            known = client.read_deployment_by_name(deployment.full_name)
+        except ObjectNotFound:
+            continue
+        owner = known.parameters.get("home")
+        if owner != deployment.parameters["home"]:
+            raise RequestError(
+                f"the server has {deployment.full_name} for the home {owner}: give this one's another name with --name NAME, or, if that "
+                f"home is gone, take it away with `prefect deployment delete {deployment.full_name}`."
+            )
 
 
 def check_server() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from flows.config import playing_teacher
 from flows.context import RunContext
 from flows.plan import suite_label
-from flows.results import paired, read_verdicts
+from flows.results import forget, paired, read_verdicts
 from flows.stage_run import StageRun
 from flows.task_choice import tasks_with
 from rl.engines.base import PoolFigures
@@ -164,12 +164,13 @@ def sample(context: RunContext, policy: Policy, requests: Sequence[RolloutReques
 
 
 def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run: StageRun) -> dict[str, Any]:
-    """Have the home's teacher play what of the requests is not stored yet; returns the figures of all of them."""
+    """Have the home's teacher play what of the requests has no run yet, or an unanswered one; returns the figures of all of them."""
     from synth.teachers.model_teacher import open_teacher
     from synth.teachers.play import play
 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
-    missing = not_stored(context.lake, requests)
+    missing = not_played(context.lake, requests)
+    forget(context.lake, STAGE, _unanswered(context.lake, missing))
     indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
     environments, verifiers = context.config.rollout.environments, context.verifiers(tasks=(request.task for request in missing))
     with open_teacher(settings, context.lake) as teacher:
@@ -186,6 +187,21 @@ def not_stored(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRe
     """The requests whose trajectories the lake does not have yet."""
     stored = lake.existing(Trajectory, [request.trajectory_id for request in requests])
     return [request for request in requests if request.trajectory_id not in stored]
+
+
+def not_played(lake: Lake, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
+    """The requests to a teacher that the lake has no run of yet, or one that the teacher left without a reply."""
+    played = lake.existing(Trajectory, [request.trajectory_id for request in requests]) - _unanswered(lake, requests).keys()
+    return [request for request in requests if request.trajectory_id not in played]
+
+
+def _unanswered(lake: Lake, requests: Sequence[RolloutRequest]) -> dict[str, str]:
+    """The stored runs of these requests that are invalid because the teacher did not reply and may another time, with what they say."""
+    from synth.teachers.conversation import may_pass
+
+    sql = "SELECT id, error FROM trajectories WHERE list_contains(?, id) AND outcome = 'invalid' AND error IS NOT NULL ORDER BY id"
+    rows = lake.query(sql, [[request.trajectory_id for request in requests]]).to_pylist()
+    return {row["id"]: row["error"] for row in rows if may_pass(row["error"])}
 
 
 def _figures(context: RunContext, ids: Sequence[str]) -> dict[str, Any]:

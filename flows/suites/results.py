@@ -20,9 +20,10 @@ from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
 from flows.plan import evaluation_id, reopen
+from flows.results import forget
 from flows.screen import Screen
 from flows.suites.config import SuiteConfig, corpus_of
-from warehouse import Failure, Lake, Score, Trajectory
+from warehouse import Lake
 from warehouse.errors import RequestError
 
 _TRIALS = """
@@ -139,14 +140,11 @@ def forget_invalid(lake: Lake, policy: str, suite: str) -> int:
     Each leaves a row in `failures` with what had broken it; the attempts themselves stay in the lake's earlier snapshots.
     """
     sql = "SELECT trajectory_id, error FROM outcomes WHERE stage = 'eval' AND policy = ? AND suite = ? AND outcome = 'invalid' ORDER BY 1"
-    broken = {row["trajectory_id"]: row["error"] for row in lake.query(sql, [policy, suite]).to_pylist()}
+    broken = {row["trajectory_id"]: row["error"] or "judged invalid" for row in lake.query(sql, [policy, suite]).to_pylist()}
     if not broken:
         return 0
     reopen(lake, evaluation_id(policy, suite))
-    lake.add(Failure("eval", "retried", error or "judged invalid", {"trajectory": name}) for name, error in broken.items())
-    scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [list(broken)])
-    lake.remove(Score, [(score.trajectory_id, score.verifier, score.version) for score in scores])
-    lake.remove(Trajectory, broken)
+    forget(lake, "eval", broken)
     return len(broken)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rl.tools.arguments import ArgumentsSchema
 from rl.tools.calls import within
 from rl.tools.config import CallRules, ServerConfig
-from rl.tools.mcp_session import INVALID_PARAMS, Session, client_maker
+from rl.tools.mcp_session import INVALID_PARAMS, Session, client_maker, is_answer
 from rl.tools.results import ToolError, ToolFault, ToolResponse, ToolTimeout, one_line, to_response
 from rl.tools.tool import StatelessTool, Tool, check_name
 from warehouse.errors import RequestError
@@ -79,7 +79,8 @@ class McpServer:
         """Call a tool by the server's name for it."""
         seconds = self.config.timeout_seconds
         # The session gives up first and tells the server; to start a server again takes its own time.
-        return await within(asyncio.wrap_future(self._run(self._call(name, values, seconds))), seconds + self.config.start_timeout_seconds)
+        most = seconds + END_SECONDS + self.config.start_timeout_seconds
+        return await within(asyncio.wrap_future(self._run(self._call(name, values, seconds))), most)
 
     async def check_alive(self) -> None:
         """Ask for the list of tools, which any server has; raises where it does not come."""
@@ -99,7 +100,7 @@ class McpServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _list(self) -> list[ServerTool]:
-        async with (await self._opened()).use() as client:
+        async with (await self._opened()).use(self.config.start_timeout_seconds) as client:
             tools, cursor = [], None
             for _ in range(MAX_PAGES):
                 page = await client.list_tools(cursor=cursor, cache_mode="refresh")
@@ -110,7 +111,7 @@ class McpServer:
             return tools
 
     async def _call(self, name: str, values: Mapping[str, Any], seconds: float) -> CallToolResult:
-        async with (await self._opened()).use() as client:
+        async with (await self._opened()).use(seconds + END_SECONDS) as client:
             return await client.call_tool(name, dict(values), read_timeout_seconds=seconds)
 
     async def _opened(self) -> Session:
@@ -161,13 +162,18 @@ class McpTool(StatelessTool):
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise ToolError(f"wrong arguments for {self.name}: {error}") from error
+            if is_answer(error):
+                raise self._refusal(error.message) from error
             if error.code == REQUEST_TIMEOUT:
                 raise ToolTimeout(f"it took longer than {self.rules.timeout_seconds:g} seconds") from error
             raise
         response = to_response(read_result(result), self.rules)
         if result.is_error:
-            raise (ToolFault if self._server.config.errors_are_faults else ToolError)(response.text)
+            raise self._refusal(response.text)
         return response
+
+    def _refusal(self, text: str) -> ToolFault | ToolError:
+        return ToolFault(text) if self._server.config.errors_are_faults else ToolError(text)
 
     async def examine(self) -> None:
         """See that the server answers."""

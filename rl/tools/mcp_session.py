@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 INVALID_PARAMS = -32602
 """JSON-RPC's code of a wrong call."""
+_UNANSWERED = frozenset({-32000, -32001, -32600, -32601, -32700})
+"""Codes that the library gives a closed connection, a call that ran out of time, and what HTTP brought in the place of an answer."""
+_HTTP_FAULT = "Server returned an error response"
+"""What the library says of an HTTP status of 500 and above, with a code that servers give their own errors too."""
 HTTP_SECONDS, HTTP_READ_SECONDS = 30.0, 300.0
 """How long a server may take to accept a request, and between two pieces of an answer; the library's own values."""
 
@@ -56,13 +60,18 @@ class Session:
             await asyncio.wait({self._holder})
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[Client]:
-        """The client for one call. Any error but that of a wrong call retires the session, which closes when nobody uses it any more."""
+    async def use(self, seconds: float) -> AsyncIterator[Client]:
+        """The client for one call of so many seconds at most.
+
+        Any error but one that the server answered retires the session, which closes when nobody uses it any more; a call that its caller
+        cancels says nothing of the server.
+        """
         self._users += 1
         try:
-            yield self.client
-        except BaseException as error:
-            self.retired |= getattr(error, "code", None) != INVALID_PARAMS
+            async with asyncio.timeout(seconds):
+                yield self.client
+        except Exception as error:
+            self.retired |= not is_answer(error)
             raise
         finally:
             self._users -= 1
@@ -78,6 +87,13 @@ class Session:
             if not ready.done():
                 ready.set_exception(error)
             # Otherwise a server died: the call that was under way has raised its own error.
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether an error is what the server answered, and no fault of the way to it."""
+    from mcp import MCPError
+
+    return isinstance(error, MCPError) and error.code not in _UNANSWERED and error.message != _HTTP_FAULT
 
 
 def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], Client]:

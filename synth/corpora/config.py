@@ -51,7 +51,7 @@ class ExtractionConfig(Section):
     """How facts are read out of text."""
 
     passage_characters: PositiveInt = 2_000
-    """Characters of a passage at most, in whole sentences; a longer sentence is a passage of its own."""
+    """Characters of a passage at most, in whole sentences where they are not longer."""
     max_tokens: PositiveInt = 2_048
     """Tokens of the facts of one passage."""
     relations: tuple[str, ...] = ()

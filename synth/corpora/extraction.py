@@ -15,8 +15,8 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.grounding import AmbiguousMention, Linker, StatedFact, grounding_defect, question_whether_stated
-from synth.corpora.passages import passages_of
+from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect, question_whether_stated
+from synth.corpora.passages import short_passages_of
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
@@ -101,7 +101,7 @@ def relation_name(text: str) -> str:
 
 
 def _claims(documents: Sequence[Document], teacher: Teacher, config: ExtractionConfig, harvest: _Harvest) -> Iterator[_Claim]:
-    places = [(document, passage) for document in documents for passage in passages_of(document.text, config.passage_characters)]
+    places = [(document, passage) for document in documents for passage in short_passages_of(document.text, config.passage_characters)]
     replies = teacher.complete([_request(document, passage, config) for document, passage in places])
     for (document, passage), reply in zip(places, replies, strict=True):
         read: list[TypedFact] | Failure = reply if isinstance(reply, Failure) else _read(reply)
@@ -154,13 +154,16 @@ def _second_reading(claim: _Claim) -> Request:
 def _link(claims: Sequence[_Claim], linker: Linker, harvest: _Harvest) -> None:
     """Facts from claims, every name an entity."""
     for claim in claims:
-        linker.note(claim.document.id, claim.document.title, (claim.statement.subject, claim.statement.object))
+        linker.note_statement(claim.document.id, claim.document.title, claim.statement.subject, claim.statement.object)
     for claim in claims:
         try:
             subject = linker.link(claim.statement.subject, claim.document.id)
             value = linker.link(claim.statement.object, claim.document.id)
         except AmbiguousMention as error:
             harvest.drop(ExtractionDefect.AMBIGUOUS, str(error), claim)
+            continue
+        if subject == value:
+            harvest.drop(GroundingDefect.SELF, f"both names mean {subject!r}", claim)
             continue
         relation, document = relation_name(claim.statement.relation), claim.document
         harvest.facts.append(Fact(subject, relation, value, (document.id,), document.source))

@@ -12,6 +12,7 @@ Which entity a mention means is decided by names. The first that holds:
     it is an alias                                                        -> the entity that the alias is of
     its words are part of exactly one name that the document mentions     -> that entity ("Stone" -> "Amber Stone")
     ... of several                                                        -> ambiguous, and nothing is guessed
+    ... of those alone that a statement sets beside it                    -> an entity of its own ("University of Oxford", "Oxford")
     otherwise                                                             -> an entity of its own, named as it was first written
 
 A qualifier in brackets is part of an entity's name: "Blue River (film)" and "Blue River" are two.
@@ -85,6 +86,7 @@ class Linker:
         self._new: dict[NameKey, str] = {}
         self._titles: dict[str, str] = {}
         self._mentioned: dict[str, dict[NameKey, str]] = {}
+        self._beside: dict[str, set[tuple[NameKey, NameKey]]] = {}
 
     def note(self, document: str, title: str, names: Iterable[str]) -> None:
         """Take down what a document is called and which names it mentions; a shorter name may mean a longer one of them."""
@@ -92,6 +94,12 @@ class Linker:
         mentioned = self._mentioned.setdefault(document, {})
         for name in (title, *names):
             mentioned.setdefault(name_key(name), name)
+
+    def note_statement(self, document: str, title: str, subject: str, value: str) -> None:
+        """Take down the two names of one statement of a document, which are names of two."""
+        self.note(document, title, (subject, value))
+        one, other = name_key(subject), name_key(value)
+        self._beside.setdefault(document, set()).update(((one, other), (other, one)))
 
     def link(self, name: str, document: str) -> str:
         """The entity that `name` means in a document.
@@ -111,10 +119,12 @@ class Linker:
         return self._stored(name) or self._new.setdefault(name_key(name), name)
 
     def _longer(self, name: str, document: str) -> str | None:
-        """The entity of the only longest name of the document that `name` is a part of; None where there is none."""
-        longer = {key: text for key, text in self._mentioned.get(document, {}).items() if _is_part(name_key(name), key)}
-        longest = [text for key, text in longer.items() if not any(_is_part(key, other) for other in longer)]
-        entities = sorted({self._entity(text) for text in longest})
+        """The entity of the only longest name of the document that `name` is a part of; None where there is none, or it is none of them."""
+        own, beside = name_key(name), self._beside.get(document, set())
+        longer = {key: text for key, text in self._mentioned.get(document, {}).items() if _is_part(own, key)}
+        others = {key: text for key, text in longer.items() if (own, key) not in beside}
+        longest = [text for key, text in others.items() if not any(_is_part(key, other) for other in others)]
+        entities = sorted({self._entity(text) for text in longest} | ({name} if longest and others != longer else set()))
         if len(entities) > 1:
             raise AmbiguousMention(f"{name!r} may mean {' or '.join(map(repr, entities))}")
         return entities[0] if entities else None

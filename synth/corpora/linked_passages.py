@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from synth.corpora.passages import NameFinder, capitalised_names, passages_of
+from synth.corpora.passages import NameFinder, capitalised_names, short_passages_of
 from synth.questions.text_comparison import plain
 from warehouse.records import Document
 
@@ -150,21 +150,9 @@ class _Page:
 
 def _read(document: Document, characters: int) -> _Page:
     text, targets = readable(document.text)
-    pieces = [piece for sentences in passages_of(text, characters) for piece in _cut(sentences, characters)]
-    own = (Passage(f"{document.id}#{number}", document.id, document.title, piece) for number, piece in enumerate(pieces, 1))
+    pieces = enumerate(short_passages_of(text, characters), 1)
+    own = (Passage(f"{document.id}#{number}", document.id, document.title, piece) for number, piece in pieces)
     return _Page(document, tuple(own), targets)
-
-
-def _cut(text: str, characters: int) -> Iterator[str]:
-    """A sentence that is longer than a passage may be, between its words where it has any."""
-    place = 0
-    while place < len(text):
-        end = place + characters
-        blank = text.rfind(" ", place + 1, end + 1) if end < len(text) else -1
-        end = blank if blank > place else end
-        if piece := text[place:end].strip():
-            yield piece
-        place = end
 
 
 _Found = tuple[int, int, LinkKind, str]

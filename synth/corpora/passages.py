@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from synth.questions.text_comparison import unqualified
 
@@ -24,6 +24,23 @@ def passages_of(text: str, characters: int) -> list[str]:
         else:
             pieces[-1] = joined
     return [piece for piece in pieces if piece]
+
+
+def short_passages_of(text: str, characters: int) -> list[str]:
+    """The same, with a longer sentence, such as a table, cut into several of at most so many."""
+    return [piece for sentences in passages_of(text, characters) for piece in _cut(sentences, characters)]
+
+
+def _cut(text: str, characters: int) -> Iterator[str]:
+    """A sentence that is longer than a passage may be, between its words where it has any."""
+    place = 0
+    while place < len(text):
+        end = place + characters
+        blank = text.rfind(" ", place + 1, end + 1) if end < len(text) else -1
+        end = blank if blank > place else end
+        if piece := text[place:end].strip():
+            yield piece
+        place = end
 
 
 def capitalised_names(text: str) -> list[str]:

@@ -20,14 +20,18 @@ from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex, passage
 from rl.tools import ToolError, tool
 from synth.corpora.grounding import StatedFact, question_whether_stated
-from synth.corpora.passages import passages_of
+from synth.corpora.passages import short_passages_of
 from synth.questions.text_comparison import mentions
-from synth.teachers.teacher import Reply, Teacher, read_yes
+from synth.teachers.teacher import Fault, Reply, Teacher, read_yes
 from warehouse.records import Document, Failure, Request, Task, user
 
 TOOLS = ("search", "summarize", "validate", "answer")
 PASSAGE_CHARACTERS = 2_000
 """Characters of the passage that a second reading is shown."""
+MOST_SUMMARISED = 5
+"""Documents that may be summarised together."""
+SUMMARISED_CHARACTERS = 24_000
+"""Characters of them that are read, as many of each."""
 
 _TYPE = "Is {constant!r} the kind of thing that is asked for by: {description}? Do not judge whether it is right. Answer yes or no."
 _GUESS = "What is meant by: {description}? Answer with the name alone, from what you know."
@@ -66,7 +70,7 @@ def facts_stated(teacher: Teacher, facts: Sequence[tuple[StatedFact, Document]])
 
 def _around(quote: str, document: Document) -> str:
     """The title, and the passage that the quotation stands in; the quotation alone where it goes over several."""
-    passages = passages_of(document.text, PASSAGE_CHARACTERS)
+    passages = short_passages_of(document.text, PASSAGE_CHARACTERS)
     return f"{document.title}\n{next((text for text in passages if mentions(text, quote)), quote)}"
 
 
@@ -102,8 +106,12 @@ class ExpanderEnvironment(ToolEnvironment):
         unknown = [name for name in documents if name not in self._by_id]
         if unknown or not documents:
             raise ToolError(f"no document has the id {unknown[0]!r}" if unknown else "name at least one document")
-        passages = "\n\n".join(_shown(self._by_id[name]) for name in documents)
+        if len(documents) > MOST_SUMMARISED:
+            raise ToolError(f"name at most {MOST_SUMMARISED} documents, not {len(documents)}")
+        passages = "\n\n".join(_shown(self._by_id[name])[: SUMMARISED_CHARACTERS // len(documents)] for name in documents)
         reply = (await self._ask([user(_SUMMARY.format(passages=passages, goal=goal))]))[0]
+        if isinstance(reply, Failure) and reply.kind == Fault.REFUSED:
+            raise ToolError(f"these documents cannot be read together: {reply.reason}")
         if isinstance(reply, Failure):
             raise EnvironmentFault(f"summarize: {reply.kind}: {reply.reason}")
         return reply.text

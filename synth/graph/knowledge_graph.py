@@ -13,12 +13,15 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from synth.graph.columns import FactColumns, Ids, arrange
 from synth.graph.interned_texts import Prefix, Texts, intern
 from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.records import Document, Fact
 
+_TYPED = 1_000
+"""Facts of a relation whose ends' types are looked at."""
 _HELD = 500_000
 """Entities in all the images that are held at a time: some 30 MiB."""
 Texty: TypeAlias = pa.Array | pa.ChunkedArray
@@ -92,6 +95,7 @@ class KnowledgeGraph:
         self.columns: FactColumns = arrange(subject, relation, value, len(self.entities), len(self.relation_names), stated, source)
         self._images: dict[tuple[int, int], frozenset[int]] = {}
         self._held = 0
+        self._directed: dict[int, bool] = {}
         self.subjects: Sequence[str] = Prefix(self.entities, len(self.columns.starts) - 1)
         """The entities that facts speak of, in the order of their first fact."""
 
@@ -171,6 +175,27 @@ class KnowledgeGraph:
         """Everything that takes part in `relation`: its projection of the whole universe."""
         number = self.relation_number(relation)
         return set() if number is None else set(self._named(self.columns.endpoints(number)))
+
+    def is_directed(self, relation: str) -> bool:
+        """Whether to exchange the ends of a relation says something else: they are things of one kind, and not all facts hold both ways."""
+        number = self.relation_number(relation)
+        if number is None:
+            return False
+        if number not in self._directed:
+            self._directed[number] = self._has_direction(number)
+        return self._directed[number]
+
+    def _has_direction(self, number: int) -> bool:
+        places = self.columns.with_relation(number)
+        subjects, objects = self.columns.subject[places].astype(np.int64), self.columns.object[places].astype(np.int64)
+        if not (np.intersect1d(subjects, objects).size or self._types_of(subjects) & self._types_of(objects)):
+            return False
+        size = len(self.entities)
+        return not np.isin(objects * size + subjects, subjects * size + objects).all()
+
+    def _types_of(self, entities: NDArray[np.int64]) -> set[str]:
+        """The types of the first of some entities, as far as they are known."""
+        return {self.types[name] for name in self._named(entities[:_TYPED].tolist()) if name in self.types} if self.types else set()
 
     def stating(self, subject: str, relation: str, value: str) -> tuple[str, ...]:
         """The ids of the documents that state a fact; none where the graph lacks the fact."""

@@ -2,8 +2,9 @@
 
 WebShaper's validation rejects what a model names without tools (arXiv 2507.15061). Here each question is asked so several
 times, of the teacher or of the policy itself. An accepted answer that stands anywhere in a reply counts: the check errs towards dropping.
-An attempt that brought no reply says nothing of the question. How many attempts were read and how many answered is kept with each question
-that stays; one that goes is a `Failure` with what was said.
+A reply that was cut counts where it names one, and says nothing of the question otherwise, as an attempt without a reply; a question of
+which all attempts say nothing is dropped too. How many attempts were read and how many answered is kept with each question that stays; one
+that goes is a `Failure` with what was said.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from rl.engines.base import EngineFault, Sampling
 from rl.engines.config import Temperature
 from rl.renderers.base import ParseError, RolloutDialect
 from synth.generation import AsyncRunner, GenerationPool
-from synth.teachers.teacher import Teacher
+from synth.teachers.teacher import Fault, Teacher
 from warehouse.digests import seed_from
 from warehouse.records import ANSWER, Failure, Task, user
 from warehouse.settings import Section
 
 STAGE = "synth"
 DIRECT = "answered_directly"
-"""The kind of a question that is dropped."""
+"""The kind of a question that is dropped because it is answered."""
+UNREAD = "not_attempted"
+"""The kind of a question that is dropped because no attempt at it could be read."""
 KEY = "direct_attempts"
 """Where the account of the attempts stands in a question's provenance."""
 _PROMPT = "{question}\nAnswer from what you know, in a few words and without an explanation; if you do not know, say so."
@@ -62,7 +65,7 @@ class DirectModel(Protocol):
         ...
 
     def attempt(self, tasks: Sequence[Task], number: int) -> list[str | Failure]:
-        """What the attempt of that number says to each question, empty where it gives no answer; or why it brought nothing."""
+        """What the attempt of that number says to each question, empty where it gives no answer; or why it brought no whole reply."""
         ...
 
 
@@ -138,11 +141,18 @@ class _Account:
     said: list[str] = field(default_factory=list)
     answered: int = 0
 
+    def take(self, reply: str, whole: bool) -> None:
+        """Count a reply; one that is not `whole` might still have named the answer, so it counts only where it does."""
+        answers = answers_directly(self.task, reply)
+        if whole or answers:
+            self.said.append(reply)
+            self.answered += answers
+
 
 def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttemptsConfig) -> tuple[list[Task], list[Failure]]:
     """The questions that direct attempts do not answer, with an account of the attempts in their provenance; the others as failures.
 
-    The failures have the attempts without a reply too. A question that is decided is not attempted again.
+    The failures have the attempts without a whole reply too. A question that is decided is not attempted again.
     """
     accounts, failures = [_Account(task) for task in tasks], list[Failure]()
     for number in range(config.attempts):
@@ -151,11 +161,10 @@ def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttempt
         for account, reply in zip(undecided, replies, strict=True):
             if isinstance(reply, Failure):
                 failures.append(reply)
-                continue
-            account.said.append(reply)
-            account.answered += answers_directly(account.task, reply)
-    kept = [_marked(account, model.name) for account in accounts if account.answered < config.answered]
-    return kept, [*failures, *(_dropped(account, model.name) for account in accounts if account.answered >= config.answered)]
+            account.take(_cut_text(reply) if isinstance(reply, Failure) else reply, whole=not isinstance(reply, Failure))
+    kept = [account for account in accounts if account.said and account.answered < config.answered]
+    dropped = [account for account in accounts if not account.said or account.answered >= config.answered]
+    return [_marked(account, model.name) for account in kept], [*failures, *(_dropped(account, model.name) for account in dropped)]
 
 
 def answers_directly(task: Task, reply: str) -> bool:
@@ -165,6 +174,11 @@ def answers_directly(task: Task, reply: str) -> bool:
     return bool(named) and (all(named) if task.provenance.get("set") is True else any(named))
 
 
+def _cut_text(failure: Failure) -> str:
+    """What a reply said before it was cut off; nothing where none came."""
+    return str(failure.item["text"]) if failure.kind == Fault.CUT else ""
+
+
 def _marked(account: _Account, name: str) -> Task:
     about = {"by": name, "attempts": len(account.said), "answered": account.answered}
     return replace(account.task, provenance={**account.task.provenance, KEY: about})
@@ -172,6 +186,6 @@ def _marked(account: _Account, name: str) -> Task:
 
 def _dropped(account: _Account, name: str) -> Failure:
     task, read = account.task, len(account.said)
-    reason = f"{account.answered} of {read} attempts without tools answer it"
+    reason = f"{account.answered} of {read} attempts without tools answer it" if read else "no attempt without tools could be read"
     item = {"task": task.key, "question": task.question, "answers": task.answers, "by": name, "said": account.said}
-    return Failure(STAGE, DIRECT, reason, item)
+    return Failure(STAGE, DIRECT if read else UNREAD, reason, item)

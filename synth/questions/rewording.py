@@ -2,7 +2,8 @@
 
 Every constant must be named, no number may be new, and neither the answer nor an entity on the way to it may be named. The relations
 are accounted for in one of two ways: by the words that the phrasing knows for them, or by reading the question back: a teacher that sees
-only the rewording and a list of relations writes its formula, which must be the same graph up to the names of its variables.
+only the rewording and a list of relations writes its formula, which must be the same graph up to the names of its variables; who is
+mentor of whom must be the same too, where the ends of a relation are things of one kind.
 What fails is a `Failure` with the rewording and the reason.
 """
 
@@ -151,16 +152,17 @@ def hidden_of(graph: KnowledgeGraph, task: Task) -> set[str]:
     return {value for found in values for node, value in found.items() if node != TARGET} - constants - set(task.answers)
 
 
-def same_formula(one: Sequence[Triple], other: Sequence[Triple]) -> bool:
-    """Whether two formulas are the same graph up to the names of variables and the directions and order of triples.
+def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: KnowledgeGraph) -> bool:
+    """Whether two formulas are the same graph up to the names of variables and the order of triples.
 
-    Directions do not count, for a knowledge projection has none.
+    Directions count only for the relations that `graph` says have one: a knowledge projection has none, and a film directs nobody.
     """
     from networkx import is_isomorphic
     from networkx.algorithms.isomorphism import categorical_multiedge_match, categorical_node_match
 
     nodes, edges = categorical_node_match("label", None), categorical_multiedge_match("relation", None)
-    return bool(is_isomorphic(_shape(one), _shape(other), node_match=nodes, edge_match=edges))
+    directed = {_plain_relation(name) for name in {triple[1] for triple in (*one, *other)} if graph.is_directed(name)}
+    return bool(is_isomorphic(_shape(one, directed), _shape(other, directed), node_match=nodes, edge_match=edges))
 
 
 def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
@@ -184,7 +186,7 @@ def _read_back(
     """The tasks whose question is read as their formula, and the others as failures."""
     replies = teacher.complete([_reading_request(task, config, seed, graph) for task in tasks])
     return parted(
-        reply if isinstance(reply, Failure) else _compared(reply, task, teacher) for task, reply in zip(tasks, replies, strict=True)
+        reply if isinstance(reply, Failure) else _compared(reply, task, teacher, graph) for task, reply in zip(tasks, replies, strict=True)
     )
 
 
@@ -196,14 +198,14 @@ def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: Know
     return user(f"Relations: {', '.join(listed)}\nQuestion: {task.question}", READER, config.max_formula_tokens, form=form_of(_FORMULA))
 
 
-def _compared(reply: Completion, task: Task, teacher: Teacher) -> Task | Failure:
+def _compared(reply: Completion, task: Task, teacher: Teacher, graph: KnowledgeGraph) -> Task | Failure:
     """The task, if the reply reads its question as its formula."""
     read = read_json(reply, _FORMULA)
     if isinstance(read, Failure):
         return read
     if problems := validate(read):
         finding = Finding(RewordingDefect.UNREADABLE, f"it is read as a formula that is none: {problems[0].detail}")
-    elif same_formula(read, task.formula):
+    elif same_formula(read, task.formula, graph):
         return task
     else:
         finding = Finding(RewordingDefect.READ_DIFFERENTLY, f"it is read as {read}")
@@ -228,18 +230,27 @@ def _failure(finding: Finding, task: Task, question: str, teacher: Teacher) -> F
     return Failure(STAGE, finding.defect, finding.detail, {"task": task.key, "text": question, "teacher": teacher.name})
 
 
-def _shape(formula: Sequence[Triple]) -> networkx.MultiGraph:
-    """The formula as an undirected graph; each mention of a constant is a node of its own, for constants connect nothing."""
-    from networkx import MultiGraph
+def _plain_relation(relation: str) -> str:
+    return plain(spoken(relation))
 
-    graph = MultiGraph()
+
+def _shape(formula: Sequence[Triple], directed: Collection[str]) -> networkx.MultiDiGraph:
+    """The formula as a graph; each mention of a constant is a node of its own, for constants connect nothing.
+
+    A relation that is none of the `directed` is an edge in both directions.
+    """
+    from networkx import MultiDiGraph
+
+    graph = MultiDiGraph()
     for number, (subject, relation, value) in enumerate(formula):
         ends = []
         for place, node in (("s", subject), ("o", value)):
             name = f"{number}{place}" if is_constant(node) else node
             graph.add_node(name, label=_label(node))
             ends.append(name)
-        graph.add_edge(*ends, relation=plain(spoken(relation)))
+        label = _plain_relation(relation)
+        for edge in (ends,) if label in directed else (ends, ends[::-1]):
+            graph.add_edge(*edge, relation=label)
     return graph
 
 

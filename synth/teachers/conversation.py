@@ -19,7 +19,7 @@ from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, fault_kind
 from rl.renderers.arguments import of_text, parameters_of
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
-from synth.teachers.teacher import Fault, Teacher, ask
+from synth.teachers.teacher import PASSING, Fault, Teacher, ask
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Failure, Message, Request, Task, Trajectory
 
@@ -127,6 +127,11 @@ class TeacherEngine:
             text, stop = self._dialect.closed(reply.text), GenerationStop.STOP
         ids = tuple(map(ord, _MARKS.sub("", text)))[: sampling.max_tokens]
         return Generation(ids, (0.0,) * len(ids), stop, (0,) * len(ids))
+
+
+def may_pass(error: str) -> bool:
+    """Whether a run that ended with this error may get on another time, because the teacher had only left it without a reply."""
+    return error.partition(":")[0] in PASSING
 
 
 class GuardedEnvironment:

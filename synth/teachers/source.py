@@ -8,11 +8,11 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from synth.teachers.teacher import Fault
+from synth.teachers.teacher import PASSING, Fault
 from warehouse.records import Completion, Request
 
-RETRYABLE = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED})
-"""Faults after which the same request may succeed."""
+RETRYABLE = PASSING - {Fault.BUDGET}
+"""Faults after which the same request may succeed at once."""
 
 _UNBILLED = frozenset({Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.REFUSED})
 """Faults that cost no token. After others the server may have written everything that it was asked for."""

@@ -27,7 +27,7 @@ STAGE = "teacher"
 
 
 class Fault(StrEnum):
-    """Why a request has no completion. Those up to `BUDGET` may pass, and the same request is asked again another time."""
+    """Why a request has no completion. Those up to `BUDGET` may pass (`PASSING`), and the same request is asked again another time."""
 
     TIMEOUT = "timeout"
     CONNECTION = "connection"
@@ -39,6 +39,10 @@ class Fault(StrEnum):
     EMPTY = "empty"
     CUT = "cut"
     UNKNOWN = "unknown"
+
+
+PASSING = frozenset({Fault.TIMEOUT, Fault.CONNECTION, Fault.RATE_LIMITED, Fault.SERVER_ERROR, Fault.MALFORMED, Fault.BUDGET})
+"""Faults that say nothing of the request: another time it may have its completion."""
 
 
 class Ending(StrEnum):

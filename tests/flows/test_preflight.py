@@ -6,6 +6,8 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import load_config
-from flows.preflight import GIB, bytes_of_iteration, preflight
+from flows.home import Home
+from flows.plan import turns_to_synthesise
+from flows.preflight import GIB, bytes_of_iteration, check_teacher, preflight
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.tokenization import SPECIAL_TOKENS, TAG_TOKENS
 from tests.rl.conftest import create_tiny_policy
+from warehouse import Lake, Run
 from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -89,6 +94,37 @@ def filled(text: str, places: dict[str, str]) -> str:
     for name, value in places.items():
         text = text.replace(f"{{{name}}}", value)
     return text
+
+
+def unreachable(setting: str = "synth.teacher") -> list[str]:
+    return [f"{setting}.{rest}" for rest in ("kind=openai", "model=m", f"base_url=http://127.0.0.1:{closed_port()}/v1")]
+
+
+def test_a_teacher_is_looked_for_only_where_questions_are_still_to_be_made() -> None:
+    config = load_config("quickstart", unreachable())
+    preflight(config, synthesis=())
+    with pytest.raises(RequestError, match=r"^synth\.teacher\.base_url: nothing answers at"):
+        preflight(config, synthesis=(1,))
+    check_teacher(config, 1, "webshaper")
+    later = load_config("quickstart", unreachable("later.synth.teacher"))
+    preflight(later, synthesis=(1,))
+    with pytest.raises(RequestError, match=r"^later\.synth\.teacher\.base_url: nothing answers at"):
+        preflight(later, synthesis=(2,))
+
+
+def test_what_synthesis_has_made_is_not_to_be_made(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        done = Run("t1-synth", "synth", 1, {}, "", 0, None, "completed", datetime.now(UTC))
+        lake.add([done, replace(done, id="t2-gate", stage="gate")])
+    assert turns_to_synthesise(Home(tmp_path), 3) == [3]
+    assert turns_to_synthesise(Home(tmp_path / "none"), 2) == [1, 2]
+
+
+def test_synthesis_alone_looks_for_its_teacher_before_it_begins(tmp_path: Path) -> None:
+    settings = [part for setting in unreachable() for part in ("--set", setting)]
+    result = CliRunner().invoke(app, ["synth", "fas", "--profile", "quickstart", "--home", str(tmp_path / "home"), *settings])
+    assert isinstance(result.exception, RequestError) and "nothing answers at" in str(result.exception)
+    assert not (tmp_path / "home").exists()
 
 
 def test_what_is_there_passes() -> None:

@@ -18,6 +18,7 @@ from flows.home import Home
 from flows.preflight import preflight
 from flows.report.yields import counted_words, read_yields, survival
 from flows.run_stage import run_attempt
+from flows.stages.synthesis.context import SynthesisContext
 from flows.stages.synthesis.stage import synthesise
 from synth.corpora.linked_passages import readable
 from synth.corpora.seed_questions import CHECKS
@@ -104,6 +105,22 @@ def test_the_command_goes_on_where_it_was_killed_and_prints_what_survived(tmp_pa
     assert ended.returncode == 0, ended.stderr
     assert sum(asked.values()) - len(asked) <= 2, "only what was in flight is asked again"
     assert all(check in ended.stdout for check in (*CHECKS, "kept"))
+
+
+@pytest.mark.slow
+def test_pages_that_were_edited_since_the_home_began_are_refused(tmp_path: Path) -> None:
+    pages = write_notes(tmp_path / "notes", 4)
+    first = sorted(pages.glob("*.md"))[0]
+    text = first.read_text()
+    with Lake(tmp_path / "home") as lake:
+        config = load_config(str(SMALL), [*settings(pages), "synth.teacher.kind=openai", "synth.teacher.model=m"])
+        context = RunContext(Home(tmp_path / "home"), config, lake)
+        assert SynthesisContext(context, 1).sources.train.documents
+        first.write_text(f"{text}\nIt was torn down in 1950.\n")
+        with pytest.raises(RequestError, match=r"documents in \S+/notes are not those that \S+/home began with: put them back, or begin"):
+            _ = SynthesisContext(context, 2).sources
+        first.write_text(text)
+        assert SynthesisContext(context, 2).sources.train.documents
 
 
 def test_what_pages_cannot_give_is_refused(tmp_path: Path) -> None:

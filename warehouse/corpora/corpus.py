@@ -5,6 +5,7 @@ Beside it stand the questions about text that all readers of corpora ask, and th
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 import unicodedata
@@ -47,6 +48,16 @@ class Corpus:
     types: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     wordings: Mapping[str, Wording] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of what it says: its facts with their documents, and the documents' texts."""
+        state = hashlib.sha256()
+        for fact in self.facts:
+            state.update(repr((fact.subject, fact.relation, fact.object, fact.documents)).encode("utf-8", "surrogatepass"))
+        for document in self.documents:
+            state.update(repr((document.id, document.title, document.text)).encode("utf-8", "surrogatepass"))
+        return state.hexdigest()
 
     def joined(self, other: Corpus) -> Corpus:
         """Both corpora as one; a type that only one of them knows is kept."""

@@ -1,7 +1,8 @@
 """Work in batches that are committed as they are made: what a killed stage goes on from.
 
 The records of a batch and the mark that says it is done are one commit, so a batch is in the lake whole or not at all. A batch is a
-function of the configuration and of the batches before it; the finished set is therefore the same wherever a run was cut.
+function of the configuration and of the batches before it; the finished set is therefore the same wherever a run was cut, also by a
+teacher that was away: a batch that lacks its replies is not kept, and what the teacher did reply is stored for when it is made again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.stage_run import StageRun
+from synth.teachers.teacher import PASSING, STAGE, Fault
 from warehouse import Failure, Metric, Record
+from warehouse.errors import RequestError, WorkFailed
 
 log = logging.getLogger("flywheel")
 
@@ -42,6 +45,10 @@ def work_off(
     """Make and commit the batches that are not in the lake yet, in their order, as many as the budget allows, or all that are `needed`.
 
     `counted` gives what was counted since it was called last, by its name.
+
+    Raises:
+        RequestError: the teacher's limit is reached, and a batch lacks replies.
+        WorkFailed: the teacher's server did not reply to all that a batch asked.
     """
     done = {(metric.name, metric.step) for metric in run.lake.metrics(run.id)}
     for batch in batches:
@@ -50,9 +57,11 @@ def work_off(
         if not needed and run.spent():
             return
         records, dropped = batch.make()
+        figures = counted()
+        _check_replies(run, batch, figures)
         counts = ((MADE, len(records)), (DROPPED, len(dropped)))
         marks = [_mark(run, prefix + batch.part, batch.number, count) for prefix, count in counts]
-        marks += [_mark(run, f"{COUNTED}{name}.{batch.part}", batch.number, count) for name, count in sorted(counted().items())]
+        marks += [_mark(run, f"{COUNTED}{name}.{batch.part}", batch.number, count) for name, count in sorted(figures.items())]
         run.lake.add([*records, *dropped, *marks])
         log.info("%s  %s %d: %d made, %d dropped", run.id, batch.part, batch.number, len(records), len(dropped))
 
@@ -65,6 +74,20 @@ def dropped_by(run: StageRun) -> int:
 def sizes(count: int, largest: int) -> list[int]:
     """`count` in batches of `largest` and a rest."""
     return [min(largest, count - start) for start in range(0, count, largest)]
+
+
+def _check_replies(run: StageRun, batch: Batch, figures: Mapping[str, float]) -> None:
+    """That the teacher has replied to all that the batch asked, or never will: else the batch is to be made again."""
+    missed = {fault.value: int(figures[fault]) for fault in Fault if fault in PASSING and figures.get(fault)}
+    if not missed:
+        return
+    told = ", ".join(f"{kind} {count}" for kind, count in missed.items())
+    why = f"{run.id} stops at {batch.part} {batch.number}, where the teacher left requests without a reply ({told})"
+    run.lake.add([Failure(STAGE, "unanswered", why, {"run": run.id, "part": batch.part, "number": batch.number, **missed})])
+    goes_on = "the same command goes on, and asks nothing again that was replied to"
+    if Fault.BUDGET in missed:
+        raise RequestError(f"{why}: raise synth.teacher.max_requests or synth.teacher.max_tokens; {goes_on}.")
+    raise WorkFailed(f"{why}: see to its server, or raise synth.teacher.timeout_seconds or attempts; {goes_on}.")
 
 
 def _mark(run: StageRun, name: str, number: int, count: float) -> Metric:

@@ -164,8 +164,12 @@ class SynthesisContext:
 
     @cached_property
     def sources(self) -> Sources:
-        """The corpora of the home, read or generated."""
-        return read_sources(self.context.config.corpus, self.context.config.seed)
+        """The corpora of the home, read or generated. Raises RequestError where what is read has changed since the home began."""
+        config = self.context.config
+        sources = read_sources(config.corpus, config.seed)
+        if config.corpus.kind != "generated":
+            self.context.home.claim_corpus(sources.train, config.corpus.folder)
+        return sources
 
     @cached_property
     def train(self) -> QuestionSource:

@@ -23,7 +23,7 @@ from synth.corpora.seed_questions import STAGE as SEEDS
 from synth.corpora.seed_questions import shortfall
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
-from synth.questions.direct_attempts import DIRECT, hard_enough
+from synth.questions.direct_attempts import DIRECT, UNREAD, hard_enough
 from synth.questions.rewording import RewordingConfig, reword
 from warehouse import Failure, Outcome, Task
 from warehouse.digests import seed_from
@@ -109,8 +109,9 @@ def questions(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 
 def _seen(synthesis: SynthesisContext) -> set[str]:
-    """The keys of the questions that are stored, and of those that were dropped because they are answered directly."""
-    dropped = synthesis.context.lake.query("SELECT item->>'task' AS key FROM failures WHERE stage = 'synth' AND kind = ?", [DIRECT])
+    """The keys of the questions that are stored, and of those that were dropped for what direct attempts at them came to."""
+    sql = "SELECT item->>'task' AS key FROM failures WHERE stage = 'synth' AND kind IN (?, ?)"
+    dropped = synthesis.context.lake.query(sql, [DIRECT, UNREAD])
     return synthesis.keys() | set(dropped.column("key").to_pylist())
 
 
@@ -164,28 +165,40 @@ def _asked_of(synthesis: SynthesisContext, walks: Sequence[Walk]) -> set[str]:
 
 
 def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The questions that RL trains on in a teacher's words."""
+    """The questions that RL trains on in a teacher's words, but for those that have such a wording."""
     config = synthesis.settings.rewording
     if config is None:
         return
-    for number, tasks in synthesis.in_batches(_written(synthesis)):
-        yield Batch("rewordings", number, partial(_reword, synthesis, tasks, config))
+    written, reworded = _written(synthesis), _made_from(synthesis, "reworded_from")
+    for number, tasks in synthesis.in_batches(written, ASKED_BATCH):
+        if left := [task for task in tasks if task.key not in reworded]:
+            yield Batch("rewordings", number, partial(_reword, synthesis, left, config))
 
 
 def expansions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The first questions that RL trains on, by key, made deeper by a teacher that searches the documents."""
+    """The first questions that RL trains on, by key, made deeper by a teacher that searches the documents, but for those that were."""
     config = synthesis.settings.expander
     if config is None:
         return
-    chosen = sorted(_written(synthesis), key=lambda task: task.key)[: config.count]
+    chosen, expanded = sorted(_written(synthesis), key=lambda task: task.key)[: config.count], _made_from(synthesis, "expanded_from")
     for number, start in enumerate(range(0, len(chosen), config.concurrency)):
-        yield Batch("expansions", number, partial(_expand, synthesis, chosen[start : start + config.concurrency], config))
+        if left := [task for task in chosen[start : start + config.concurrency] if task.key not in expanded]:
+            yield Batch("expansions", number, partial(_expand, synthesis, left, config))
 
 
 def _written(synthesis: SynthesisContext) -> list[Task]:
     """The training questions that were built, and not made from others."""
     tasks = synthesis.context.lake.tasks(split="train")
     return [task for task in tasks if task.formula and not {"reworded_from", "expanded_from"} & set(task.provenance)]
+
+
+def _made_from(synthesis: SynthesisContext, link: str) -> set[str]:
+    """The keys of the questions that others are made from already, by what of their provenance names them.
+
+    A batch that is not done has none of its own, so it is the same after a kill.
+    """
+    sql = "SELECT DISTINCT provenance->>? AS key FROM tasks WHERE json_exists(provenance, '$.' || ?)"
+    return set(synthesis.context.lake.query(sql, [link, link]).column("key").to_pylist())
 
 
 def _expand(synthesis: SynthesisContext, tasks: Sequence[Task], config: ExpanderConfig) -> Made:

@@ -82,11 +82,11 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
         _check_trajectories(context, turn, settings.has_count)
     if kind == "toolworld" and settings.tool_worlds is None:
         raise RequestError("synth.tool_worlds describes no tool world: give --from DESCRIPTION, or set synth.tool_worlds.descriptions.")
-    wanted = settings.teacher is not None and (kind != "webshaper" or settings.asks_for_questions)
-    if wanted and settings.teacher is not None and settings.teacher.kind == "engine":
+    asked = settings.teacher_of(kind)
+    if asked is not None and asked.kind == "engine":
         context.stop_engines()  # the teacher's own take their place
         context.start_ray()
-    with open_teacher(settings.teacher, context.lake) if settings.teacher is not None and wanted else nullcontext() as teacher:
+    with open_teacher(asked, context.lake) if asked is not None else nullcontext() as teacher:
         synthesis = SynthesisContext(context, turn, teacher)
         work_off(run, ground(synthesis, kind), needed=True)
         work_off(run, parts(synthesis, kind), counted=synthesis.counted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -92,13 +93,55 @@ def test_a_slice_of_synthesis_is_paused_and_the_next_slice_goes_on(tmp_path: Pat
 
         states = []
         while not states or states[-1] != "completed":
-            meter = slice_meter(lake, tmp_path, 1, BudgetConfig(tokens=20))
+            meter = slice_meter(lake, tmp_path, 1, BudgetConfig(tokens=20), BudgetConfig())
             meter.look_seconds = 0.0
             run_attempt(lake, "t1-synth", "synth", 1, {}, work, meter)
             states.append(lake.runs()[0].state)
         assert states == ["paused", "paused", "completed"]
         assert len(lake.documents()) == 5
         assert lake.failures() == [], "a pause drops nothing"
+
+
+def test_what_slices_spend_is_the_turns_and_they_stop_where_its_budget_does(tmp_path: Path) -> None:
+    with Lake(tmp_path) as lake:
+        lake.add([completion("before", 100)])
+
+        def work(at_work: StageRun) -> dict[str, Any]:
+            sleep(0.2)
+            work_off(at_work, [Batch("documents", n, lambda n=n: ([completion(str(n), 10)], [])) for n in range(5)])
+            return {}
+
+        made = []
+        for _ in range(3):
+            meter = slice_meter(lake, tmp_path, 1, BudgetConfig(tokens=20), BudgetConfig(tokens=30))
+            meter.look_seconds = 0.0
+            assert meter.within is not None
+            meter.within.look_seconds = 0.0
+            run_attempt(lake, "t1-synth", "synth", 1, {}, work, meter)
+            made.append(len(lake.metrics("t1-synth")) // 2)
+        whole = turn_meter(lake, tmp_path, 1, BudgetConfig(tokens=30))
+        spent = whole.reckon().since(whole.before)
+        assert made == [2, 3, 3] and lake.runs()[0].state == "paused"
+        assert spent.tokens == 30 and spent.seconds > 0.6
+        assert (whole.overspent() or ("",))[0] == "tokens"
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["one meter", "a meter each"])
+def test_the_seconds_of_attempts_add_up_and_none_counts_twice(tmp_path: Path, anew: bool) -> None:
+    began, found = monotonic(), list[tuple[float, float]]()
+    with Lake(tmp_path) as lake:
+        meter = turn_meter(lake, tmp_path, 1, BudgetConfig(hours=1))
+
+        def work(at_work: StageRun) -> dict[str, Any]:
+            found.append((meter.reckon().since(meter.before).seconds + monotonic() - meter.began, monotonic() - began))
+            sleep(0.3)
+            raise OSError("the disk")
+
+        for _ in range(3):
+            with pytest.raises(OSError, match="the disk"):
+                run_attempt(lake, "t1-synth", "synth", 1, {}, work, meter)
+            meter = turn_meter(lake, tmp_path, 1, BudgetConfig(hours=1)) if anew else meter
+    assert all(reckoned < elapsed for reckoned, elapsed in found) and found[-1][0] > 0.6
 
 
 def run(run_id: str, turn: int, started: datetime, seconds: float) -> Run:

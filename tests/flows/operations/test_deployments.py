@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+import re
+from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import yaml
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.deployments.runner import RunnerDeployment
+from prefect.server.api.server import create_app
+from prefect.server.concurrency.lease_storage import ConcurrencyLimitLeaseMetadata, get_concurrency_lease_storage
+from prefect.settings import (
+    PREFECT_API_DATABASE_CONNECTION_URL,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE,
+    temporary_settings,
+)
 
 from flows.operations.events import headline
-from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_server, deployments, week_of
+from flows.operations.scheduled import ENVIRONMENT, SCHEDULES, check_owner, check_server, deployments, week_of
 from flows.plan import gate_id, next_turn
 from warehouse.errors import RequestError
 
@@ -46,6 +60,47 @@ def test_no_server_and_one_that_does_not_answer_are_one_sentence() -> None:
         check_server()
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(RequestError, match="no Prefect server answers at"):
         check_server()
+
+
+class ServerHere:
+    """A Prefect server in this process, asked as its synchronous client asks."""
+
+    def create(self, deployment: RunnerDeployment) -> None:
+        async def work() -> None:
+            async with PrefectClient(create_app(ephemeral=True)) as client:
+                flow_id = await client.create_flow_from_name(deployment.flow_name)
+                await client.create_deployment(flow_id, deployment.name, parameters=deployment.parameters)
+
+        asyncio.run(work())
+
+    def read_deployment_by_name(self, name: str) -> DeploymentResponse:
+        async def work() -> DeploymentResponse:
+            async with PrefectClient(create_app(ephemeral=True)) as client:
+                return await client.read_deployment_by_name(name)
+
+        return asyncio.run(work())
+
+
+def test_schedules_of_another_home_are_not_taken(tmp_path: Path) -> None:
+    mine, others = (deployments(tmp_path / owner / "demo", "demo", {})[:1] for owner in ("anna", "bert"))
+    database = {PREFECT_API_URL: None, PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{tmp_path}/prefect.db"}
+    with temporary_settings(database):
+        server = ServerHere()
+        check_owner(server, mine)
+        server.create(mine[0])
+        check_owner(server, mine)
+        with pytest.raises(RequestError, match=r"flywheel-turn/demo for the home \S+/anna/demo: give this one's another name with --name"):
+            check_owner(server, others)
+
+
+async def test_a_server_that_is_started_again_knows_the_leases_where_they_are_kept_as_the_page_says(tmp_path: Path) -> None:
+    _, kept_in = re.findall(
+        r"^export (PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE)=(\S+)", (ROOT / "docs" / "operations.md").read_text(), re.M
+    )[0]
+    with temporary_settings({PREFECT_HOME: tmp_path, PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: kept_in}):
+        lease = await get_concurrency_lease_storage().create_lease([uuid4()], timedelta(0), ConcurrencyLimitLeaseMetadata(slots=1))
+        assert await get_concurrency_lease_storage().read_expired_lease_ids() == [lease.id]
+    assert (tmp_path / "concurrency_leases" / f"{lease.id}.json").is_file()
 
 
 def test_the_next_turn_is_the_first_whose_gate_has_not_spoken() -> None:

@@ -110,6 +110,18 @@ async def test_a_server_that_dies_or_hangs_is_at_fault_and_started_again(tools: 
     assert not psutil.pid_exists(int(before))
 
 
+async def test_an_error_that_is_answered_and_a_call_that_is_cancelled_leave_the_server_to_the_others(tools: dict[str, Tool]) -> None:
+    before = await text_of(tools["process"], {})
+    refused = await call(tools["misbehave"], "deny")
+    assert isinstance(refused.refusal, ToolError) and str(refused.refusal) == "no such file"
+    cancelled = asyncio.create_task(call(tools["misbehave"], "hang"))
+    await asyncio.sleep(1.0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert await text_of(tools["process"], {}) == before
+
+
 async def test_a_probe_finds_what_is_dead(tools: dict[str, Tool]) -> None:
     await check_health(tools["look_up"])
     server = over_stdio(probes={"look_up": {"key": "unknown"}}, only=["look_up", "add"], prefix="my_")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +14,22 @@ import pytest
 
 from rl.renderers.base import Action, ActionTurn, Cut, ParseError, Result
 from rl.retrieval.search import SearchIndex
+from rl.tools import ToolError
 from synth.corpora.config import ExpanderConfig
 from synth.corpora.expander import INVALID, SYSTEM, Expansion, expand
 from synth.corpora.expansion_proofs import KnownFacts
 from synth.corpora.proposals import ProposalDefect
+from synth.corpora.tools import ExpanderEnvironment
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.teachers.config import TeacherConfig
 from synth.teachers.conversation import TextDialect, messages_of
 from synth.teachers.model_teacher import open_teacher
-from synth.teachers.teacher import Fault, Teacher
+from synth.teachers.teacher import Fault, Reply, Teacher, failed
 from tests.synth.corpora.harbour import DEEP, DOCUMENTS, FACT, FACTS, GOOD, STAR, TASK, TWO
+from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Lake, Outcome, RequestError, Task
-from warehouse.records import Message
+from warehouse.records import Document, Message, Request
 
 INCOMPLETE = ProposalDefect.LAYER_INCOMPLETE
 LAST = ExpanderConfig(attempts=1)
@@ -195,6 +199,28 @@ def test_a_constant_that_nothing_can_stand_for_keeps_the_whole_layer_back(formul
     result = run(agent, replace(TWO, formula=formula, question=question))
     assert [failure.kind for failure in result.failures] == [ProposalDefect.NO_CONSTANT]
     assert result.tasks == result.trajectories == agent.seen == []
+
+
+async def test_what_is_summarised_is_bounded_and_a_refusal_is_told_to_the_agent() -> None:
+    documents = [Document(f"d{number}", f"Page {number}", "word " * 20_000, "s") for number in range(6)]
+    with ThreadPoolExecutor(1) as threads:
+        reader = ScriptedTeacher(lambda question: "read")
+        environment = ExpanderEnvironment(SearchIndex(documents), reader, 3, threads)
+        assert await environment.summarize(["d0", "d1"], "who") == "read"
+        assert len(reader.asked[0]) < 25_000 and all(f"[d{number}] Page {number}" in reader.asked[0] for number in (0, 1))
+        with pytest.raises(ToolError, match="at most 5 documents, not 6"):
+            await environment.summarize([document.id for document in documents], "who")
+        with pytest.raises(ToolError, match="cannot be read together: too long"):
+            await ExpanderEnvironment(SearchIndex(documents), Refusing(), 3, threads).summarize(["d0"], "who")
+
+
+class Refusing:
+    """A teacher to whom everything is too long."""
+
+    name = "refusing"
+
+    def complete(self, requests: Sequence[Request]) -> list[Reply]:
+        return [failed(Fault.REFUSED, "too long", self.name, request) for request in requests]
 
 
 def test_the_run_is_a_trajectory_of_text() -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, passages_of, relation_name
+from synth.corpora.extraction import SYSTEM, ExtractionDefect, extract_facts, relation_name
 from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect
+from synth.corpora.passages import passages_of, short_passages_of
 from synth.formulas.projections import solve
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.text_comparison import mentions, numbers, plain, unqualified
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import open_teacher
 from synth.teachers.teacher import Fault
+from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse.corpora.corpus import Corpus
 from warehouse.records import Document, Fact
@@ -152,6 +154,30 @@ def test_a_mention_that_may_mean_two_is_not_guessed() -> None:
     assert linker.link("Stone", "other") == "Amber Stone"
 
 
+OXFORD = Document("o", "University of Oxford", "The University of Oxford stands in Oxford. Oxford lies on the River Thames.", "wiki")
+STANDS = statement("University of Oxford", "stands in", "Oxford", "The University of Oxford stands in Oxford", "university", "city")
+LIES = statement("Oxford", "lies on", "River Thames", "Oxford lies on the River Thames", "city", "river")
+
+
+def test_a_name_that_stands_beside_a_longer_one_in_a_statement_is_not_that_one() -> None:
+    corpus = extract({"The University": [STANDS, LIES]}, (OXFORD,))
+    assert [(fact.subject, fact.relation, fact.object) for fact in corpus.facts] == [
+        ("University of Oxford", "stands_in", "Oxford"),
+        ("Oxford", "lies_on", "River Thames"),
+    ]
+    assert corpus.types == {"University of Oxford": "university", "Oxford": "city", "River Thames": "river"}
+    linker = Linker((), {})
+    linker.note_statement("d", "Oxford City Council", "University of Oxford", "Oxford")
+    with pytest.raises(AmbiguousMention, match="'Oxford' or 'Oxford City Council'"):
+        linker.link("Oxford", "d")
+
+
+def test_two_names_that_mean_one_state_nothing() -> None:
+    corpus = extract({"Amber": [WORKS, {**WORKS, "object": "Blue"}]}, aliases={"Blue": "Amber Stone"})
+    assert [fact.object for fact in corpus.facts] == ["Blue River"]
+    assert kinds(corpus) == [GroundingDefect.SELF]
+
+
 def test_figures_and_signs_make_another_entity() -> None:
     linker = Linker(["Se7en", "3.5", "-5", "C++", "Blue River"], {"C": "C (language)"})
     assert [linker.link(name, "d") for name in ("5", "C#", "c", "c++", "BLUE-RIVER")] == ["5", "C#", "C (language)", "C++", "Blue River"]
@@ -169,6 +195,15 @@ def test_a_title_means_itself_in_its_own_document() -> None:
     assert linker.link("heat", "film") == "Heat (film)"
     assert linker.link("Heat", "physics") == "Heat"
     assert linker.link("Heat (film)", "physics") == "Heat (film)"
+
+
+def test_a_table_without_full_stops_is_read_in_pieces() -> None:
+    table = " ".join(f"| Stone {number} | Blue River |" for number in range(40))
+    teacher = ScriptedTeacher(lambda question: "[]")
+    extract_facts([Document("d", "t", table, "s")], teacher, ExtractionConfig(passage_characters=100))
+    passages = [question.split("Passage: ")[1] for question in teacher.asked]
+    assert " ".join(passages) == table and max(map(len, passages)) <= 100
+    assert short_passages_of("One two. Three four! Five?", 20) == passages_of("One two. Three four! Five?", 20)
 
 
 def test_passages_are_whole_sentences() -> None:

@@ -14,6 +14,7 @@ from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.questions.direct_attempts import (
     DIRECT,
+    UNREAD,
     DirectAttemptsConfig,
     PolicyAttempts,
     TeacherAttempts,
@@ -70,9 +71,19 @@ def test_so_many_attempts_must_answer() -> None:
 
 @pytest.mark.parametrize(("fault", "kind"), [("cut", Fault.CUT), ("empty", Fault.EMPTY), ("500", Fault.SERVER_ERROR)])
 def test_an_attempt_without_a_reply_says_nothing_of_the_question(fault: str, kind: str) -> None:
-    kept, failures, _ = attempted(knows, DirectAttemptsConfig(attempts=2), EASY, script=[fault] * 2)
-    assert kept[0].provenance["direct_attempts"] == {"by": "openai:m", "attempts": 0, "answered": 0}
-    assert [failure.kind for failure in failures] == [kind, kind]
+    kept, (failure,), _ = attempted(knows, DirectAttemptsConfig(attempts=2), HARD, script=[fault])
+    assert kept[0].provenance["direct_attempts"] == {"by": "openai:m", "attempts": 1, "answered": 0}
+    assert failure.kind == kind
+    kept, failures, _ = attempted(knows, DirectAttemptsConfig(attempts=2), HARD, script=[fault] * 2)
+    assert kept == [] and [failure.kind for failure in failures] == [kind, kind, UNREAD]
+    assert failures[-1].reason == "no attempt without tools could be read" and failures[-1].item["task"] == "hard"
+
+
+def test_a_reply_that_is_cut_behind_the_answer_answers() -> None:
+    kept, failures, bodies = attempted(knows, DirectAttemptsConfig(attempts=2), EASY, script=["cut"])
+    assert kept == [] and len(bodies) == 1
+    assert [failure.kind for failure in failures] == [Fault.CUT, DIRECT]
+    assert failures[-1].item["said"] == ["I think it is **Green Lake**."]
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,35 @@ def test_accents_and_case_do_not_hide_a_leak() -> None:
     assert defects("Is MALAGA the base of Blue River?", task, ()) == [RewordingDefect.ANSWER_LEAKED]
 
 
-def test_formulas_are_the_same_whatever_their_names_order_and_direction() -> None:
-    assert same_formula(FORMULA, (("?", "seat", "V@other"), ("V@other", "employer", "C@amber stone")))
-    assert not same_formula(FORMULA, (("?", "employer", "V@a"), ("V@a", "seat", "C@Amber Stone")))
-    assert not same_formula(FORMULA, FORMULA[1:])
-    assert not same_formula(FORMULA, (("C@Amber Stone", "employer", "?"), ("?", "seat", "V@a")))
-    assert not same_formula((*FORMULA, FORMULA[0]), FORMULA)
-    assert same_formula((("C@A | B", "r", "?"),), (("C@B | A", "r", "?"),))
+def test_formulas_are_the_same_whatever_their_names_and_order(graph: KnowledgeGraph) -> None:
+    assert same_formula(FORMULA, (("?", "seat", "V@other"), ("V@other", "employer", "C@amber stone")), graph)
+    assert not same_formula(FORMULA, (("?", "employer", "V@a"), ("V@a", "seat", "C@Amber Stone")), graph)
+    assert not same_formula(FORMULA, FORMULA[1:], graph)
+    assert not same_formula(FORMULA, (("C@Amber Stone", "employer", "?"), ("?", "seat", "V@a")), graph)
+    assert not same_formula((*FORMULA, FORMULA[0]), FORMULA, graph)
+    assert same_formula((("C@A | B", "r", "?"),), (("C@B | A", "r", "?"),), graph)
+
+
+@pytest.mark.parametrize(
+    ("facts", "types", "same"),
+    [
+        ([("Ann", "mentor", "Bob"), ("Cid", "mentor", "Ann")], {}, False),
+        ([("Ann", "mentor", "Bob"), ("Cid", "mentor", "Dan")], dict.fromkeys(("Ann", "Bob", "Cid", "Dan"), "person"), False),
+        ([("Ann", "mentor", "Bob"), ("Bob", "mentor", "Ann")], {}, True),
+        ([("Ann", "mentor", "Blue River")], {"Ann": "person", "Blue River": "company"}, True),
+    ],
+    ids=["a chain", "one type", "both ways", "two types"],
+)
+def test_who_is_mentor_of_whom_is_told_apart_where_both_are_of_one_kind(
+    facts: list[tuple[str, str, str]], types: dict[str, str], same: bool
+) -> None:
+    graph = KnowledgeGraph([Fact(*fact) for fact in facts], types=types)
+    mentors, pupils = (("C@Ann", "mentor", "?"),), (("?", "mentor", "C@Ann"),)
+    assert same_formula(mentors, pupils, graph) is same
+    assert same_formula(mentors, mentors, graph)
+    task = Task("k", "search", "mentor of Ann?", ("Nobody",), mentors)
+    made, failures = reword([task], says("Whose mentor is Ann?", '[["?", "mentor", "C@Ann"]]'), RewordingConfig(), 0, graph)
+    assert (len(made), [failure.kind for failure in failures]) == ((1, []) if same else (0, [RewordingDefect.READ_DIFFERENTLY]))
 
 
 def test_a_rewording_is_kept_with_where_it_came_from(graph: KnowledgeGraph) -> None:
