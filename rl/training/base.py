@@ -24,6 +24,7 @@ import huggingface_hub.constants
 import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -108,6 +109,7 @@ def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[An
 
 def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
     """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
+    _keep_float32(trainer, config)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
     if config.save_minutes is not None:
@@ -197,6 +199,16 @@ def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
     """The entries of `logs` that are finite numbers, without TRL's count of tokens, which is wrong for packed rows."""
     numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float) and name != "num_tokens"}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
+    """Have shards that are computed with in bfloat16 add up gradients in float32, and pass on log-probabilities as the model gives them.
+
+    Accelerate's own policy rounds both to bfloat16: log-probabilities then keep 8 bits, and what a pass adds is lost where it is small.
+    """
+    if config.learner.sharded and trainer.args.bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
 
 
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
