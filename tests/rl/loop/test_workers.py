@@ -84,16 +84,22 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
 
 
-def test_a_single_worker_of_rays_learns_what_this_process_learns(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
-    """As a learner with a GPU does."""
+def test_a_single_worker_of_rays_learns_by_itself_what_this_process_learns(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path
+) -> None:
+    """As a learner with a GPU does. In a group, even of one, accelerate would wrap the model."""
     figures: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
     train_cpt(policy, examples, tmp_path / "here", PRE_TRAINING, 1, lambda step, found: figures["here"].append(found))
     folder = tmp_path / "there"
 
-    def work(starter: Starter) -> None:
-        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
+    def work(starter: Starter) -> str:
+        from accelerate.state import PartialState
 
-    learn_on_workers(LearnerConfig(), None, folder, work, {"on_metric": lambda step, found: figures["there"].append(found)})
+        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
+        return PartialState().distributed_type.name
+
+    functions = {"on_metric": lambda step, found: figures["there"].append(found)}
+    assert learn_on_workers(LearnerConfig(), None, folder, work, functions) == "NO"
     assert_close(figures["here"], figures["there"])
     assert weights_differ(tmp_path / "here", folder) < 1e-6
 
