@@ -234,13 +234,17 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
 
 
 def _distribution(config: OptimizerConfig) -> dict[str, Any]:
-    """On which devices, and how the workers share the model, where there are several."""
+    """On which devices, and how the workers share the model, where there are several.
+
+    Shards exchange gradients behind each pass: held back until the last of a step, they would lie whole on each card meanwhile.
+    """
     on_cpus = not config.learner.gpus or not torch.cuda.is_available()
     shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
         return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
     fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}
-    return {**shared, "fsdp": True, "fsdp_config": fsdp, "gradient_checkpointing": False}
+    exchange = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return {**shared, "fsdp": True, "fsdp_config": fsdp, "accelerator_config": exchange, "gradient_checkpointing": False}
 
 
 def _is_whole(checkpoint: Path) -> bool:

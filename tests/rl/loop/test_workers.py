@@ -202,18 +202,21 @@ def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(
     policy: Path, examples: list[EncodedExample], tmp_path: Path
 ) -> None:
     train_cpt(policy, examples, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
-    assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
+    seen = learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
+    assert seen == {"weights": True, "gradients": True}
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
-def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> bool:
-    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether the weights were in shards."""
+def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> dict[str, bool]:
+    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether weights were in shards, and gradients behind
+    each pass.
+    """
     from accelerate.state import DistributedType, PartialState
     from torch.distributed.tensor import DTensor
 
     from rl.training import supervised
 
-    arguments, write, sharded = supervised._arguments, supervised.write_policy, list[bool]()
+    arguments, write, seen = supervised._arguments, supervised.write_policy, {"weights": list[bool](), "gradients": list[bool]()}
 
     def arguments_of_gpus(*given: Any) -> Any:
         made = arguments(*given)
@@ -221,14 +224,21 @@ def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Pa
         return made
 
     def write_and_look(trainer: Any, *given: Any) -> None:
-        sharded.extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+        seen["weights"].extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
         write(trainer, *given)
 
+    class Trainer(supervised.PackedTrainer):
+        def training_step(self, *given: Any, **named: Any) -> Any:
+            loss = super().training_step(*given, **named)
+            seen["gradients"].extend(isinstance(parameter.grad, DTensor) for parameter in self.model.parameters())
+            return loss
+
     supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
+    supervised.PackedTrainer = Trainer  # type: ignore[misc]
     of_gpus = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
     config = PRE_TRAINING.model_copy(update=of_gpus)
     supervised._train(policy, examples, output, config, 1, lambda step, figures: None, masked=False)
-    return bool(sharded) and all(sharded)
+    return {name: bool(each) and all(each) for name, each in seen.items()}
 
 
 def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
