@@ -26,6 +26,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -116,7 +117,7 @@ def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric, 
         trainer.add_callback(TimedSaves(config.save_minutes, steps_per_figure))
     with trainer.accelerator.main_process_first():  # which deletes what is not whole
         checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
-    if checkpoint is not None and checkpoint_step(checkpoint) >= trainer.args.max_steps:
+    if checkpoint is not None and _is_finished(trainer, checkpoint):
         _load_finished(trainer, checkpoint)  # the trainer would make one step too many
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -211,8 +212,35 @@ def _keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
         trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
 
 
+class Patience(EarlyStoppingCallback):
+    """Ends a training whose held-out loss has not fallen for so many checkpoints; one that is resumed goes on with the count."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take up the count of the checkpoint that `state` comes from, if it comes from one."""
+        self.early_stopping_patience_counter = self._counted(state)
+
+    def is_over(self, state: TrainerState) -> bool:
+        """Whether training had ended where `state` was written."""
+        return self._counted(state) >= self.early_stopping_patience
+
+    def _counted(self, state: TrainerState) -> int:
+        states: Any = state.stateful_callbacks or {}
+        return int(states.get(type(self).__name__, self.state())["attributes"]["early_stopping_patience_counter"])
+
+
+def _is_finished(trainer: Trainer, checkpoint: Path) -> bool:
+    """Whether no step is left to make behind `checkpoint`."""
+    state = _state_of(checkpoint)
+    waiting = [each for each in trainer.callback_handler.callbacks if isinstance(each, Patience)]
+    return state.global_step >= trainer.args.max_steps or any(each.is_over(state) for each in waiting)
+
+
+def _state_of(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
-    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    trainer.state = _state_of(checkpoint)
     best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
     trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
 
