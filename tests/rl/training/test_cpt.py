@@ -96,9 +96,18 @@ def test_packed_examples_have_the_logits_that_they_have_alone(model: PreTrainedM
 
 
 def test_steps_follow_from_rows_epochs_and_tokens() -> None:
-    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=2)) == 9
+    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=1)) == 5
+    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=2)) == 10
+    assert optimizer_steps(10, CptConfig(rows_per_step=1, rows_per_pass=1, epochs=1.1)) == 11
     assert optimizer_steps(100, CptConfig(row_tokens=100, rows_per_step=2, rows_per_pass=2, max_tokens=1000)) == 5
     assert optimizer_steps(1, CptConfig()) == 1
+
+
+def test_each_row_is_read_once_in_each_epoch_also_where_rows_do_not_fill_its_last_step(policy: Path, tmp_path: Path) -> None:
+    rows, epochs = encoded(*[64] * 5), list[float]()
+    config = CONFIG.model_copy(update={"rows_per_step": 4, "rows_per_pass": 4, "epochs": 3.0})
+    train_cpt(policy, rows, tmp_path, config, 1, lambda step, figures: epochs.append(figures["epoch"]))
+    assert (len(epochs), epochs[-1]) == (6, 3.0)
 
 
 def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
