@@ -247,6 +247,8 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Pat
             train_cpt(policy, examples, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
     with pytest.raises(ValidationError, match="no FSDP on CPUs"):
         LearnerConfig(workers=2, sharded=True)
+    with pytest.raises(ValidationError, match="needs whole matrices"):
+        CptConfig(optimizer="muon", learner=LearnerConfig(workers=2, gpus=1, sharded=True))
     assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3
 
 
