@@ -194,6 +194,11 @@ def adapter_parameters(policy: Architecture, rank: int) -> int:
     return policy.layers * rank * ends
 
 
+def trained_matrices(policy: Architecture, adapters: int | None) -> int:
+    """Numbers that a token is multiplied with and that get a gradient: all, or those of adapters of that rank."""
+    return policy.matrices if adapters is None else adapter_parameters(policy, adapters)
+
+
 def layer_bytes(policy: Architecture, bfloat16: bool) -> int:
     """What autograd keeps of a token in one layer.
 

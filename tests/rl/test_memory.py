@@ -80,7 +80,7 @@ def test_devices_are_known_by_their_names_and_others_are_not() -> None:
 
 
 def test_the_share_of_the_peak_is_tokens_times_operations() -> None:
-    flops = training_flops(QWEN_7B.matrices, 28, 3584, 0)
+    flops = training_flops(QWEN_7B.matrices, QWEN_7B.matrices, 28, 3584, 0)
     assert flops == 6 * QWEN_7B.matrices
     peak = next(device for device in DEVICES if device.name == "H100").teraflops
     assert model_flops_utilisation(peak * 1e12 / flops, flops, peak) == pytest.approx(1.0)
