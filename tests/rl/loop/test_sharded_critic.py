@@ -25,7 +25,7 @@ from warehouse.records import Trajectory
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
-STEPS, STOPPED = 3, 2
+STEPS, STOPPED, WARMUP = 3, 2, 1
 OF_GPUS = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
 ALL_SEEN = {"weights": True, "head": True, "log-probabilities": True, "values": True}
 """The weights were in shards, the head was a unit of its own, and scores were no numbers in bfloat16."""
@@ -44,13 +44,19 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "trunk_gradient", "lora"),
-    [("gae", 0.0, None), ("bilevel_gae", 0.5, None), ("vtrace", 0.0, None), ("gae", 0.5, LoraConfig(rank=4, alpha=8))],
+    ("estimator", "trunk_gradient", "lora", "stopped"),
+    [
+        ("gae", 0.0, None, STOPPED),
+        ("bilevel_gae", 0.5, None, STOPPED),
+        ("vtrace", 0.0, None, WARMUP),
+        ("gae", 0.5, LoraConfig(rank=4, alpha=8), STOPPED),
+    ],
 )
 def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
-    policy: Path, tmp_path: Path, estimator: str, trunk_gradient: float, lora: LoraConfig | None
+    policy: Path, tmp_path: Path, estimator: str, trunk_gradient: float, lora: LoraConfig | None, stopped: int
 ) -> None:
-    critic = CriticConfig(warmup_steps=1, trunk_gradient=trunk_gradient)
+    """One of them stopped where the policy has had no gradient yet."""
+    critic = CriticConfig(warmup_steps=WARMUP, trunk_gradient=trunk_gradient)
     config = ReinforceConfig(
         steps=STEPS, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1, critic=critic,
         estimator=estimator, lora=lora,
@@ -59,7 +65,7 @@ def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
     hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), publish, lambda step, found: figures["one"].append(found))
     train_reinforce(policy, tmp_path / "one", config, hooks, 1)
 
-    for end in (STOPPED, STEPS):
+    for end in (stopped, STEPS):
 
         def see(step: int, found: dict[str, float], end: int = end) -> bool:
             figures["two"].append(found)
