@@ -240,6 +240,8 @@ def _state_of(checkpoint: Path) -> TrainerState:
 
 
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    model: Any = trainer.model
+    model.to(trainer.accelerator.device)  # shards are moved in training alone, and NCCL sends from GPUs
     trainer.state = _state_of(checkpoint)
     best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
     trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
