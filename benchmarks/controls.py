@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -198,7 +199,8 @@ def tune_further(context: RunContext, run: StageRun) -> dict[str, Any]:
     settings = context.config.for_turn(ITERATION)
     steps = settings.rl.steps * settings.rl.epochs
     rows = next(iter(context.lake.runs("id = ?", [SFT]))).figures["rows"]
-    config = settings.sft.model_copy(update={"epochs": steps * settings.sft.rows_per_step / rows, "max_tokens": None})
+    epoch = math.ceil(rows / settings.sft.rows_per_step)
+    config = settings.sft.model_copy(update={"epochs": steps / epoch, "max_tokens": None})
     return _tune(context, run, "further", SFT, _cold_start(context), config)
 
 

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from rl.devices import device_of, model_flops_utilisation, training_flops
 from rl.loop.protocols import TrainingHooks
 from rl.loop.step import ReinforceTrainer
-from rl.memory import GIB, Architecture, LearnerMemory, Pass, learner_memory
+from rl.memory import GIB, Architecture, LearnerMemory, Pass, learner_memory, trained_matrices
 from rl.policies.tokenization import build_tokenizer
 from rl.renderers.examples import EncodedExample
 from rl.training.base import run_trainer
@@ -152,7 +152,7 @@ def speed(case: Case, limits: Limits) -> dict[str, Any]:
     found = device_of(device_name())
     plan = case.planned(learner.bfloat16, learner.checkpointing, learner.offloading)
     policy = case.architecture
-    flops = training_flops(policy.matrices, policy.layers, policy.width, case.tokens / 2)
+    flops = training_flops(policy.matrices, trained_matrices(policy, case.adapters), policy.layers, policy.width, case.tokens / 2)
     return {
         "dtype": "bfloat16" if learner.bfloat16 else "float32",
         "attention": learner.attention,

@@ -43,16 +43,25 @@ def device_of(name: str) -> Device | None:
     return next((device for device in DEVICES if device.name in name.split() or f"-{device.name}-" in f"-{'-'.join(name.split())}-"), None)
 
 
-def training_flops(matrices: int, layers: int, width: int, context: float) -> float:
-    """Floating-point operations of a token, forward and backward: 6 N + 12 · L · H · T (PaLM, arXiv 2204.02311, appendix B).
+def forward_flops(matrices: int, layers: int, width: int, context: float) -> float:
+    """Floating-point operations of a token in a forward pass: 2 N + 4 · L · H · T; arguments as those of `training_flops`."""
+    return 2.0 * matrices + 4.0 * layers * width * context
+
+
+def training_flops(matrices: int, trained: int, layers: int, width: int, context: float) -> float:
+    """Floating-point operations of a token, forward and backward: 4 N + 2 M + 12 · L · H · T.
+
+    With M = N these are the 6 N + 12 · L · H · T of PaLM (arXiv 2204.02311, appendix B). Each matrix costs 2 operations a number forward, 2
+    for the gradient of its input, and 2 for its own, which a frozen one has none of.
 
     Args:
         matrices: N, the numbers in all matrices that a token goes through, with the head and without the embedding's look-up.
+        trained: M, those of them that are trained; with adapters, the numbers of these.
         layers: L.
         width: H, heads times head size.
         context: T, tokens that a token attends to, in the mean; half of a context where attention is causal.
     """
-    return 6.0 * matrices + 12.0 * layers * width * context
+    return 4.0 * matrices + 2.0 * trained + 12.0 * layers * width * context
 
 
 def model_flops_utilisation(tokens_per_second: float, flops_per_token: float, teraflops: float | None, devices: int = 1) -> float | None:

@@ -123,6 +123,8 @@ class LearnerMemory:
 
     weights: int
     gradients: int
+    buckets: int
+    """Gradients once more, as DDP sends them, where several workers each have the whole of the weights."""
     optimiser: int
     casts: int
     """Copies of weights in the precision that is computed in: of all of them, or of the layers that FSDP has gathered."""
@@ -138,12 +140,18 @@ class LearnerMemory:
 
     @property
     def resting(self) -> int:
-        """Between two steps: weights and the optimiser's states."""
-        return self.weights + self.optimiser
+        """Between two steps: weights, the optimiser's states, and DDP's buckets, which it keeps."""
+        return self.weights + self.optimiser + self.buckets
 
 
 def learner_memory(
-    policy: Architecture, work: Pass, shards: int = 1, adapters: int | None = None, tiled: bool = False, critic: bool = False
+    policy: Architecture,
+    work: Pass,
+    shards: int = 1,
+    adapters: int | None = None,
+    tiled: bool = False,
+    critic: bool = False,
+    replicas: int = 1,
 ) -> LearnerMemory:
     """Of one worker: float32 weights under AdamW, whose two moments and gradient are each as large as what is trained.
 
@@ -155,6 +163,7 @@ def learner_memory(
         adapters: the rank of low-rank adapters, which are then all that is trained (arXiv 2106.09685).
         tiled: whether logits are built in TRL's tiles, as on GPUs, and not by `rl/training/token_scores.py`.
         critic: whether a value head is trained with the policy, whole also beside adapters (`rl/training/critic.py`).
+        replicas: workers that each have the whole of the model states; from 2 on DDP joins them.
     """
     trained = policy.parameters if adapters is None else adapter_parameters(policy, adapters)
     trained += head_parameters(policy) if critic else 0
@@ -166,6 +175,7 @@ def learner_memory(
     return LearnerMemory(
         weights=states + frozen,
         gradients=states,
+        buckets=states if replicas > 1 else 0,
         optimiser=2 * states,
         casts=gathered if shards > 1 else cast,
         activations=activation_bytes(policy, work),
@@ -192,6 +202,11 @@ def adapter_parameters(policy: Architecture, rank: int) -> int:
     keys = policy.key_value_heads * policy.head_size
     ends = 2 * (policy.hidden + policy.width) + 2 * (policy.hidden + keys) + 3 * (policy.hidden + policy.intermediate)
     return policy.layers * rank * ends
+
+
+def trained_matrices(policy: Architecture, adapters: int | None) -> int:
+    """Numbers that a token is multiplied with and that get a gradient: all, or those of adapters of that rank."""
+    return policy.matrices if adapters is None else adapter_parameters(policy, adapters)
 
 
 def layer_bytes(policy: Architecture, bfloat16: bool) -> int:

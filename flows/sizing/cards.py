@@ -59,9 +59,9 @@ def learner_of(policy: Architecture, stage: TrainingStage, settings: TurnConfig,
     own: OptimizerConfig = getattr(settings, stage)
     tokens = _tokens_of_pass(own, config)
     work = Pass(tokens, tokens, computes_in_bfloat16(own), own.gradient_checkpointing, own.activation_offloading)
-    shards = own.learner.workers if own.learner.sharded else 1
+    shards, replicas = (own.learner.workers, 1) if own.learner.sharded else (1, own.learner.workers)
     critic = isinstance(own, ReinforceConfig) and own.has_critic
-    return learner_memory(policy, work, shards, own.lora.rank if own.lora else None, bool(own.learner.gpus), critic)
+    return learner_memory(policy, work, shards, own.lora.rank if own.lora else None, bool(own.learner.gpus), critic, replicas)
 
 
 def computes_in_bfloat16(own: OptimizerConfig) -> bool:

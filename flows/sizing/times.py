@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import engine_bytes, shares
-from rl.devices import TERA, training_flops
-from rl.memory import GIB, Architecture, cache_bytes
+from rl.devices import TERA, forward_flops, training_flops
+from rl.memory import GIB, Architecture, cache_bytes, trained_matrices
 from rl.training.optimizer_config import OptimizerConfig
 from rl.training.supervised_config import SupervisedConfig
 
@@ -58,7 +58,7 @@ def sequences_at_once(policy: Architecture, config: FlywheelConfig, assumptions:
 def _supervised(policy: Architecture, stage: TrainingStage, settings: TurnConfig, assumptions: Assumptions) -> StageTime:
     own: SupervisedConfig = getattr(settings, stage)
     tokens = own.rows_per_step * own.row_tokens
-    steps = math.ceil(_demonstrated(settings, assumptions) * own.epochs / tokens) if stage == "sft" else None
+    steps = math.ceil(own.epochs * math.ceil(_demonstrated(settings, assumptions) / tokens)) if stage == "sft" else None
     seconds = _learning(policy, own, tokens, own.row_tokens / 2, assumptions)
     return StageTime(stage, steps, tokens, None if seconds is None else {"learning": seconds})
 
@@ -76,7 +76,8 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
     tokens = trajectories * assumptions.trajectory_tokens
     learning = _learning(policy, own, tokens * own.epochs, assumptions.trajectory_tokens / 2, assumptions)
     if learning is not None and (own.has_critic or own.correction.needed):
-        learning += learning / (3 * own.epochs)  # a forward pass more, before the step
+        scoring = forward_flops(policy.matrices, policy.layers, policy.width, assumptions.trajectory_tokens / 2)
+        learning += _on_learner(tokens * scoring, own, assumptions)  # a forward pass more, before the step
     if learning is None or not engine.gpus:
         return StageTime("rl", own.steps, tokens, None)
     given, held = sequences_at_once(policy, config, assumptions)
@@ -105,8 +106,16 @@ def _publishing(size: int, transfer: str, assumptions: Assumptions) -> float:
 
 
 def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context: float, assumptions: Assumptions) -> float | None:
-    """Seconds of the learner's workers over so many tokens; a third more where activations are computed again. None on CPUs."""
+    """Seconds of the learner's workers over so many tokens; a forward pass more where activations are computed again. None on CPUs."""
     if not own.learner.gpus:
         return None
-    flops = training_flops(policy.matrices, policy.layers, policy.width, context) * (4 / 3 if own.gradient_checkpointing else 1)
-    return tokens * flops / (own.learner.workers * assumptions.device.teraflops * TERA * assumptions.learner_share)
+    trained = trained_matrices(policy, own.lora.rank if own.lora else None)
+    flops = training_flops(policy.matrices, trained, policy.layers, policy.width, context)
+    if own.gradient_checkpointing:
+        flops += forward_flops(policy.matrices, policy.layers, policy.width, context)
+    return _on_learner(tokens * flops, own, assumptions)
+
+
+def _on_learner(flops: float, own: OptimizerConfig, assumptions: Assumptions) -> float:
+    """Seconds of the learner's workers for so many operations."""
+    return flops / (own.learner.workers * assumptions.device.teraflops * TERA * assumptions.learner_share)

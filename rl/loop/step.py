@@ -316,11 +316,17 @@ class ReinforceTrainer(RowTrainer):
     def publish_weights(self, version: int, record: bool = False) -> None:
         """Bring the weights to the engines, and have these show them; with `record` they are written where nobody waits for that too."""
         policy, weights = gather_policy(self, self._config.lora, without=(NAME,))
-        if self._hooks.in_turns and torch.cuda.is_available():
-            torch.cuda.empty_cache()  # the engines on this card need what activations have left
+        self._give_back_cache()
         if self.accelerator.is_main_process:
             self.publisher.publish(policy, weights, version, record)
+        del policy, weights
         self._check_weights(version)
+        self._give_back_cache()
+
+    def _give_back_cache(self) -> None:
+        """Leave engines on this card what activations, and copies of weights in the engines' dtype, have left behind."""
+        if self._hooks.in_turns and torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _check_weights(self, version: int) -> None:
         """Score what the engines sampled with these weights.

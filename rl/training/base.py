@@ -24,7 +24,9 @@ import huggingface_hub.constants
 import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -108,13 +110,14 @@ def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[An
 
 def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
     """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
+    _keep_float32(trainer, config)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
     if config.save_minutes is not None:
         trainer.add_callback(TimedSaves(config.save_minutes, steps_per_figure))
     with trainer.accelerator.main_process_first():  # which deletes what is not whole
         checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
-    if checkpoint is not None and checkpoint_step(checkpoint) >= trainer.args.max_steps:
+    if checkpoint is not None and _is_finished(trainer, checkpoint):
         _load_finished(trainer, checkpoint)  # the trainer would make one step too many
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -199,8 +202,47 @@ def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
+def _keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
+    """Have shards that are computed with in bfloat16 add up gradients in float32, and pass on log-probabilities as the model gives them.
+
+    Accelerate's own policy rounds both to bfloat16: log-probabilities then keep 8 bits, and what a pass adds is lost where it is small.
+    """
+    if config.learner.sharded and trainer.args.bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
+
+
+class Patience(EarlyStoppingCallback):
+    """Ends a training whose held-out loss has not fallen for so many checkpoints; one that is resumed goes on with the count."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take up the count of the checkpoint that `state` comes from, if it comes from one."""
+        self.early_stopping_patience_counter = self._counted(state)
+
+    def is_over(self, state: TrainerState) -> bool:
+        """Whether training had ended where `state` was written."""
+        return self._counted(state) >= self.early_stopping_patience
+
+    def _counted(self, state: TrainerState) -> int:
+        states: Any = state.stateful_callbacks or {}
+        return int(states.get(type(self).__name__, self.state())["attributes"]["early_stopping_patience_counter"])
+
+
+def _is_finished(trainer: Trainer, checkpoint: Path) -> bool:
+    """Whether no step is left to make behind `checkpoint`."""
+    state = _state_of(checkpoint)
+    waiting = [each for each in trainer.callback_handler.callbacks if isinstance(each, Patience)]
+    return state.global_step >= trainer.args.max_steps or any(each.is_over(state) for each in waiting)
+
+
+def _state_of(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
-    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    model: Any = trainer.model
+    model.to(trainer.accelerator.device)  # shards are moved in training alone, and NCCL sends from GPUs
+    trainer.state = _state_of(checkpoint)
     best = checkpoint.parent / Path(trainer.state.best_model_checkpoint or checkpoint).name
     trainer._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
 
@@ -222,13 +264,17 @@ def _schedule(config: OptimizerConfig, steps: int) -> dict[str, Any]:
 
 
 def _distribution(config: OptimizerConfig) -> dict[str, Any]:
-    """On which devices, and how the workers share the model, where there are several."""
+    """On which devices, and how the workers share the model, where there are several.
+
+    Shards exchange gradients behind each pass: held back until the last of a step, they would lie whole on each card meanwhile.
+    """
     on_cpus = not config.learner.gpus or not torch.cuda.is_available()
     shared: dict[str, Any] = {"use_cpu": on_cpus, "ddp_find_unused_parameters": False}
     if not config.learner.sharded:
         return {**shared, "gradient_checkpointing": config.gradient_checkpointing}
     fsdp = {"version": 2, "activation_checkpointing": config.gradient_checkpointing}
-    return {**shared, "fsdp": True, "fsdp_config": fsdp, "gradient_checkpointing": False}
+    exchange = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return {**shared, "fsdp": True, "fsdp_config": fsdp, "accelerator_config": exchange, "gradient_checkpointing": False}
 
 
 def _is_whole(checkpoint: Path) -> bool:

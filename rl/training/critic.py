@@ -35,8 +35,9 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.value.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Values (...) of hidden states (..., width)."""
-        return self.value(torch.tanh(self.hidden(states))).squeeze(-1)
+        """Values (...) of hidden states (..., width), in float32 also where shards are gathered in bfloat16."""
+        features = torch.tanh(self.hidden(states)).float()
+        return nn.functional.linear(features, self.value.weight.float(), self.value.bias.float()).squeeze(-1)
 
 
 class Critic:

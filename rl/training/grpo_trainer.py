@@ -342,9 +342,13 @@ class RowTrainer(GRPOTrainer):
 
     def _hold_policy(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Before a step of the optimiser: while the critic warms up, the policy has no gradient at all."""
-        if self._warming_up:
-            for parameter in (each for group in optimizer.param_groups[:-1] for each in group["params"]):
+        if not self._warming_up:
+            return
+        for group in optimizer.param_groups[:-1]:
+            for parameter in group["params"]:
                 parameter.grad = None
+                if self._config.learner.sharded and parameter not in optimizer.state:  # checkpoints of shards must have one for each
+                    optimizer.state[parameter] = first_state(parameter, bool(group["fused"]))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """TRL's, where the critic's head has a rate of its own and no decay."""
@@ -371,6 +375,12 @@ def remove_dropout(model: PreTrainedModel) -> None:
         for name, value in vars(holder).items():
             if "drop" in name and isinstance(value, float):
                 setattr(holder, name, 0.0)
+
+
+def first_state(parameter: Tensor, fused: bool) -> dict[str, Tensor]:
+    """What AdamW begins with at the first gradient of `parameter`: `torch/optim/adamw.py` of torch, `_init_group` of Adam."""
+    step = torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu")
+    return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
 def _without_loss(row: Row) -> Row:

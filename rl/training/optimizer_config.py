@@ -53,7 +53,8 @@ class OptimizerConfig(Section):
     """How weights are changed: AdamW or Muon under warmup, constant rate, decay."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For small policies."""
+    """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For small policies,
+    whose learner is not sharded."""
     learning_rate: PositiveFloat = 1e-3
     muon_learning_rate: PositiveFloat = 0.02
     """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
@@ -90,6 +91,12 @@ class OptimizerConfig(Section):
     trackers: tuple[Tracker, ...] = ()
     """Where figures are reported besides the lake: trackio, wandb, tensorboard, mlflow. Offline, in the home's folder `trackers`, unless
     the tracker's own environment variables say otherwise."""
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> OptimizerConfig:
+        if self.optimizer == "muon" and self.learner.sharded:
+            raise ValueError('optimizer = "muon" needs whole matrices, and learner.sharded leaves each worker a part: take adamw')
+        return self
 
     @model_validator(mode="after")
     def _check_offloading(self) -> OptimizerConfig:

@@ -105,7 +105,8 @@ def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
         sizes = Architecture.of_config(config)
     except (ValueError, TypeError):
         return None
-    return training_flops(sizes.matrices, sizes.layers, sizes.width, mean_row / 2)
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return training_flops(sizes.matrices, min(trained, sizes.matrices), sizes.layers, sizes.width, mean_row / 2)
 
 
 def device_name() -> str:

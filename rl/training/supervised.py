@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import EarlyStoppingCallback, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
@@ -19,6 +19,7 @@ from rl.renderers.examples import EncodedExample
 from rl.training.attention import joins_rows, set_attention
 from rl.training.base import (
     OnMetric,
+    Patience,
     SFTConfig,
     SFTTrainer,
     TrainResult,
@@ -134,7 +135,7 @@ def packed_trainer(
     return PackedTrainer(
         model=model,
         args=_arguments(model, config, output, seed, optimizer_steps(len(rows), config), bool(held_out)),
-        callbacks=[EarlyStoppingCallback(config.patience)] if held_out else None,
+        callbacks=[Patience(config.patience)] if held_out else None,
         train_dataset=rows,
         eval_dataset=_rows(held_out, config, masked) if held_out else None,
         data_collator=PackingCollator(_pad_token_id(tokenizer), joins_rows(model)),
@@ -152,11 +153,16 @@ def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[li
 
 
 def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
-    """Steps that `rows` packed rows are good for: all epochs, or up to `max_tokens`; at least one."""
-    steps = math.ceil(rows * config.epochs / config.rows_per_step)
+    """Steps that `rows` packed rows are good for: all epochs, of which each ends with a whole step, or up to `max_tokens`; at least one."""
+    steps = steps_of_epochs(config.epochs, math.ceil(rows / config.rows_per_step))
     if config.max_tokens is not None:
         steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
     return max(steps, 1)
+
+
+def steps_of_epochs(epochs: float, steps: int) -> int:
+    """The steps of so many epochs of `steps` each; what binary fractions are off by is none."""
+    return math.ceil(round(epochs * steps, 6))
 
 
 def passes_of(config: SupervisedConfig) -> int:

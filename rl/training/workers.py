@@ -126,8 +126,14 @@ def learn_on_workers(
 
 def _trainer(learner: LearnerConfig, folder: Path, work: Callable[[Starter], T], starter: Starter) -> TorchTrainer:
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # paths of the configuration are relative to where the stage was started
+
+    def learn() -> T:
+        if learner.workers == 1:
+            _leave_group()
+        return work(starter)
+
     return TorchTrainer(
-        lambda: work(starter),  # type: ignore[arg-type]  # what it returns comes back, whatever its annotation says
+        learn,  # type: ignore[arg-type]  # what it returns comes back, whatever its annotation says
         torch_config=TorchConfig(backend="nccl" if learner.gpus else "gloo", timeout_s=COLLECTIVE_SECONDS),
         scaling_config=scaling(learner),
         run_config=RunConfig(
@@ -137,6 +143,14 @@ def _trainer(learner: LearnerConfig, folder: Path, work: Callable[[Starter], T],
             worker_runtime_env={"env_vars": {"PYTHONSAFEPATH": "1"}},  # type: ignore[call-arg]  # its types are those of an older form
         ),
     )
+
+
+def _leave_group() -> None:
+    """Have accelerate take this worker for a process by itself: it wraps the model of a group, even of one, in DDP, which copies gradients
+    and refuses weights that get none, as those of a policy whose critic warms up.
+    """
+    for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
 
 
 def scaling(learner: LearnerConfig) -> ScalingConfig:

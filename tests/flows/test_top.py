@@ -197,6 +197,9 @@ def test_what_is_left_of_a_stage_follows_from_the_steps_of_this_process() -> Non
 def test_the_steps_of_supervised_stages_follow_from_the_epoch_and_from_the_limit_of_tokens() -> None:
     cpt = StageProgress("t1-cpt", "cpt", 1, began=0.0, step=100, figures={"epoch": 0.25})
     assert stage_steps(cpt, CONFIG) == 400
+    of_seven_passes = replace(cpt, step=3, figures={"epoch": 6 / 7})
+    thrice = CONFIG.model_copy(update={"cpt": CONFIG.cpt.model_copy(update={"epochs": 3})})
+    assert stage_steps(of_seven_passes, thrice) == 12, "an epoch of seven passes has four steps of two"
     tokens = 200 * CONFIG.cpt.rows_per_step * CONFIG.cpt.row_tokens
     limited = CONFIG.model_copy(update={"cpt": CONFIG.cpt.model_copy(update={"max_tokens": tokens})})
     assert stage_steps(cpt, limited) == 200

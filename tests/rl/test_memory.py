@@ -51,6 +51,11 @@ def test_states_are_sixteen_bytes_a_number_and_shards_share_them() -> None:
     assert shard.activations == whole.activations
 
 
+def test_workers_that_each_have_all_weights_have_gradients_twice() -> None:
+    alone, joined = (learner_memory(SMOLLM2, Pass(512, 512, bfloat16=True), replicas=replicas) for replicas in (1, 2))
+    assert joined.resting - alone.resting == joined.peak - alone.peak == 4 * SMOLLM2.parameters
+
+
 def test_checkpointing_keeps_an_input_a_layer_and_adapters_keep_the_states_of_adapters() -> None:
     plain, saved = (activation_bytes(SMOLLM2, Pass(1024, 0, True, checkpointing)) for checkpointing in (False, True))
     assert saved < plain / 5
@@ -80,7 +85,7 @@ def test_devices_are_known_by_their_names_and_others_are_not() -> None:
 
 
 def test_the_share_of_the_peak_is_tokens_times_operations() -> None:
-    flops = training_flops(QWEN_7B.matrices, 28, 3584, 0)
+    flops = training_flops(QWEN_7B.matrices, QWEN_7B.matrices, 28, 3584, 0)
     assert flops == 6 * QWEN_7B.matrices
     peak = next(device for device in DEVICES if device.name == "H100").teraflops
     assert model_flops_utilisation(peak * 1e12 / flops, flops, peak) == pytest.approx(1.0)

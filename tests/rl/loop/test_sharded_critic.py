@@ -14,6 +14,7 @@ from rl.env_pool.ray_runtime import RayRuntime
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
+from rl.training.batches import rows_of
 from rl.training.config import CriticConfig, ReinforceConfig
 from rl.training.filters import Collected
 from rl.training.optimizer_config import LearnerConfig, LoraConfig
@@ -24,8 +25,10 @@ from warehouse.records import Trajectory
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
-STEPS, STOPPED = 3, 2
+STEPS, STOPPED, WARMUP = 3, 2, 1
 OF_GPUS = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
+ALL_SEEN = {"weights": True, "head": True, "log-probabilities": True, "values": True}
+"""The weights were in shards, the head was a unit of its own, and scores were no numbers in bfloat16."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,13 +44,19 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "trunk_gradient", "lora"),
-    [("gae", 0.0, None), ("bilevel_gae", 0.5, None), ("vtrace", 0.0, None), ("gae", 0.5, LoraConfig(rank=4, alpha=8))],
+    ("estimator", "trunk_gradient", "lora", "stopped"),
+    [
+        ("gae", 0.0, None, STOPPED),
+        ("bilevel_gae", 0.5, None, STOPPED),
+        ("vtrace", 0.0, None, WARMUP),
+        ("gae", 0.5, LoraConfig(rank=4, alpha=8), STOPPED),
+    ],
 )
 def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
-    policy: Path, tmp_path: Path, estimator: str, trunk_gradient: float, lora: LoraConfig | None
+    policy: Path, tmp_path: Path, estimator: str, trunk_gradient: float, lora: LoraConfig | None, stopped: int
 ) -> None:
-    critic = CriticConfig(warmup_steps=1, trunk_gradient=trunk_gradient)
+    """One of them stopped where the policy has had no gradient yet."""
+    critic = CriticConfig(warmup_steps=WARMUP, trunk_gradient=trunk_gradient)
     config = ReinforceConfig(
         steps=STEPS, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, save_every=1, critic=critic,
         estimator=estimator, lora=lora,
@@ -56,7 +65,7 @@ def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
     hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), publish, lambda step, found: figures["one"].append(found))
     train_reinforce(policy, tmp_path / "one", config, hooks, 1)
 
-    for end in (STOPPED, STEPS):
+    for end in (stopped, STEPS):
 
         def see(step: int, found: dict[str, float], end: int = end) -> bool:
             figures["two"].append(found)
@@ -67,10 +76,23 @@ def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
             TWO, None, tmp_path, lambda starter, sharded=sharded: learn_in_shards(policy, sampled, tmp_path / "two", sharded, starter),
             {"see": see, "publish": publish},
         )  # fmt: skip
-        assert seen == {"weights": True, "head": True}, "the weights were in shards, and the head was a unit of its own"
+        assert seen == ALL_SEEN
     assert_close(figures["one"], figures["two"])
     assert weights_differ(tmp_path / "one", policy) > 1e-3
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 0.05 * weights_differ(tmp_path / "one", policy)
+
+
+def test_shards_in_bfloat16_give_log_probabilities_and_values_in_float32(policy: Path, tmp_path: Path) -> None:
+    config = ReinforceConfig(
+        steps=1, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=2, learning_rate=3e-3, estimator="gae",
+        critic=CriticConfig(learning_rate=0.1, warmup_steps=0), learner=OF_GPUS["learner"], precision="bfloat16",
+    )  # fmt: skip
+    sampled = sample_pairs(policy)
+    seen = learn_on_workers(
+        TWO, None, tmp_path, lambda starter: learn_in_shards(policy, sampled, tmp_path / "two", config, starter),
+        {"see": lambda step, found: None, "publish": publish},
+    )  # fmt: skip
+    assert seen == ALL_SEEN
 
 
 def publish(folder: Path, version: int) -> None:
@@ -78,10 +100,16 @@ def publish(folder: Path, version: int) -> None:
     assert load_policy(folder)[0].num_parameters() > 0
 
 
+def finer_than_bfloat16(scores: Sequence[Sequence[float]]) -> bool:
+    """Whether most of the numbers are none that bfloat16 has."""
+    found = torch.tensor([each for row in scores for each in row])
+    return bool((found.bfloat16() != found).float().mean() > 0.9)
+
+
 def learn_in_shards(
     policy: Path, sampled: Sequence[Trajectory], output: Path, config: ReinforceConfig, starter: Starter
 ) -> dict[str, bool]:
-    """Reinforcement learning in a worker as FSDP makes it on GPUs, which accelerate must be told of; what was in shards at its end."""
+    """Reinforcement learning in a worker as FSDP makes it on GPUs, which accelerate must be told of; what was seen of it at its end."""
     from accelerate.state import DistributedType, PartialState
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
@@ -103,6 +131,8 @@ def learn_in_shards(
             trained = [each for each in self.model.parameters() if each.requires_grad]
             seen["weights"] = all(isinstance(each, DTensor) for each in trained)
             seen["head"] = any(isinstance(each, FSDPModule) for each in self._critic.head.modules())
+            scores = self.score(rows_of(sampled, None))
+            seen["log-probabilities"], seen["values"] = map(finer_than_bfloat16, scores)
             super().write(folder)
 
     grpo_trainer._arguments, training.ReinforceTrainer = arguments_of_gpus, Trainer  # type: ignore[misc]

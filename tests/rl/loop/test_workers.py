@@ -84,16 +84,22 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
 
 
-def test_a_single_worker_of_rays_learns_what_this_process_learns(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
-    """As a learner with a GPU does."""
+def test_a_single_worker_of_rays_learns_by_itself_what_this_process_learns(
+    policy: Path, examples: list[EncodedExample], tmp_path: Path
+) -> None:
+    """As a learner with a GPU does. In a group, even of one, accelerate would wrap the model."""
     figures: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
     train_cpt(policy, examples, tmp_path / "here", PRE_TRAINING, 1, lambda step, found: figures["here"].append(found))
     folder = tmp_path / "there"
 
-    def work(starter: Starter) -> None:
-        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
+    def work(starter: Starter) -> str:
+        from accelerate.state import PartialState
 
-    learn_on_workers(LearnerConfig(), None, folder, work, {"on_metric": lambda step, found: figures["there"].append(found)})
+        train_cpt(policy, examples, folder, PRE_TRAINING, 1, starter.function("on_metric"))
+        return PartialState().distributed_type.name
+
+    functions = {"on_metric": lambda step, found: figures["there"].append(found)}
+    assert learn_on_workers(LearnerConfig(), None, folder, work, functions) == "NO"
     assert_close(figures["here"], figures["there"])
     assert weights_differ(tmp_path / "here", folder) < 1e-6
 
@@ -196,18 +202,21 @@ def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(
     policy: Path, examples: list[EncodedExample], tmp_path: Path
 ) -> None:
     train_cpt(policy, examples, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
-    assert learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
+    seen = learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
+    assert seen == {"weights": True, "gradients": True}
     assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
 
 
-def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> bool:
-    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether the weights were in shards."""
+def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> dict[str, bool]:
+    """Pre-train in a worker as FSDP does on GPUs, which accelerate must be told of; whether weights were in shards, and gradients behind
+    each pass.
+    """
     from accelerate.state import DistributedType, PartialState
     from torch.distributed.tensor import DTensor
 
     from rl.training import supervised
 
-    arguments, write, sharded = supervised._arguments, supervised.write_policy, list[bool]()
+    arguments, write, seen = supervised._arguments, supervised.write_policy, {"weights": list[bool](), "gradients": list[bool]()}
 
     def arguments_of_gpus(*given: Any) -> Any:
         made = arguments(*given)
@@ -215,14 +224,21 @@ def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Pa
         return made
 
     def write_and_look(trainer: Any, *given: Any) -> None:
-        sharded.extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+        seen["weights"].extend(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
         write(trainer, *given)
 
+    class Trainer(supervised.PackedTrainer):
+        def training_step(self, *given: Any, **named: Any) -> Any:
+            loss = super().training_step(*given, **named)
+            seen["gradients"].extend(isinstance(parameter.grad, DTensor) for parameter in self.model.parameters())
+            return loss
+
     supervised._arguments, supervised.write_policy = arguments_of_gpus, write_and_look
+    supervised.PackedTrainer = Trainer  # type: ignore[misc]
     of_gpus = {"learner": LearnerConfig(workers=2, gpus=1, sharded=True), "precision": "float32"}
     config = PRE_TRAINING.model_copy(update=of_gpus)
     supervised._train(policy, examples, output, config, 1, lambda step, figures: None, masked=False)
-    return bool(sharded) and all(sharded)
+    return {name: bool(each) and all(each) for name, each in seen.items()}
 
 
 def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Path, examples: list[EncodedExample], tmp_path: Path) -> None:
@@ -231,6 +247,8 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Pat
             train_cpt(policy, examples, tmp_path, PRE_TRAINING.model_copy(update={**changes, "learner": TWO}), 1, print)
     with pytest.raises(ValidationError, match="no FSDP on CPUs"):
         LearnerConfig(workers=2, sharded=True)
+    with pytest.raises(ValidationError, match="needs whole matrices"):
+        CptConfig(optimizer="muon", learner=LearnerConfig(workers=2, gpus=1, sharded=True))
     assert ReinforceConfig(tasks_per_step=3, trajectories_per_pass=4, learner=TWO).passes == 3
 
 

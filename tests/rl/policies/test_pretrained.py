@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFWriter
 
 from rl.policies.policy import load_policy
 from rl.policies.pretrained import PACKAGED, fetch_gguf, write_model
@@ -59,6 +61,18 @@ def test_what_is_no_model_is_refused_in_a_sentence_and_leaves_nothing(tmp_path: 
         with pytest.raises(RequestError, match=reason):
             write_model(source, tmp_path / folder, template)
     assert not (tmp_path / "a").exists() and not list(tmp_path.glob("*.draft")) and not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(("factor", "frequencies", "refused"), [(8.0, [1, 1], True), (1.0, [1, 8], True), (1.0, [1, 1], False)])
+def test_a_gguf_file_with_scaled_positions_is_refused(factor: float, frequencies: list[float], refused: bool, tmp_path: Path) -> None:
+    """What transformers makes of such a file counts positions as if they were not scaled."""
+    file = GGUFWriter(tmp_path / "model.gguf", "llama")
+    file.add_rope_scaling_factor(factor)
+    file.add_tensor("rope_freqs.weight", np.array(frequencies, dtype=np.float32))
+    for write in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file, file.close):
+        write()
+    with pytest.raises(RequestError, match="scales its rotary positions" if refused else "cannot be read as a model"):
+        write_model(str(tmp_path / "model.gguf"), tmp_path / "model")
 
 
 def test_the_templates_that_ship_have_names_that_a_dialect_takes() -> None:

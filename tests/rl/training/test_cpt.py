@@ -96,9 +96,18 @@ def test_packed_examples_have_the_logits_that_they_have_alone(model: PreTrainedM
 
 
 def test_steps_follow_from_rows_epochs_and_tokens() -> None:
-    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=2)) == 9
+    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=1)) == 5
+    assert optimizer_steps(9, CptConfig(rows_per_step=2, rows_per_pass=2, epochs=2)) == 10
+    assert optimizer_steps(10, CptConfig(rows_per_step=1, rows_per_pass=1, epochs=1.1)) == 11
     assert optimizer_steps(100, CptConfig(row_tokens=100, rows_per_step=2, rows_per_pass=2, max_tokens=1000)) == 5
     assert optimizer_steps(1, CptConfig()) == 1
+
+
+def test_each_row_is_read_once_in_each_epoch_also_where_rows_do_not_fill_its_last_step(policy: Path, tmp_path: Path) -> None:
+    rows, epochs = encoded(*[64] * 5), list[float]()
+    config = CONFIG.model_copy(update={"rows_per_step": 4, "rows_per_pass": 4, "epochs": 3.0})
+    train_cpt(policy, rows, tmp_path, config, 1, lambda step, figures: epochs.append(figures["epoch"]))
+    assert (len(epochs), epochs[-1]) == (6, 3.0)
 
 
 def test_unfinished_checkpoints_are_passed_over(tmp_path: Path) -> None:
@@ -161,25 +170,53 @@ def test_held_out_examples_are_the_same_whatever_their_order_and_no_text_is_on_b
     assert split_examples(examples, 0.0) == (examples, [])
 
 
-@pytest.mark.engine
-def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_the_lowest(policy: Path, tmp_path: Path) -> None:
+UNTIL_IT_RISES = CONFIG.model_copy(update={"held_out_share": 0.3, "patience": 2, "save_every": 5, "epochs": 40, "learning_rate": 5e-3})
+
+
+@pytest.fixture(scope="module")
+def noise(policy: Path) -> list[EncodedExample]:
+    """Texts of which nothing can be learnt for others."""
     chance = random.Random(1)
-    noise = [" ".join(f"Amber {chance.randrange(10**6)}" for _ in range(4)) for _ in range(30)]
-    examples = encode_texts(policy, noise)
-    config = CONFIG.model_copy(update={"held_out_share": 0.3, "patience": 2, "save_every": 5, "epochs": 40, "learning_rate": 5e-3})
+    return encode_texts(policy, [" ".join(f"Amber {chance.randrange(10**6)}" for _ in range(4)) for _ in range(30)])
+
+
+@pytest.mark.engine
+def test_training_ends_where_the_held_out_loss_rises_and_leaves_the_policy_of_the_lowest(
+    policy: Path, noise: list[EncodedExample], tmp_path: Path
+) -> None:
     losses: dict[int, float] = {}
 
     def keep(step: int, figures: dict[str, float]) -> None:
         if "eval_loss" in figures:
             losses[step] = figures["eval_loss"]
 
-    result = train_cpt(policy, examples, tmp_path, config, 1, keep)
+    result = train_cpt(policy, noise, tmp_path, UNTIL_IT_RISES, 1, keep)
     lowest = min(losses, key=losses.__getitem__)
     assert max(losses) == lowest + 10 == result.figures["steps"]
     assert result.figures["held_out_loss"] == pytest.approx(losses[lowest])
-    held_out = split_examples(examples, 0.3)[1]
+    held_out = split_examples(noise, 0.3)[1]
     assert result.figures["held_out"] == len(held_out) > 2
     assert mean_loss(load_policy(result.path)[0], held_out) == pytest.approx(losses[lowest], abs=1e-3)
+
+
+def test_a_resumed_run_ends_where_the_held_out_loss_rose_also_where_it_had_ended_there(
+    policy: Path, noise: list[EncodedExample], tmp_path: Path
+) -> None:
+    """The run is stopped between the two checkpoints that its patience lasts for, and, ended, asked for once more."""
+    whole = train_cpt(policy, noise, tmp_path / "whole", UNTIL_IT_RISES, 1, lambda step, figures: None)
+    end = whole.figures["steps"]
+
+    def stop(step: int, figures: dict[str, float]) -> None:
+        if step == end - 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, stop)
+    for _ in ("gone on with", "asked for again"):
+        resumed = train_cpt(policy, noise, tmp_path / "stopped", UNTIL_IT_RISES, 1, lambda step, figures: None)
+        assert resumed.figures["steps"] == end
+        assert resumed.figures["held_out_loss"] == whole.figures["held_out_loss"]
+        assert weights_differ(whole.path, resumed.path) == 0
 
 
 @torch.no_grad()

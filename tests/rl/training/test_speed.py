@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import peft
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rl.training.speed import StepTimes, StepTokens, Stopwatch, flops_of, peak_memory_gib, sampler_errors, speed_figures
@@ -40,6 +42,19 @@ def test_operations_of_a_token_are_counted_from_the_models_own_sizes() -> None:
     model = Qwen2ForCausalLM(Qwen2Config(**sizes, vocab_size=50, tie_word_embeddings=True))
     matrices = 2 * (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 32 + 2 * 16) + 50 * 16
     assert flops_of(model, mean_row=20) == 6 * matrices + 12 * 2 * 16 * 10
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_operations_of_a_token_are_those_that_torch_counts_also_with_adapters(rank: int | None) -> None:
+    """In rows so short that attention is no matter, and but for the adapters' own way forward."""
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, vocab_size=400, tie_word_embeddings=True))
+    if rank is not None:
+        peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules="all-linear"))
+    ids = torch.arange(8)[None]
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    assert flops_of(model, mean_row=8) == pytest.approx(counter.get_total_flops() / 8, rel=0.07)
 
 
 def test_errors_of_engine_and_learner_are_those_of_nemo_rl() -> None:
