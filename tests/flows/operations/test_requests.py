@@ -226,6 +226,7 @@ def test_a_stage_stands_still_between_two_steps_and_its_time_is_not_counted(home
         thread.start()
         until(lambda: read_progress(home.progress) is not None)
         command("pause", home_path)
+        until(lambda: "paused for" in shown(home))
         work.steps.release(3)
         until(lambda: work.made == 1)
         time.sleep(1.5)

@@ -39,6 +39,8 @@ REINFORCE = ReinforceConfig(steps=2, tasks_per_step=2, samples_per_task=4, traje
 PRE_TRAINING = CptConfig(row_tokens=64, rows_per_step=4, rows_per_pass=1, warmup_steps=0, log_every=1)
 TEXTS = [f"<information> Amber {number} lives in Blue {number * 7 % 10}.</information>" for number in range(40)]
 CLOCKS = ("seconds", "step_time", "per_second", "memory_gib")
+ROUNDING = 1e-4
+"""Of weights after a few steps of AdamW at a rate of 3e-3, where rows go through the model in other company."""
 OF_PASSES = ("share/", "entropy", "clip_ratio", "kl", "mean_token_accuracy")
 
 
@@ -78,8 +80,8 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
     """The same figures step by step, but for those of the clock and of memory, and those that TRL takes as means of the means of passes."""
     assert len(one) == len(two) > 0
     for ours, theirs in zip(one, two, strict=True):
-        assert ours.keys() == theirs.keys()
-        names = [name for name in ours if not name.startswith(OF_PASSES) and not name.endswith(CLOCKS)]
+        names, others = ([name for name in each if not name.startswith(OF_PASSES) and not name.endswith(CLOCKS)] for each in (ours, theirs))
+        assert set(names) == set(others)
         assert {"loss", "grad_norm"} <= set(names)
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
 
@@ -165,7 +167,7 @@ def test_two_workers_make_the_losses_and_the_updates_of_one_also_where_they_were
     assert_close(one.figures, killed.figures + resumed.figures)
     assert one.horizons == killed.horizons + resumed.horizons == [2, 3]
     assert weights_differ(tmp_path / "one", policy) > 1e-3
-    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
 
 
 @pytest.mark.long
@@ -194,7 +196,7 @@ def test_two_workers_pre_train_as_one_does(policy: Path, examples: list[EncodedE
         assert result.figures["steps"] == len(figures[name]) == 5
     assert_close(figures["one"], figures["two"])
     assert weights_differ(tmp_path / "one", policy) > 1e-3
-    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
 
 
 @pytest.mark.long
@@ -204,7 +206,7 @@ def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(
     train_cpt(policy, examples, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
     seen = learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
     assert seen == {"weights": True, "gradients": True}
-    assert weights_differ(tmp_path / "one", tmp_path / "two") < 1e-5
+    assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
 
 
 def pre_train_in_shards(policy: Path, examples: list[EncodedExample], output: Path) -> dict[str, bool]:
