@@ -17,6 +17,7 @@ import pytest
 
 from flows.config import load_config
 from flows.home import Home
+from flows.operations.budgets import EARLIER
 from synth.teachers.ledger import FILE, Ledger, Spent
 from tests.end_to_end.synthesis_worker import Worker, worker
 from tests.synth import writing_models
@@ -123,7 +124,7 @@ def content(root: Path) -> dict[str, Any]:
             "checks": lake.query("SELECT * EXCLUDE (recorded) FROM checks ORDER BY ALL").to_pylist(),
             "failures": sorted(repr(failure) for failure in lake.failures() if not failure.kind.startswith("retried_")),
             "counts": {(m.name, m.step): m.value for m in lake.metrics() if not m.name.startswith("count.seconds")},
-            "figures": {name: value for name, value in run.figures.items() if name != "seconds"},
+            "figures": {name: value for name, value in run.figures.items() if name not in ("seconds", EARLIER)},
             "state": run.state,
         }
 
