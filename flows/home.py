@@ -27,6 +27,7 @@ from flows.config import FlywheelConfig, load_config
 from flows.operations.config import is_operational
 from warehouse.bounds import read_json
 from warehouse.digests import digest
+from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.settings import fault_of
 
@@ -109,9 +110,8 @@ class Home:
         """
         found = corpus.digest
         if not self.corpus_digest.is_file():
-            draft = self.corpus_digest.with_suffix(".draft")
-            draft.write_text(f"{found}\n")
-            draft.replace(self.corpus_digest)
+            with drafted(self.corpus_digest) as draft:
+                draft.write_text(f"{found}\n")
         elif self.corpus_digest.read_text().strip() != found:
             raise RequestError(
                 f"the facts or documents in {folder} are not those that {self.root} began with: put them back, or begin another --home."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +85,10 @@ def reverify(lake: Lake, verifier: Chosen, where: str = "TRUE", failed_only: boo
     chosen = taken_up = changed = 0
     for attempts in _batches(lake, where):
         chosen += len(attempts)
-        wanted = _wanted(lake, verifier, attempts, failed_only)
+        stored = _stored(lake, verifier, attempts)
+        wanted = _wanted(verifier, attempts, stored, failed_only)
         scores = [score for one, group in _by_verifier(verifier, wanted) for score in verify_all(one, group)]
-        overruled = [] if failed_only else _overruled(lake, verifier, attempts)
+        overruled = [] if failed_only else _overruled(lake, stored)
         before = _outcomes(lake, [score.trajectory_id for score in (*scores, *overruled)])
         (lake.replace if failed_only or _unsupervised(verifier) else lake.add)(scores)
         lake.replace(overruled)
@@ -124,19 +125,36 @@ def _by_verifier(verifier: Chosen, attempts: list[Attempt]) -> list[tuple[Verifi
     return [(verifier.of(group[0][0]), group) for group in groups.values()]
 
 
-def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: bool) -> list[Attempt]:
+def _stored(lake: Lake, verifier: Chosen, attempts: list[Attempt]) -> dict[str, Score]:
+    """What this very version has judged of them, by trajectory; nothing where what others answered is what is scored."""
+    if _unsupervised(verifier):
+        return {}
+    judges = {trajectory.id: _judge_of(verifier, task) for task, trajectory in attempts}
+    scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [list(judges)])
+    return {
+        score.trajectory_id: score
+        for score in scores
+        if (judge := judges[score.trajectory_id]) is not None and (judge.name, judge.version) == (score.verifier, score.version)
+    }
+
+
+def _judge_of(verifier: Chosen, task: Task) -> Verifier | BatchVerifier | None:
+    """Who judges the attempts at a task; None where the task names somebody who is not there."""
+    if not isinstance(verifier, Verifiers):
+        return verifier
+    return None if verifier.lack(task) else verifier.of(task)
+
+
+def _wanted(verifier: Chosen, attempts: list[Attempt], stored: Mapping[str, Score], failed_only: bool) -> list[Attempt]:
     """Those not judged by this version, or only those that it could not judge; always all where what others answered is what is scored."""
     if _unsupervised(verifier):
         return attempts
-    ids = [trajectory.id for _, trajectory in attempts]
-    stored = {(s.trajectory_id, s.verifier, s.version): s for s in lake.scores("trajectory_id IN (SELECT unnest(?))", [ids])}
     wanted, left_out = [], set[str]()
     for task, trajectory in attempts:
-        if isinstance(verifier, Verifiers) and verifier.lack(task):
+        if _judge_of(verifier, task) is None:
             left_out.add(str(task.provenance["verifier"]))
             continue
-        judge = verifier.of(task) if isinstance(verifier, Verifiers) else verifier
-        score: Score | None = stored.get((trajectory.id, judge.name, judge.version))
+        score = stored.get(trajectory.id)
         if (score is not None and score.verdict is Outcome.INVALID) if failed_only else score is None:
             wanted.append((task, trajectory))
     for name in sorted(left_out):
@@ -148,19 +166,10 @@ def _wanted(lake: Lake, verifier: Chosen, attempts: list[Attempt], failed_only: 
     return wanted
 
 
-def _overruled(lake: Lake, verifier: Chosen, attempts: list[Attempt]) -> list[Score]:
-    """The scores of this very version that are not the latest of their trajectories."""
-    if _unsupervised(verifier):
-        return []
-    by = {
-        trajectory.id: verifier.of(task) if isinstance(verifier, Verifiers) else verifier
-        for task, trajectory in attempts
-        if not (isinstance(verifier, Verifiers) and verifier.lack(task))
-    }
-    earlier = {tuple(row.values()) for row in lake.query(_EARLIER, [list(by)]).to_pylist()}
-    own = [key for key in earlier if (by[key[0]].name, by[key[0]].version) == key[1:]]
-    scores = lake.scores("trajectory_id IN (SELECT unnest(?))", [[key[0] for key in own]]) if own else []
-    return [score for score in scores if (score.trajectory_id, score.verifier, score.version) in own]
+def _overruled(lake: Lake, stored: Mapping[str, Score]) -> list[Score]:
+    """The scores of these that are not the latest of their trajectories."""
+    earlier = {tuple(row.values()) for row in lake.query(_EARLIER, [list(stored)]).to_pylist()}
+    return [score for score in stored.values() if (score.trajectory_id, score.verifier, score.version) in earlier]
 
 
 def _named(lake: Lake, settings: EvaluationConfig, where: str) -> bool:

@@ -123,8 +123,6 @@ def sampling_flow(
 @flow(name="gate", flow_run_name="gate of turn {turn}")
 def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
     """Promote the turn's candidate, or keep the champion, with the reason; then write the report."""
-    from flows.report import build_report
-
     with open_home(home) as context:
 
         def work(run: StageRun) -> dict[str, Any]:
@@ -134,8 +132,10 @@ def gate_flow(home: Path, turn: PositiveInt = 1) -> Rows:
 
         decided = bool(context.lake.runs("id = ? AND state = 'completed'", [gate_id(turn)]))
         rows = _stage(context, gate_id(turn), "gate", turn, work)
-        if not decided:
-            build_report(context.lake, context.home.report)  # behind the stage, for the page shows what it decided
+        if not decided:  # behind the stage, for the page shows what it decided
+            from flows.report import build_report
+
+            build_report(context.lake, context.home.report)
         return rows
 
 

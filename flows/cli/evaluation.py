@@ -64,29 +64,30 @@ def evaluate(
         options = "".join(f" --set {text}" for text in set_ or [])
         _check_suite(home, chosen, named, f"flywheel eval --home {home} --policy {named} --suite {suite}{options}", json_)
     else:
-        forgotten = _take_up(home, chosen, named, retry_invalid) if retry_invalid or not done else 0
-        if forgotten or not done:
+        if retry_invalid:
+            done = not _forget_invalid(home, chosen, named) and done
+        if not done:
             _run_suite(home, chosen, named)
         _report_suite(home, chosen, named, against, json_)
 
 
-def _take_up(home: Path, suite: SuiteConfig, policy: str, retry_invalid: bool) -> int:
-    """Have a suite that was ended go on; returns how many attempts it forgot, to make them again."""
-    from flows.plan import evaluation_id, reopen
+def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
+    from flows.context import open_context
     from flows.suites.results import forget_invalid
-    from warehouse import Lake
 
-    with Lake(home) as lake:
-        if retry_invalid:
-            return forget_invalid(lake, policy, suite.name)
-        reopen(lake, evaluation_id(policy, suite.name))
-        return 0
+    with open_context(home) as context:
+        return forget_invalid(context.lake, policy, suite.name)
 
 
 def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
+    """Make the attempts that are missing, also those of a suite that was ended before their tasks came."""
+    from flows.context import open_context
+    from flows.plan import evaluation_id, reopen
     from flows.stage_flows import evaluation_flow, run_flow
     from flows.suites.config import is_own
 
+    with open_context(home) as context:
+        reopen(context.lake, evaluation_id(policy, suite.name))
     if is_own(suite):
         run_flow(home, evaluation_flow, policy=policy, suite=suite.name)
     else:

@@ -41,7 +41,7 @@ def print_json(value: Any) -> None:
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """`value` as JSON. Of what JSON has no form for, decimals are numbers, NaN and infinities null, all else text."""
-    return json.dumps(_finite(value), ensure_ascii=False, default=_json_value, indent=indent, allow_nan=False)
+    return json.dumps(_finite(value), ensure_ascii=False, default=str, indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
@@ -51,7 +51,3 @@ def _finite(value: Any) -> Any:
         return [_finite(each) for each in value]
     number = float(value) if isinstance(value, Decimal) else value
     return None if isinstance(number, float) and not isfinite(number) else number
-
-
-def _json_value(value: Any) -> str:
-    return str(value)

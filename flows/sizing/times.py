@@ -58,7 +58,7 @@ def sequences_at_once(policy: Architecture, config: FlywheelConfig, assumptions:
 def _supervised(policy: Architecture, stage: TrainingStage, settings: TurnConfig, assumptions: Assumptions) -> StageTime:
     own: SupervisedConfig = getattr(settings, stage)
     tokens = own.rows_per_step * own.row_tokens
-    steps = math.ceil(own.epochs * math.ceil(_demonstrated(settings, assumptions) / tokens)) if stage == "sft" else None
+    steps = own.steps_of_epochs(math.ceil(_demonstrated(settings, assumptions) / tokens)) if stage == "sft" else None
     seconds = _learning(policy, own, tokens, own.row_tokens / 2, assumptions)
     return StageTime(stage, steps, tokens, None if seconds is None else {"learning": seconds})
 

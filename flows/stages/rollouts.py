@@ -169,8 +169,8 @@ def sample_teacher(context: RunContext, requests: Sequence[RolloutRequest], run:
     from synth.teachers.play import play
 
     settings, own = playing_teacher(context.config), context.config.sft.teacher
-    missing = not_played(context.lake, requests)
-    forget(context.lake, STAGE, _unanswered(context.lake, missing))
+    forget(context.lake, STAGE, _unanswered(context.lake, requests))
+    missing = not_stored(context.lake, requests)
     indexes = build_indexes(context.lake.documents(), context.config.rollout.search)
     environments, verifiers = context.config.rollout.environments, context.verifiers(tasks=(request.task for request in missing))
     with open_teacher(settings, context.lake) as teacher:

@@ -212,7 +212,7 @@ def stage_steps(stage: StageProgress, config: FlywheelConfig) -> int | None:
     epoch = stage.figures.get("epoch")
     if not epoch or not stage.step:
         return None
-    total = math.ceil(settings.epochs * math.ceil(round(stage.step / epoch, 6)))  # each epoch ends with a whole step
+    total = settings.steps_of_epochs(math.ceil(round(stage.step / epoch, 6)))  # each epoch ends with a whole step
     if settings.max_tokens is not None:
         total = min(total, settings.max_tokens // (settings.rows_per_step * settings.row_tokens))
     return max(total, stage.step)

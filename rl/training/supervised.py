@@ -154,15 +154,10 @@ def split_examples(examples: Sequence[EncodedExample], share: float) -> tuple[li
 
 def optimizer_steps(rows: int, config: SupervisedConfig) -> int:
     """Steps that `rows` packed rows are good for: all epochs, of which each ends with a whole step, or up to `max_tokens`; at least one."""
-    steps = steps_of_epochs(config.epochs, math.ceil(rows / config.rows_per_step))
+    steps = config.steps_of_epochs(math.ceil(rows / config.rows_per_step))
     if config.max_tokens is not None:
         steps = min(steps, config.max_tokens // (config.rows_per_step * config.row_tokens))
     return max(steps, 1)
-
-
-def steps_of_epochs(epochs: float, steps: int) -> int:
-    """The steps of so many epochs of `steps` each; what binary fractions are off by is none."""
-    return math.ceil(round(epochs * steps, 6))
 
 
 def passes_of(config: SupervisedConfig) -> int:

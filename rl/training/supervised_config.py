@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,10 @@ class SupervisedConfig(OptimizerConfig):
     """Share of the examples that is not trained on; their loss is measured at each checkpoint. 0: none, and no early stop."""
     patience: PositiveInt = 3
     """Checkpoints in a row without a lower held-out loss that end the training; the policy is then that of the lowest."""
+
+    def steps_of_epochs(self, steps: int) -> int:
+        """The optimiser's steps of all epochs, where one has `steps`; what binary fractions are off by is none."""
+        return math.ceil(round(self.epochs * steps, 6))
 
 
 class GeneralTextConfig(Section):

@@ -61,7 +61,7 @@ def prove(
     numbered = [(number, triple) for number, triple in enumerate(formula) if number not in constant_edges]
     proper = [triple for _, triple in numbered]
     if witnesses is None:
-        witnesses = find_witnesses(graph, proper, solve(graph, proper))
+        witnesses = first_witnesses(graph, proper)
     answers = frozenset(witnesses)
     support = [[_stating(graph, triple, values) for triple in proper] for values in witnesses.values()]
     return Proofs(
@@ -72,6 +72,11 @@ def prove(
         unsupported=tuple(number for place, (number, _) in enumerate(numbered) if not all(stated[place] for stated in support)),
         easy=_is_easy(proper, support, question, retrieve),
     )
+
+
+def first_witnesses(graph: KnowledgeGraph, formula: Sequence[Triple]) -> dict[str, Values]:
+    """The first witness of every answer of a formula."""
+    return find_witnesses(graph, formula, solve(graph, formula))
 
 
 def is_needed(graph: KnowledgeGraph, formula: Sequence[Triple], number: int, answers: frozenset[str]) -> bool:

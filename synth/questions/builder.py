@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from synth.formulas.projections import Values, first_answers, witnesses
-from synth.formulas.proofs import Proofs, prove
+from synth.formulas.proofs import Proofs, first_witnesses, prove
 from synth.formulas.triples import count_constants, depth, formula_digest
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.config import QuestionConfig
@@ -155,13 +155,13 @@ class _Builder(ABC, Generic[Candidate]):
         worded: tuple[Triple, ...],
         hops: int,
         provenance: dict[str, Any],
-        proven: Mapping[str, Values] | None = None,
+        proven: Mapping[str, Values],
     ) -> None:
         """Add the task with its proofs, or what they object to.
 
         Args:
             worded: the triples that the question puts into words.
-            proven: the first witness of every answer, where they are known.
+            proven: the first witness of every answer.
         """
         rng = random.Random(seed_from("wording", self.seed, key))
         question = word_question(worded, self.phrasing, self.config.variety, rng)
@@ -169,7 +169,6 @@ class _Builder(ABC, Generic[Candidate]):
         if against := objection(proofs, self.config.allowed_shortcuts, self.config.easy == "drop"):
             self.failures.append(Failure("synth", against[0], against[1], {"formula": formula, "proofs": proofs.record()}))
             return
-        found = witnesses(self.graph, formula, proofs.answers) if proven is None else proven
         task = Task(
             key=key,
             environment=self.config.environment,
@@ -180,7 +179,7 @@ class _Builder(ABC, Generic[Candidate]):
             hops=hops,
             constraints=count_constants(formula),
             layers=depth(formula),
-            provenance={**provenance, WITNESSES: sorted({value for values in found.values() for value in values.values()})},
+            provenance={**provenance, WITNESSES: sorted({value for values in proven.values() for value in values.values()})},
             proofs=proofs.record(),
         )
         refused = self.refuse(task) if self.refuse is not None else None
@@ -286,7 +285,9 @@ class _GrownBuilder(_Builder[GrownQuestion]):
         key, source = self.identity(path[0], formula)
         if key not in self.known:
             provenance = {"source": source, "shape": self.config.structure, "path": path}
-            self.prove(key, formula, essence(formula), len({document.id for document in documents}), provenance)
+            worded = essence(formula)
+            proven = first_witnesses(self.graph, worded)
+            self.prove(key, formula, worded, len({document.id for document in documents}), provenance, proven)
 
     def _fill(self, layers: int, count: int, *salt: str) -> int:
         config = self.config

@@ -151,7 +151,7 @@ class EvaluationIndex:
 
     def _similar(self, question: str) -> Hit | None:
         words, longest = words_of(question), self.longest_constant
-        spans = {tuple(words[start : start + length]) for start in range(len(words)) for length in range(1, longest + 1)}
+        spans = {tuple(words[start:end]) for start in range(len(words)) for end in range(start + 1, min(start + longest, len(words)) + 1)}
         if not self.any_unnamed and spans.isdisjoint(self.all_constants):  # most questions end here, without a signature
             return None
         for name, index in self.wording.matches(question):
