@@ -89,7 +89,7 @@ class Case:
     @property
     def architecture(self) -> Architecture:
         """The sizes of its policy."""
-        return Architecture.of_config({**SIZES[self.size], "tie_word_embeddings": True})
+        return Architecture.of_config({**SIZES[self.size], "model_type": SIZES[self.size]["kind"], "tie_word_embeddings": True})
 
     @property
     def per_pass(self) -> int:

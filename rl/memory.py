@@ -2,7 +2,8 @@
 
 What autograd keeps of a layer is counted from the source of transformers' Llama and Qwen models (`models/llama/modeling_llama.py` of
 transformers 5.19) under the attention of `rl/training/attention.py`, which keeps nothing of tokens times tokens; `benchmarks/memory.py`
-holds the formulas against what processes really take. Mixtures of experts are not counted, and attention under a mask is not.
+holds the formulas against what processes really take. Only decoders whose numbers these sizes give are planned for (`DECODERS`). Attention
+under a mask is not counted, and sliding windows are counted as whole contexts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ LOGITS_AT_ONCE = 2**27
 """Logits that the learner on CPUs builds at a time (`rl/training/token_scores.py`)."""
 TILE_TOKENS, TILE_WIDTH = 4096, 32_768
 """The tile in which TRL's head on GPUs builds logits (`trl/kernels/chunked_logprob.py`, `trl/trainer/utils.py`)."""
+# fmt: off
+DECODERS = frozenset({
+    "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite", "helium",
+    "hunyuan_v1_dense", "hyperclovax", "llama", "ministral", "ministral3", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2",
+    "qwen3", "seed_oss", "smollm3", "stablelm",
+})
+# fmt: on
+"""The `model_type` of decoders with grouped queries and gated feed-forward layers, all alike; `tests/rl/test_memory.py` counts them."""
 
 
 def bytes_of(dtype: str) -> int:
@@ -44,22 +53,25 @@ class Architecture:
         """That of a model's `config.json`.
 
         Raises:
-            ValueError: it lacks a size, or has experts, which are not counted here.
+            ValueError: it lacks a size, or these sizes are not all that the model is made of: experts, linear attention, layers of another
+                kind, a part that sees or hears.
         """
-        text = {**config, **config.get("text_config", {})}
-        if text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts"):
-            raise ValueError("mixtures of experts are not planned for")
+        if config.get("model_type") not in DECODERS:
+            raise ValueError(
+                f"its model_type is {config.get('model_type')!r}, and only dense decoders of one kind of layer are planned for: "
+                + ", ".join(sorted(DECODERS))
+            )
         try:
-            hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
+            hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
             return cls(
-                int(text["num_hidden_layers"]),
+                int(config["num_hidden_layers"]),
                 hidden,
                 heads,
-                int(text.get("num_key_value_heads") or heads),
-                int(text.get("head_dim") or hidden // heads),
-                int(text["intermediate_size"]),
-                int(text["vocab_size"]),
-                bool(text.get("tie_word_embeddings", True)),
+                int(config.get("num_key_value_heads") or heads),
+                int(config.get("head_dim") or hidden // heads),
+                int(config["intermediate_size"]),
+                int(config["vocab_size"]),
+                bool(config.get("tie_word_embeddings", True)),
             )
         except KeyError as error:
             raise ValueError(f"config.json does not say {error.args[0]}") from error

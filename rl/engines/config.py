@@ -99,7 +99,7 @@ class EngineConfig(Section):
     """A transfer that takes longer is given up, and the engines load the folder."""
     start_timeout_seconds: PositiveFloat = 600.0
     max_replacements: NonNegativeInt = 3
-    """How many dead engines may be replaced before the pool gives up."""
+    """How often the engine in one place may die and be replaced; the pool gives up where none is left."""
     pressure: PressureConfig | None = None
     """Have as many trajectories side by side as the engines can take, `rollout.concurrency` at most; None is always as many as that."""
     max_retakes: NonNegativeInt = 3

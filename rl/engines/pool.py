@@ -288,7 +288,7 @@ class EnginePool:
                 each for each in staying if older and not each.older
             ]
             if not candidates:
-                raise EngineFault(f"no engine is left: {self._replacements} of {self._config.max_replacements} replacements are used up")
+                raise EngineFault(f"no engine is left: the replacements of each ({self._config.max_replacements}) are used up")
             replica = min(candidates, key=lambda candidate: candidate.load)
             self._pinned[request_id, older] = replica
             replica.trajectories.add(request_id)
@@ -298,8 +298,8 @@ class EnginePool:
     def _memory_is_lent(self) -> bool:
         return self._asleep and self._config.sleep_level > 0
 
-    def _launch(self, older: bool = False) -> Replica:
-        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights, older)
+    def _launch(self, older: bool = False, died: int = 0) -> Replica:
+        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights, older, died)
         if not self._memory_is_lent:
             replica.may_start.set()
         replica.ready = asyncio.ensure_future(self._bring_up(replica))
@@ -329,16 +329,20 @@ class EnginePool:
             raise EngineDead(f"an engine did not start: {died or error}") from (died or error)
 
     def _replace(self, dead: Replica) -> None:
-        """Take a dead engine out, and start another in its place while replacements last; one that was leaving needs none."""
+        """Take a dead engine out, and start another in its place while its replacements last; one that was leaving needs none.
+
+        They are counted by place: what takes several engines down at once, such as a collective transfer that one of them died in, may
+        cost each of them one and not the pool all that it has.
+        """
         if dead not in self._replicas:
             return
         self._unpin(dead)
         self._forget(dead)
         dead.kill()
-        if not dead.leaving and self._replacements < self._config.max_replacements:
+        if not dead.leaving and dead.died < self._config.max_replacements:
             self._replacements += 1
-            logger.warning("%s died and is being replaced (%d of %d)", dead.name, self._replacements, self._config.max_replacements)
-            self._launch(dead.older)
+            logger.warning("%s died and is being replaced (%d of %d)", dead.name, dead.died + 1, self._config.max_replacements)
+            self._launch(dead.older, dead.died + 1)
 
     def _forget(self, replica: Replica) -> None:
         if replica in self._replicas:

@@ -42,6 +42,8 @@ class Replica:
     weights: Weights
     older: bool
     """Whether it holds an older policy, and takes requests of that alone."""
+    died: int
+    """Engines that were in its place before it and died."""
     ready: asyncio.Task[None] = field(init=False)
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it may take the memory that it needs."""
@@ -140,14 +142,14 @@ class Replica:
                 self.idle.set()
 
 
-def create_replica(name: str, config: EngineConfig, weights: Weights, older: bool = False) -> Replica:
+def create_replica(name: str, config: EngineConfig, weights: Weights, older: bool = False, died: int = 0) -> Replica:
     """An engine's actor, which Ray starts as soon as there is room; `ready` is for the pool to set."""
     group = engine_group(config)
     actor_class = ray.remote(VllmEngine).options(
         **engine_options(config, group), max_concurrency=10_000, runtime_env={"env_vars": environment_variables(config)}
     )
     actor = actor_class.remote(config, *weights)
-    replica = Replica(name, actor, BatchedActorClient(actor), group, weights, older)
+    replica = Replica(name, actor, BatchedActorClient(actor), group, weights, older, died)
     replica.idle.set()
     return replica
 

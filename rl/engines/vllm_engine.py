@@ -66,7 +66,8 @@ T = TypeVar("T")
 def _tells_its_death(method: Callable[Concatenate[VllmEngine, P], Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
     """Have a method raise `EngineDead` where vLLM's process dies, so that another engine is started.
 
-    A call to that process which is under way as it dies is never answered (vLLM's pull request 56416), so somebody has to look.
+    A call to that process which is under way as it dies is never answered (vLLM's pull request 56416), nor is a request that comes before
+    vLLM has noticed its death; so somebody has to look.
     """
 
     @functools.wraps(method)
@@ -123,6 +124,7 @@ class VllmEngine(BatchedActor):
             raise own_process_died("vLLM's process of an engine", error) or error from error
         await self._llm.update_weight_version(str(self._version))
 
+    @_tells_its_death
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[PlacedImage] = ()
     ) -> Generation:

@@ -99,7 +99,7 @@ def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, wor
 
 
 def flops_of(model: PreTrainedModel, mean_row: float) -> float | None:
-    """Operations of a token of `model`, in rows of so many tokens: a token attends to half of them. None for mixtures of experts."""
+    """Operations of a token of `model`, in rows of so many tokens: a token attends to half of them. None where its sizes do not say."""
     config: Mapping[str, object] = model.config.to_dict()
     try:
         sizes = Architecture.of_config(config)

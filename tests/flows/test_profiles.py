@@ -35,7 +35,7 @@ MADE_FOR = [("one_gpu", "0.5", 22.0), ("one_gpu", "3", 79.0), ("eight_gpus", "7"
 def sizes_in(folder: Path, billions: str) -> Path:
     """A folder with the sizes of a model and no weights."""
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
-    sizes: dict[str, Any] = dict(zip((*names, "tie_word_embeddings"), QWEN[billions], strict=True))
+    sizes: dict[str, Any] = dict(zip((*names, "tie_word_embeddings"), QWEN[billions], strict=True), model_type="qwen2")
     (folder / "config.json").write_text(json.dumps(sizes))
     return folder
 

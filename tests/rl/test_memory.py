@@ -6,16 +6,27 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.memory import measure
 from rl.devices import DEVICES, device_of, model_flops_utilisation, training_flops
-from rl.memory import Architecture, Pass, activation_bytes, adapter_parameters, cache_bytes, engine_memory, learner_memory
+from rl.memory import DECODERS, Architecture, Pass, activation_bytes, adapter_parameters, cache_bytes, engine_memory, learner_memory
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import load_policy
 from rl.training.critic import ValueHead
 from tests.rl.conftest import create_tiny_policy
 
 SMOLLM2 = Architecture(30, 576, 9, 3, 64, 1536, 49_152, True)
+SIZES = {
+    "num_hidden_layers": 6,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "vocab_size": 4096,
+}
 QWEN_7B = Architecture(28, 3584, 28, 4, 128, 18_944, 152_064, False)
 
 
@@ -31,16 +42,27 @@ def test_a_policy_of_ours_has_as_many_as_are_counted(tmp_path: Path) -> None:
     assert counted.parameters == pytest.approx(model.num_parameters(), rel=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(DECODERS))
+def test_the_numbers_of_a_decoder_are_those_that_transformers_makes(kind: str) -> None:
+    config = AutoConfig.for_model(kind, **SIZES, pad_token_id=None)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    counted = Architecture.of_config(json.loads(config.to_json_string(use_diff=False)))
+    assert counted.parameters == pytest.approx(model.num_parameters(), rel=2e-3)
+
+
 def test_sizes_are_read_from_a_configuration_or_from_a_policy_from_scratch() -> None:
-    nested = {
-        "text_config": {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 16, "vocab_size": 99}
-    }
-    assert Architecture.of_config(nested) == Architecture(3, 8, 2, 2, 4, 16, 99, True)
+    assert Architecture.of_config({"model_type": "llama", **SIZES}) == Architecture(6, 512, 8, 4, 64, 1536, 4096, True)
     assert Architecture.of_policy(PolicyConfig()).parameters == pytest.approx(1.1e6, rel=0.1)
-    with pytest.raises(ValueError, match="mixtures of experts"):
-        Architecture.of_config({**nested["text_config"], "num_experts": 8})
     with pytest.raises(ValueError, match="does not say hidden_size"):
-        Architecture.of_config({})
+        Architecture.of_config({"model_type": "llama"})
+
+
+@pytest.mark.parametrize("kind", ["ernie4_5_moe", "gpt_neox", "phi", "qwen3_5_text", "gemma4_text", "starcoder2", "lfm2", "qwen2_vl", None])
+def test_what_these_sizes_do_not_describe_is_refused(kind: str | None) -> None:
+    with pytest.raises(ValueError, match=f"its model_type is {kind!r}"):
+        Architecture.of_config({"model_type": kind, **SIZES})
 
 
 def test_states_are_sixteen_bytes_a_number_and_shards_share_them() -> None:

@@ -270,6 +270,24 @@ def test_drained_requests_end_under_the_weights_they_began_with(tiny_policy: Pat
 
 @pytest.mark.long
 @pytest.mark.engine
+def test_engines_that_die_together_are_each_replaced(tiny_policy: Path) -> None:
+    config = EngineConfig.model_validate({**ENGINE, "count": 2, "max_replacements": 1})
+
+    async def killed() -> tuple[list[Generation], PoolFigures]:
+        pool = await EnginePool.start(config, str(tiny_policy))
+        try:
+            for process in engine_processes():
+                process.send_signal(signal.SIGKILL)
+            return await generate_all(pool, prompts()), pool.figures()
+        finally:
+            await pool.shutdown()
+
+    generations, figures = run_on_ray(killed())
+    assert len(generations) == len(prompts()) and figures.replacements == 2
+
+
+@pytest.mark.long
+@pytest.mark.engine
 def test_an_older_policy_samples_what_is_asked_of_it_and_catches_up_when_it_is_too_old(tiny_policy: Path, other_policy: Path) -> None:
     config = EngineConfig.model_validate({**ENGINE, "older": 1, "older_every": 2})
     contexts = prompts(2)
