@@ -17,6 +17,7 @@ from functools import partial
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made, sizes
 from flows.stages.synthesis.context import QuestionSource, SynthesisContext
 from synth.corpora.config import ExpanderConfig, SeedsConfig
+from synth.corpora.expander import STAGE as EXPANDER
 from synth.corpora.expander import expand
 from synth.corpora.linked_passages import Walk
 from synth.corpora.seed_questions import STAGE as SEEDS
@@ -24,6 +25,7 @@ from synth.corpora.seed_questions import shortfall
 from synth.questions.builder import Drop, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.direct_attempts import DIRECT, UNREAD, hard_enough
+from synth.questions.rewording import STAGE as REWORDING
 from synth.questions.rewording import RewordingConfig, reword
 from warehouse import Failure, Outcome, Task
 from warehouse.digests import seed_from
@@ -165,24 +167,25 @@ def _asked_of(synthesis: SynthesisContext, walks: Sequence[Walk]) -> set[str]:
 
 
 def rewordings(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The questions that RL trains on in a teacher's words, but for those that have such a wording."""
+    """The questions that RL trains on in a teacher's words, but for those that one was asked for already."""
     config = synthesis.settings.rewording
     if config is None:
         return
-    written, reworded = _written(synthesis), _made_from(synthesis, "reworded_from")
+    written, asked = _written(synthesis), _asked_about(synthesis, "reworded_from", REWORDING)
     for number, tasks in synthesis.in_batches(written, ASKED_BATCH):
-        if left := [task for task in tasks if task.key not in reworded]:
+        if left := [task for task in tasks if task.key not in asked]:
             yield Batch("rewordings", number, partial(_reword, synthesis, left, config))
 
 
 def expansions(synthesis: SynthesisContext) -> Iterator[Batch]:
-    """The first questions that RL trains on, by key, made deeper by a teacher that searches the documents, but for those that were."""
+    """The first questions that RL trains on, by key, made deeper by a teacher that searches, but for those that it had already."""
     config = synthesis.settings.expander
     if config is None:
         return
-    chosen, expanded = sorted(_written(synthesis), key=lambda task: task.key)[: config.count], _made_from(synthesis, "expanded_from")
+    chosen = sorted(_written(synthesis), key=lambda task: task.key)[: config.count]
+    asked = _asked_about(synthesis, "expanded_from", EXPANDER)
     for number, start in enumerate(range(0, len(chosen), config.concurrency)):
-        if left := [task for task in chosen[start : start + config.concurrency] if task.key not in expanded]:
+        if left := [task for task in chosen[start : start + config.concurrency] if task.key not in asked]:
             yield Batch("expansions", number, partial(_expand, synthesis, left, config))
 
 
@@ -192,20 +195,23 @@ def _written(synthesis: SynthesisContext) -> list[Task]:
     return [task for task in tasks if task.formula and not {"reworded_from", "expanded_from"} & set(task.provenance)]
 
 
-def _made_from(synthesis: SynthesisContext, link: str) -> set[str]:
-    """The keys of the questions that others are made from already, by what of their provenance names them.
+def _asked_about(synthesis: SynthesisContext, link: str, stage: str) -> set[str]:
+    """The keys of the questions that a teacher made others from, by `link` of their provenance, or tried to, by the failures of `stage`.
 
     A batch that is not done has none of its own, so it is the same after a kill.
     """
-    sql = "SELECT DISTINCT provenance->>? AS key FROM tasks WHERE json_exists(provenance, '$.' || ?)"
-    return set(synthesis.context.lake.query(sql, [link, link]).column("key").to_pylist())
+    sql = """
+        SELECT provenance->>$link AS key FROM tasks WHERE json_exists(provenance, '$.' || $link)
+        UNION SELECT item->>$link FROM failures WHERE json_exists(item, '$.' || $link)
+        UNION SELECT item->>'task' FROM failures WHERE stage = $stage
+    """
+    return set(synthesis.context.lake.query(sql, {"link": link, "stage": stage}).column("key").to_pylist())
 
 
 def _expand(synthesis: SynthesisContext, tasks: Sequence[Task], config: ExpanderConfig) -> Made:
     teacher, seed = synthesis.asked("expander"), synthesis.seed("expander")
     made = expand(tasks, teacher, synthesis.train_index, config, seed, synthesis.turn, synthesis.known_facts)
-    clear, removed = synthesis.evaluation.clear_tasks(made.tasks)
-    kept, failures = _hard_enough(synthesis, clear, [*made.failures, *removed])
+    kept, failures = _cleared(synthesis, made.tasks, made.failures, "expanded_from")
     found = sum(trajectory.outcome is Outcome.SUCCESS for trajectory in made.trajectories)
     synthesis.count(questions=len(tasks), expanded=len(made.tasks), runs=len(made.trajectories), descriptions=found)
     return [*kept, *made.trajectories], failures
@@ -215,5 +221,13 @@ def _reword(synthesis: SynthesisContext, tasks: Sequence[Task], config: Rewordin
     made, failures = reword(
         tasks, synthesis.asked("rewording"), config, synthesis.seed("rewording"), synthesis.train.graph, synthesis.train.retrieve
     )
-    kept, removed = synthesis.evaluation.clear_tasks(made)
-    return _hard_enough(synthesis, kept, [*failures, *removed])
+    return _cleared(synthesis, made, failures, "reworded_from")
+
+
+def _cleared(synthesis: SynthesisContext, made: Sequence[Task], failures: Sequence[Failure], link: str) -> Made:
+    """What was made from other questions and may be trained on; failures of what may not be name, as `link`, the question it is from."""
+    clear, removed = synthesis.evaluation.clear_tasks(made)
+    kept, dropped = _hard_enough(synthesis, clear, removed)
+    origins = {task.key: task.provenance[link] for task in made}
+    named = [replace(drop, item={**drop.item, link: origins[drop.item["task"]]}) for drop in dropped]
+    return kept, [*failures, *named]
