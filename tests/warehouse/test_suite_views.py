@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from eval.statistics import pass_at_k, pass_hat_k
+from eval.suites.figures import at_k
+from flows.suites.results import read_trials
 from warehouse import Lake, Outcome, Run, Task, Trajectory
 
 pytestmark = pytest.mark.slow
@@ -40,14 +42,31 @@ def test_coverage_counts_what_is_missing(filled: Lake) -> None:
 
 
 def test_at_k_equals_the_estimators(filled: Lake) -> None:
-    rows = filled.query("SELECT k, tasks, pass_at_k, pass_hat_k FROM suite_at_k WHERE policy = 'p' ORDER BY k").to_pylist()
+    rows = filled.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k WHERE policy = 'p' ORDER BY k").to_pylist()
     counts = [(sum(v != "I" for v in told), told.count("S")) for told in VERDICTS.values()]
+    for row in rows[:3]:
+        assert (row["tasks"], row["tried"]) == (3, 3)
+        assert row["pass_at_k"] == pytest.approx(sum(pass_at_k(n, c, row["k"]) for n, c in counts) / 3)
+        assert row["pass_hat_k"] == pytest.approx(sum(pass_hat_k(n, c, row["k"]) for n, c in counts) / 3)
+    assert rows[3] == {"k": 4, "tasks": 2, "tried": 3, "pass_at_k": None, "pass_hat_k": None}
+
+
+def test_figures_at_k_stand_where_flywheel_eval_gives_them(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
+    """Of 50 tasks one has no judged attempt, and two have one: at most one may be missing."""
+    told = {f"t{number}": "SF" for number in range(47)} | {"x": "I", "y": "SI", "z": "F"}
+    lake.add(
+        make_trajectory(f"{key}-{place}", task_key=key, policy="p", stage="eval", suite="s", sample=place, outcome=OUTCOMES[verdict])
+        for key, verdicts in told.items()
+        for place, verdict in enumerate(verdicts)
+    )
+    rows = lake.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k ORDER BY k").to_pylist()
+    trials = read_trials(lake, "p", "s")
     for row in rows:
-        able = [(n, c) for n, c in counts if n >= row["k"]]
-        assert row["tasks"] == len(able)
-        assert row["pass_at_k"] == pytest.approx(sum(pass_at_k(n, c, row["k"]) for n, c in able) / len(able))
-        assert row["pass_hat_k"] == pytest.approx(sum(pass_hat_k(n, c, row["k"]) for n, c in able) / len(able))
-    assert [row["k"] for row in rows] == [1, 2, 3, 4]
+        for kind, given in (("pass@", row["pass_at_k"]), ("pass^", row["pass_hat_k"])):
+            figure = at_k(trials, kind, row["k"])
+            assert row["tasks"] == figure.tasks
+            assert given == (None if figure.estimate is None else pytest.approx(figure.estimate.value))
+    assert [(row["tasks"], row["tried"], row["pass_at_k"] is None) for row in rows] == [(49, 50, False), (47, 50, True)]
 
 
 def test_turns_cost_and_pairs(filled: Lake) -> None:

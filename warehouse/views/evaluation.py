@@ -187,19 +187,25 @@ FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite,
     View(
         "suite_at_k",
         "What are pass@k and pass^k of each policy on each suite, for k up to 128, over the tasks with k judged attempts or more? "
-        "Unbiased.",
+        "Unbiased. tried counts all tasks with an attempt; where more than 2 % of them have fewer than k judged ones there is no figure: NULL.",
         """
-WITH steps AS (
-    SELECT policy, suite, n, c, unnest(range(1, least(n, 128) + 1)) AS k FROM suite_tasks
+WITH tasks_tried AS (
+    SELECT policy, suite, n, c, count(*) OVER (PARTITION BY policy, suite) AS tried FROM suite_tasks
+), steps AS (
+    SELECT policy, suite, tried, n, c, unnest(range(1, least(n, 128) + 1)) AS k FROM tasks_tried
 ), estimated AS (
-    SELECT policy, suite, k, lgamma(n + 1) - lgamma(n - k + 1) AS all_ways,
+    SELECT policy, suite, tried, k, lgamma(n + 1) - lgamma(n - k + 1) AS all_ways,
         CASE WHEN n - c < k THEN NULL ELSE lgamma(n - c + 1) - lgamma(n - c - k + 1) END AS ways_to_fail,
         CASE WHEN c < k THEN NULL ELSE lgamma(c + 1) - lgamma(c - k + 1) END AS ways_to_succeed
     FROM steps
+), averaged AS (
+    SELECT policy, suite, k, tried, count(*) AS tasks, avg(1 - coalesce(exp(ways_to_fail - all_ways), 0)) AS pass_at_k,
+        avg(coalesce(exp(ways_to_succeed - all_ways), 0)) AS pass_hat_k
+    FROM estimated GROUP BY policy, suite, k, tried
 )
-SELECT policy, suite, k, count(*) AS tasks, avg(1 - coalesce(exp(ways_to_fail - all_ways), 0)) AS pass_at_k,
-    avg(coalesce(exp(ways_to_succeed - all_ways), 0)) AS pass_hat_k
-FROM estimated GROUP BY policy, suite, k
+SELECT policy, suite, k, tasks, CASE WHEN tried - tasks <= 0.02 * tried THEN pass_at_k END AS pass_at_k,
+    CASE WHEN tried - tasks <= 0.02 * tried THEN pass_hat_k END AS pass_hat_k, tried
+FROM averaged
 """,
     ),
     View(
