@@ -9,7 +9,23 @@ from typing import Any
 import pytest
 
 from eval.statistics import wilson
-from warehouse import Completion, Example, Fact, Lake, Metric, Outcome, Policy, Record, RewardPart, Run, Score, StopReason, Task, Trajectory
+from warehouse import (
+    Completion,
+    Example,
+    Fact,
+    Failure,
+    Lake,
+    Metric,
+    Outcome,
+    Policy,
+    Record,
+    RewardPart,
+    Run,
+    Score,
+    StopReason,
+    Task,
+    Trajectory,
+)
 
 MakeTrajectory = Callable[..., Trajectory]
 S, F, I = Outcome.SUCCESS, Outcome.FAILURE, Outcome.INVALID  # noqa: E741
@@ -300,3 +316,21 @@ def test_a_policy_was_not_trained_on_what_came_after_it(lake: Lake) -> None:
     lake.add([Run("t1-cpt", "cpt", 1, {}, "d", 1, 2, "completed", datetime.now(UTC), datetime.now(UTC))])
     lake.add([Example("later", "fas_plan", (), (), 1)])
     assert _rows(lake, "SELECT item FROM training_items") == [{"item": "seen"}]
+
+
+def test_what_synthesis_removed_are_samples_and_each_is_of_its_own_kind(lake: Lake) -> None:
+    """What is said of a batch, of a stage or of an attempt is no sample, and a demonstration that was not made is no question."""
+    removed = ["not_unique", "no_demonstration", "demonstration_of_other_tries", "rejection_of_images", "cold_start_not_a_success"]
+    others = ["shortfall", "unanswered", "judge_unfit", "budget_hours", "worker_died", "direct_engine_fault"]
+    failures = [Failure("synth", kind, "why", number) for number, kind in enumerate([*removed, *others])]
+    asked = Task("t", "search", "?", ("a",), (("C@X", "seat", "?"),))
+    lake.add([asked, Example("e", "trajectory", (), ()), *failures, Failure("seeds", "shortfall", "two of five were not found")])
+    rows = _rows(
+        lake, "SELECT kind, outcome, sum(samples)::INT AS n, sum(share) AS share FROM synthesis_outcomes GROUP BY ALL ORDER BY ALL"
+    )
+    assert [tuple(row.values()) for row in rows] == [
+        ("question", "kept", 1, 0.5),
+        ("question", "removed", 1, 0.5),
+        ("trajectory", "kept", 1, pytest.approx(0.2)),
+        ("trajectory", "removed", 4, pytest.approx(0.8)),
+    ]

@@ -187,7 +187,7 @@ FROM outcomes WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, suite,
     View(
         "suite_at_k",
         "What are pass@k and pass^k of each policy on each suite, for k up to 128, over the tasks with k judged attempts or more? "
-        "Unbiased. tried counts all tasks with an attempt; where more than 2 % of them have fewer than k judged ones there is no figure: NULL.",
+        "Unbiased. tried counts all tasks with an attempt; there is no figure where more than 2 % of them have fewer judged ones.",
         """
 WITH tasks_tried AS (
     SELECT policy, suite, n, c, count(*) OVER (PARTITION BY policy, suite) AS tried FROM suite_tasks

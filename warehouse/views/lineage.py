@@ -39,15 +39,17 @@ FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' AND t.
     ),
     View(
         "synthesis_outcomes",
-        "How many samples of each kind were kept, and why were the others removed?",
+        "How many samples of each kind were kept, and why were the others removed? What is said of a batch or a stage is none of them.",
         """
 WITH removed AS (
-    SELECT CASE WHEN stage <> 'synth' THEN stage WHEN kind = 'no_demonstration' THEN 'trajectory'
+    SELECT CASE WHEN stage <> 'synth' THEN stage
+            WHEN regexp_matches(kind, '^(no_demonstration|demonstration_of_other_tries|rejection_of_images)$|^cold_start_')
+                THEN 'trajectory'
             ELSE coalesce(nullif(regexp_extract(kind, '^(fas_plan|fas_reason|has_step|has|proposal|verdict)_', 1), ''), 'question')
             END AS kind,
         regexp_replace(kind, '^(fas_plan|fas_reason|has_step|has|proposal|verdict)_', '') AS reason
     FROM failures WHERE stage IN ('synth', 'teacher', 'rewording', 'expander', 'extraction', 'seeds', 'decontamination')
-        AND NOT starts_with(kind, 'retried_')
+        AND NOT regexp_matches(kind, '^(retried|budget)_|^(shortfall|unanswered|judge_unfit|worker_died|direct_engine_fault)$')
 ), counted AS (
     SELECT kind, 'kept' AS outcome, NULL AS reason, count(*) AS samples FROM examples GROUP BY kind
     UNION ALL
