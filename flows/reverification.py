@@ -68,7 +68,7 @@ def reverify_home(home: Path, where: str, name: str | None, failed_only: bool) -
             with closing(HomeJudges(settings.judge, lake)) as judges:
                 judge = judges.of_answers if settings.verifier == JUDGE or _named(lake, settings, where) else None
                 return reverify(lake, settings.open_verifiers(judge=judge), where, failed_only)
-        with open_verifier(name, settings.judge, lake) as verifier:
+        with open_verifier(name, settings, lake) as verifier:
             return reverify(lake, verifier, where, failed_only)
 
 

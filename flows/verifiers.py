@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from eval.graders.unsupervised import Agreement, Confidence
 from eval.graders.verifiers import GRADERS, VERIFIERS, Grader
 from eval.judges import Judge
 from eval.suites.validation import Subject, Tally, Validation, subject_of, validate
+from flows.config import EvaluationConfig
 from flows.home import Home
 from flows.judges import HomeJudges
 from flows.lakes import open_lake
@@ -21,23 +22,28 @@ from synth.teachers.config import TeacherConfig
 from warehouse import Lake, Task
 from warehouse.errors import RequestError
 
-_UNSUPERVISED: dict[str, BatchVerifier] = {verifier.name: verifier for verifier in (Agreement(), Confidence())}
+_UNSUPERVISED: dict[str, Callable[[Verifiers], BatchVerifier]] = {
+    Agreement().name: lambda verifiers: Agreement(verifiers=verifiers),
+    Confidence().name: lambda verifiers: Confidence(),
+}
 NAMES = (*VERIFIERS, JUDGE, *_UNSUPERVISED)
 """Every verifier that `flywheel reverify` takes."""
 
 
 @contextmanager
-def open_verifier(name: str, judge: TeacherConfig | None, lake: Lake) -> Iterator[Verifier | BatchVerifier]:
+def open_verifier(name: str, settings: EvaluationConfig, lake: Lake) -> Iterator[Verifier | BatchVerifier]:
     """The verifier of a name; the judge is calibrated first, and its verdict on every labelled pair is kept in `checks`.
+
+    Agreement goes by what the home's own verifiers read in the answers.
 
     Raises:
         RequestError: there is no such verifier, no model for the judge, or the judge is not fit to judge.
     """
     if name == JUDGE:
-        with open_judge(judge, lake) as opened:
+        with open_judge(settings.judge, lake) as opened:
             yield opened
     elif name in _UNSUPERVISED:
-        yield _UNSUPERVISED[name]
+        yield _UNSUPERVISED[name](settings.open_verifiers())
     elif is_verifier(name):
         yield find_verifier(name)
     else:

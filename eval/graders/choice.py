@@ -8,12 +8,12 @@ opened and calibrated; without one, what asks for it cannot be judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eval.graders.base import Verifier, invalid
-from eval.graders.verifiers import VERIFIERS, AnswerVerifier, Golds, Grader, Judged, Options, Rule
+from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier, Golds, Grader, Judged, Options, Reading, Rule, options_of
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.records import Outcome, Score, Task, Trajectory
@@ -58,11 +58,20 @@ class Verifiers:
             return self.judge or ABSENT_JUDGE
         return self.own.get(named) or VERIFIERS.get(named) or self.default
 
+    def read(self, task: Task, answer: str | None) -> Hashable | None:
+        """What equal answers to a task have in common by the grader that judges it, or by that of short answers; None without an answer."""
+        grader = grader_of(self.of(task)) or GRADERS["qa_em"]
+        return None if answer is None else grader.key(answer, options_of(task, grader))
+
     def lack(self, task: Task) -> bool:
         """Whether a task names code of somebody's own that is not listed here, as those of a suite by such a verifier do elsewhere; or a
         judge, and none is open."""
         named = task.provenance.get("verifier")
         return isinstance(named, str) and ((":" in named and named not in self.own) or (named == JUDGE and self.judge is None))
+
+
+SHORT_ANSWERS = Verifiers(VERIFIERS["qa_em"])
+"""Where no configuration says otherwise: what a task names, and short answers by their words."""
 
 
 def asks_judge(tasks: Iterable[Task]) -> bool:
@@ -125,7 +134,7 @@ def find_verifier(name: str) -> Verifier:
     if not is_verifier(name):
         raise RequestError(f"{unknown(name)}.")
     loaded = OWN_VERIFIERS.load(name)
-    verifier = AnswerVerifier(replace(loaded, rule=_guarded(loaded.rule))) if isinstance(loaded, Grader) else _made(loaded, name)
+    verifier = AnswerVerifier(_guarded_grader(loaded)) if isinstance(loaded, Grader) else _made(loaded, name)
     if not _is_verifier(verifier):
         raise RequestError(
             f"the verifier {name!r} is of the type {type(verifier).__name__}: it must be a Grader, or have name, version and verify()."
@@ -150,6 +159,24 @@ def unknown(name: str, listed: Iterable[str] = ()) -> str:
     """What is said of a name that is no verifier's."""
     known = ", ".join([*VERIFIERS, JUDGE, *listed])
     return f"there is no verifier {name!r:.200}; choose one of {known}, or name your own as file.py:attribute"
+
+
+def _guarded_grader(grader: Grader) -> Grader:
+    return replace(grader, rule=_guarded(grader.rule), reading=None if grader.reading is None else _guarded_reading(grader.reading))
+
+
+def _guarded_reading(reading: Reading) -> Reading:
+    """Somebody's reading, which reads nothing where it raises."""
+
+    def guarded(answer: str, options: Options) -> Hashable | None:
+        try:
+            read = reading(answer, options)
+            hash(read)
+        except Exception:  # somebody's code: the answer's words stand for it
+            return None
+        return read
+
+    return guarded
 
 
 def _guarded(rule: Rule) -> Rule:

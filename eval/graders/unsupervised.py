@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.graders.base import UNSUPERVISED, Attempt, graded, invalid, why_not_finished
-from eval.graders.verifiers import key_of
+from eval.graders.choice import SHORT_ANSWERS, Verifiers
 from warehouse.records import NOT_RUN, Score, Task, Trajectory
 
 SURE = 0.5
@@ -26,14 +26,16 @@ class Agreement:
     """Scores each attempt by how many of its group agree with it; a group is what one policy tried on one task at one step."""
 
     name: str = f"{UNSUPERVISED}agreement"
-    version: str = "3"
+    version: str = "4"
+    verifiers: Verifiers = SHORT_ANSWERS
+    """Those that judge the tasks: answers agree that the grader among them reads as the same."""
 
     def verify_all(self, attempts: Sequence[Attempt]) -> list[Score]:
         """A score for each attempt, in their order; those that ended by a fault take no part."""
         groups: dict[Any, list[Hashable | None]] = defaultdict(list)
         for task, trajectory in attempts:
             if not why_not_finished(trajectory):
-                groups[_group(trajectory)].append(key_of(trajectory.answer, task.provenance))
+                groups[_group(trajectory)].append(self.verifiers.read(task, trajectory.answer))
         return [self._score(task, trajectory, groups[_group(trajectory)]) for task, trajectory in attempts]
 
     def _score(self, task: Task, trajectory: Trajectory, answers: Sequence[Hashable | None]) -> Score:
@@ -41,7 +43,7 @@ class Agreement:
             return invalid(self, trajectory, reason)
         if len(answers) < 2:
             return invalid(self, trajectory, "the group is a single attempt")
-        answer = key_of(trajectory.answer, task.provenance)
+        answer = self.verifiers.read(task, trajectory.answer)
         if answer is None:
             return graded(self, trajectory, 0.0, False)
         counts = Counter(other for other in answers if other is not None)

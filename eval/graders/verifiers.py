@@ -228,23 +228,9 @@ VERIFIERS = {verifier.name: verifier for verifier in _ALL}
 
 def options_of(task: Task, grader: Grader) -> dict[str, Any]:
     """The options that a task's provenance gives for a grader."""
-    return _options_in(task.provenance, grader)
-
-
-def key_of(answer: str | None, provenance: Mapping[str, Any]) -> Hashable | None:
-    """What equal answers to a task have in common by the grader that its `provenance` names, else by that of short answers.
-
-    None without an answer.
-    """
-    named = provenance.get("verifier")
-    grader = GRADERS.get(named if isinstance(named, str) else "", GRADERS["qa_em"])
-    return None if answer is None else grader.key(answer, _options_in(provenance, grader))
-
-
-def _options_in(provenance: Mapping[str, Any], grader: Grader) -> dict[str, Any]:
-    given = provenance.get("options")
+    given = task.provenance.get("options")
     options = dict(given) if isinstance(given, dict) else {}
-    return options | ({"set": True} if provenance.get("set") is True and "set" in grader.options else {})
+    return options | ({"set": True} if task.provenance.get("set") is True and "set" in grader.options else {})
 
 
 def asks_for_set(task: Task) -> bool:

@@ -11,6 +11,7 @@ import typer
 from flows.cli.options import HomeOption, JsonOption, SetOption, print_json
 
 if TYPE_CHECKING:
+    from eval.graders.choice import Verifiers
     from flows.suites.config import SuiteConfig
     from warehouse import Lake
 
@@ -45,7 +46,7 @@ def evaluate(
     config = Home(home).load()
     chosen = find_suite(suite, config.evaluation, set_ or [])
     check_data(chosen)
-    config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server for the flow is started
+    verifiers = config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server is started
     if chosen.verifier == JUDGE:
         check_judge(config.evaluation.judge)
     check_environment(chosen, config)
@@ -55,7 +56,8 @@ def evaluate(
             policy_of(lake, each)
         check_same(lake, chosen)
         ended = bool(lake.runs("id = ? AND state = 'completed'", [evaluation_id(named, chosen.name)]))
-        done = ended and read_coverage(lake, chosen, read_trials(lake, named, chosen.name)).missing <= 0  # tasks may have come since
+        trials = read_trials(lake, named, chosen.name, verifiers)
+        done = ended and read_coverage(lake, chosen, trials).missing <= 0  # tasks may have come since
         if not done:
             check_limits(chosen, config)
             if isinstance(chosen.source, TaskSource):
@@ -68,7 +70,7 @@ def evaluate(
             done = not _forget_invalid(home, chosen, named) and done
         if not done:
             _run_suite(home, chosen, named)
-        _report_suite(home, chosen, named, against, json_)
+        _report_suite(home, chosen, verifiers, named, against, json_)
 
 
 def _forget_invalid(home: Path, suite: SuiteConfig, policy: str) -> int:
@@ -96,12 +98,12 @@ def _run_suite(home: Path, suite: SuiteConfig, policy: str) -> None:
         run_flow(home, suite_flow, policy=policy, suite=suite)
 
 
-def _report_suite(home: Path, suite: SuiteConfig, policy: str, against: str | None, as_json: bool) -> None:
+def _report_suite(home: Path, suite: SuiteConfig, verifiers: Verifiers, policy: str, against: str | None, as_json: bool) -> None:
     from flows.lakes import open_lake
     from flows.suites.results import read_report
 
     with open_lake(home) as lake:
-        report = read_report(lake, suite, policy, against)
+        report = read_report(lake, suite, policy, verifiers, against)
     if as_json:
         print_json(report.record())
     else:

@@ -21,7 +21,7 @@ from warehouse import Lake
 def check_suite(lake: Lake, suite: SuiteConfig, drawn: SuiteTasks, verifiers: Verifiers, command: str) -> list[Trait]:
     """The seven traits; `verifiers` judge them, `command` is what evaluates a policy on the suite."""
     proven = validate_tasks(drawn.tasks, verifiers)
-    best, figure, objection = _best(lake, suite)
+    best, figure, objection = _best(lake, suite, verifiers)
     ran = bool(policies_on(lake, suite.name))
     stored = digest_of(lake.tasks(split=suite.name)) if ran else None
     return [
@@ -43,12 +43,12 @@ def print_traits(suite: str, traits: Sequence[Trait]) -> None:
     Screen().print(table)
 
 
-def _best(lake: Lake, suite: SuiteConfig) -> tuple[str | None, Figure | None, str | None]:
+def _best(lake: Lake, suite: SuiteConfig, verifiers: Verifiers) -> tuple[str | None, Figure | None, str | None]:
     """The policy with the highest headline among those with a result; without one, a policy's figure and why it is no result."""
     results: list[tuple[float, str, Figure]] = []
     without: tuple[str | None, Figure | None, str | None] = (None, None, None)
     for policy in policies_on(lake, suite.name):
-        trials = read_trials(lake, policy, suite.name)
+        trials = read_trials(lake, policy, suite.name, verifiers)
         objection, figure = read_coverage(lake, suite, trials).objection, headline(trials, suite.headline)
         if objection is None and figure.estimate is not None:
             results.append((figure.estimate.value, policy, figure))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
-from eval.graders.verifiers import key_of
+from eval.graders.choice import Verifiers
 from eval.statistics import Interval
 from eval.suites.figures import AXES, Comparison, Cost, Coverage, Figure, Trial, by, compare, cost, coverage, headline, ladder
 from eval.suites.tasks import SUITE
@@ -23,7 +23,7 @@ from flows.plan import evaluation_id, reopen
 from flows.results import forget
 from flows.screen import Screen
 from flows.suites.config import SuiteConfig, corpus_of
-from warehouse import Lake
+from warehouse import Lake, Task
 from warehouse.errors import RequestError
 
 _TRIALS = """
@@ -65,9 +65,9 @@ class SuiteReport:
         return record
 
 
-def read_trials(lake: Lake, policy: str, suite: str) -> list[Trial]:
-    """The attempts of a policy at the tasks of a suite."""
-    return [_trial(row) for row in lake.query(_TRIALS, [policy, suite]).to_pylist()]
+def read_trials(lake: Lake, policy: str, suite: str, verifiers: Verifiers) -> list[Trial]:
+    """The attempts of a policy at the tasks of a suite, their answers as the `verifiers` that judge these read them."""
+    return [_trial(row, verifiers) for row in lake.query(_TRIALS, [policy, suite]).to_pylist()]
 
 
 def policies_on(lake: Lake, suite: str) -> list[str]:
@@ -82,10 +82,10 @@ def read_coverage(lake: Lake, suite: SuiteConfig, trials: list[Trial]) -> Covera
     return coverage(trials, row["tasks"], suite.samples)
 
 
-def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None = None) -> SuiteReport:
-    """All figures of a policy on a suite, beside those of another one where it is named."""
-    trials = read_trials(lake, policy, suite.name)
-    others = read_trials(lake, against, suite.name) if against else []
+def read_report(lake: Lake, suite: SuiteConfig, policy: str, verifiers: Verifiers, against: str | None = None) -> SuiteReport:
+    """All figures of a policy on a suite that `verifiers` judge, beside those of another one where it is named."""
+    trials = read_trials(lake, policy, suite.name, verifiers)
+    others = read_trials(lake, against, suite.name, verifiers) if against else []
     covered, of_other = (read_coverage(lake, suite, each) for each in (trials, others))
     not_compared = of_other.objection if against else None
     return SuiteReport(
@@ -105,9 +105,10 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, against: str | None
     )
 
 
-def _trial(row: dict[str, Any]) -> Trial:
+def _trial(row: dict[str, Any], verifiers: Verifiers) -> Trial:
     verdicts = {"success": True, "failure": False}
-    answer = key_of(row["answer"], json.loads(row["provenance"] or "{}"))
+    task = Task(row["task_key"], "", "", (), provenance=json.loads(row["provenance"] or "{}"))
+    answer = verifiers.read(task, row["answer"])
     rest = {name: row[name] or 0 for name in _COUNTS}
     return Trial(row["task_key"], verdicts.get(row["outcome"]), answer, seconds=row["seconds"], **rest)
 

@@ -71,7 +71,8 @@ def length(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[Re
 
 def agreement(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:
     """The share of the group that gave the same answer; 0 without one. TTRL, arXiv 2504.16084."""
-    return [_of_score(score) for score in Agreement().verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
+    verifier = Agreement(verifiers=context.verifiers)
+    return [_of_score(score) for score in verifier.verify_all([(attempt.task, attempt.trajectory) for attempt in attempts])]
 
 
 def confidence(attempts: Sequence[GradedAttempt], context: RewardContext) -> list[RewardValue]:

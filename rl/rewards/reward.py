@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 from eval.graders.base import verify_all
-from eval.graders.choice import Verifiers
+from eval.graders.choice import SHORT_ANSWERS, Verifiers
 from eval.turn_judges import TurnJudge
 from rl.rewards.config import RewardConfig
 from warehouse.errors import RequestError
@@ -54,12 +54,13 @@ class RewardValue:
 class RewardContext:
     """What reward functions may look at beside the attempts; `evidence` holds, by task, the titles of the documents that prove it.
 
-    `turn_judge` is the judge of single turns, calibrated, where a reward function asks one.
+    `turn_judge` is the judge of single turns, calibrated, where a reward function asks one; `verifiers` are those that graded the attempts.
     """
 
     config: RewardConfig
     evidence: Mapping[str, frozenset[str]] = field(default_factory=dict)
     turn_judge: TurnJudge | None = None
+    verifiers: Verifiers = SHORT_ANSWERS
 
 
 RewardFunction = Callable[[Sequence[GradedAttempt], RewardContext], list[RewardValue]]
@@ -122,7 +123,7 @@ def reward_trajectories(
     if context is None:
         return Rewarded(outcomes, scores, [])
     valid = [each for each in graded if each.score.verdict is not Outcome.INVALID]
-    composed, parts = _compose(valid, context)
+    composed, parts = _compose(valid, replace(context, verifiers=verifiers))
     return Rewarded([composed.get(each.id, each) for each in outcomes], scores, parts)
 
 

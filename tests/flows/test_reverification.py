@@ -12,6 +12,7 @@ import pytest
 from eval.graders.choice import verifiers_of
 from eval.graders.unsupervised import Agreement
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier
+from flows.config import EvaluationConfig
 from flows.reverification import reverify, reverify_home
 from flows.verifiers import open_verifier
 from rl.rewards.reward import reward_trajectories
@@ -159,7 +160,7 @@ def test_a_home_without_a_configuration_is_judged_too(tmp_path: Path, lake: Lake
 def test_a_judge_is_calibrated_recorded_and_used(lake: Lake) -> None:
     with MisbehavingServer(answer=grading(strict)) as server:
         config = TeacherConfig(kind="openai", model="small", base_url=server.url)
-        with open_verifier("judge", config, lake) as judge:
+        with open_verifier("judge", EvaluationConfig(judge=config), lake) as judge:
             found = reverify(lake, judge, where="task_key = 'lake'")
     assert (found.success, found.failure, found.invalid) == (1, 1, 1)
     assert len(lake.read(Check, "kind = 'calibration' AND accepted")) == 20
@@ -170,7 +171,7 @@ def test_a_judge_is_calibrated_recorded_and_used(lake: Lake) -> None:
 def test_a_judge_that_says_yes_to_all_is_refused_and_that_is_recorded(lake: Lake) -> None:
     with MisbehavingServer(answer=grading(lambda *_: True)) as server:
         config = TeacherConfig(kind="openai", model="small", base_url=server.url)
-        with pytest.raises(RequestError, match="may not judge"), open_verifier("judge", config, lake):
+        with pytest.raises(RequestError, match="may not judge"), open_verifier("judge", EvaluationConfig(judge=config), lake):
             pass
     assert lake.query("SELECT count(*) AS n FROM checks WHERE NOT accepted").to_pylist() == [{"n": 13}]
     assert lake.scores() == []

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from eval.graders.choice import SHORT_ANSWERS
 from eval.statistics import pass_at_k, pass_hat_k
 from eval.suites.figures import at_k
 from flows.suites.results import read_trials
@@ -60,7 +61,7 @@ def test_figures_at_k_stand_where_flywheel_eval_gives_them(lake: Lake, make_traj
         for place, verdict in enumerate(verdicts)
     )
     rows = lake.query("SELECT k, tasks, tried, pass_at_k, pass_hat_k FROM suite_at_k ORDER BY k").to_pylist()
-    trials = read_trials(lake, "p", "s")
+    trials = read_trials(lake, "p", "s", SHORT_ANSWERS)
     for row in rows:
         for kind, given in (("pass@", row["pass_at_k"]), ("pass^", row["pass_hat_k"])):
             figure = at_k(trials, kind, row["k"])

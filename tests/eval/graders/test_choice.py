@@ -25,7 +25,13 @@ def shouted(answer, golds, options):
     return 1.0, answer == golds[0].upper()
 
 
-rule = Grader("shouted", "1", shouted)
+def heard(answer, options):
+    if answer == "BREAK":
+        raise KeyError("no")
+    return [answer] if answer == "LIST" else answer[0]
+
+
+rule = Grader("shouted", "1", shouted, reading=heard)
 taken = Grader("qa_em", "1", shouted)
 nothing = 3
 
@@ -61,6 +67,13 @@ def answered(answer: str, name: str = "t") -> Trajectory:
 
 
 TASK = Task("k", "search", "?", ("ann",))
+
+
+def test_a_rule_of_ones_own_says_which_answers_are_equal_and_their_words_do_where_it_cannot(named: Callable[[str], str]) -> None:
+    verifiers = verifiers_of("mine", {"mine": named("rule")})
+    read = {answer: verifiers.read(TASK, answer) for answer in ("ann", "abe", "bob", "BREAK", "LIST")}
+    assert read["ann"] == read["abe"] != read["bob"] and len(set(read.values())) == 4
+    assert verifiers.read(TASK, None) is None
 
 
 def test_a_rule_over_answers_judges_trajectories_and_rows(named: Callable[[str], str]) -> None:

@@ -185,6 +185,14 @@ def test_an_invalid_trajectory_has_no_parts_and_no_say_in_its_groups() -> None:
     assert {part.trajectory_id for part in parts} == {"t-0", "t-1"}
 
 
+def test_answers_agree_that_the_verifier_of_the_step_reads_as_the_same() -> None:
+    task = replace(TASK, answers=("18",))
+    sampled = [attempt(1.0, answer(0, text), sample=place).trajectory for place, text in enumerate(("18 dollars", "It is $18.", "17"))]
+    context = RewardContext(RewardConfig(parts={"outcome": 0, "agreement": 1.0}))
+    rewarded = reward_trajectories([task] * 3, sampled, verifiers_of("gsm8k"), context).trajectories
+    assert [each.reward for each in rewarded] == pytest.approx([2 / 3, 2 / 3, 1 / 3])
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_verdict_whose_value_is_no_finite_number_is_invalid_and_its_group_goes_on(value: float) -> None:
     attempts = [attempt(value, *RIGHT), attempt(1.0, *RIGHT, sample=1), attempt(0.0, *RIGHT, sample=2)]
