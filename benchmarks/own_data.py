@@ -27,7 +27,7 @@ from benchmarks.evidence_tables import own_data
 from benchmarks.homes import copy_home, overrides, place
 from flows.config import load_config
 from flows.home import Home
-from flows.plan import gate_id, is_done, policy_id
+from flows.plan import completed, gate_id, is_done, policy_id
 from flows.results import Solved, paired, read_verdicts
 from warehouse import Lake
 
@@ -92,10 +92,10 @@ def run_arm(root: Path, arm: Arm, seed: int, turns: int, profile: str, settings:
     home, start = place(root, arm.name, seed), place(root, START, seed)
     common = (*settings, f"seed={seed}")
     if not home.root.is_dir():
-        if not is_done(start, 1):
+        if not is_done(completed(start), 1):
             run_wheel(start, 1, ["--profile", profile, *overrides(common)])
         copy_home(start, home, load_config(profile, (*common, *arm.settings)))
-    if not is_done(home, turns):
+    if not is_done(completed(home), turns):
         run_wheel(home, turns, [])
 
 

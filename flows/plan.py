@@ -113,14 +113,14 @@ def reopen(lake: Lake, run_id: str) -> None:
     lake.replace([replace(run, state="failed") for run in lake.runs("id = ? AND state = 'completed'", [run_id])])
 
 
-def is_done(home: Home, turns: int) -> bool:
-    """Whether the last turn's gate has spoken."""
-    return gate_id(turns) in completed(home)
+def is_done(done: set[str], turns: int) -> bool:
+    """Whether the last turn's gate has spoken; `done` are the runs that are completed, here and below."""
+    return gate_id(turns) in done
 
 
-def has_begun(home: Home) -> bool:
+def has_begun(done: set[str]) -> bool:
     """Whether the home has its first policy."""
-    return policy_id(0, "init") in completed(home)
+    return policy_id(0, "init") in done
 
 
 def next_turn(done: set[str]) -> int:
@@ -131,15 +131,13 @@ def next_turn(done: set[str]) -> int:
     return turn
 
 
-def turns_to_synthesise(home: Home, turns: int) -> list[int]:
+def turns_to_synthesise(done: set[str], turns: int) -> list[int]:
     """The turns of which synthesis has something left to make."""
-    done = completed(home)
     return [turn for turn in range(1, turns + 1) if not {synthesis_id(turn), gate_id(turn)} & done]
 
 
-def plan(home: Home, config: FlywheelConfig, turns: int) -> list[dict[str, str]]:
+def plan(done: set[str], config: FlywheelConfig, turns: int) -> list[dict[str, str]]:
     """Each stage with `done`, `to do`, or `left out` where its turn ended without it."""
-    done = completed(home)
     return [{"stage": step.run_id, "state": _state(step, done)} for step in steps(config, turns)]
 
 

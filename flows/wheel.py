@@ -18,7 +18,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.operations.budgets import BudgetSpent
 from flows.operations.config import BudgetConfig
-from flows.plan import Kind, Step, gate_id, has_begun, is_done, policy_id, turn_steps
+from flows.plan import Kind, Step, completed, gate_id, has_begun, is_done, policy_id, turn_steps
 from flows.prefect_runtime import quiet_prefect, wait_until_up
 from flows.run_stage import open_home
 from flows.stage_flows import evaluation_flow, gate_flow, synthesis_flow, training_flow
@@ -83,7 +83,7 @@ def make_first_policy(home: Home) -> str:
     A policy from scratch has its tokenizer from the text that it will be trained on, so the synthesis of the first turn comes before it.
     """
     first, config = policy_id(0, "init"), home.load()
-    if has_begun(home):
+    if has_begun(completed(home)):
         log.info("nothing to do: %s has its first policy", home.root)
         return first
     with quiet_prefect(home.root), tags("flywheel"), open_home(home.root) as context:
@@ -97,7 +97,7 @@ def make_first_policy(home: Home) -> str:
 
 def turn_the_wheel(home: Home, turns: int) -> list[dict[str, Any]]:
     """Run the wheel, or say that nothing is to do; returns the rows of the table of success."""
-    if is_done(home, turns):
+    if is_done(completed(home), turns):
         log.info("nothing to do: %s %s done in %s", turns, "turn is" if turns == 1 else "turns are", home.root)
     else:
         with quiet_prefect(home.root, _load_stages), tags("flywheel"):

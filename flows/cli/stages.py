@@ -30,15 +30,14 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import has_begun, is_done, turns_to_synthesise
+    from flows.plan import completed, has_begun, is_done, plan, turns_to_synthesise
     from flows.preflight import preflight
 
-    if not is_done(place, turns):
-        preflight(config, place.root, begun=has_begun(place), synthesis=turns_to_synthesise(place, turns))
+    done = completed(place)
+    if not is_done(done, turns):
+        preflight(config, place.root, begun=has_begun(done), synthesis=turns_to_synthesise(done, turns))
     if dry_run:
-        from flows.plan import plan
-
-        print_json({"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(place, config, turns)})
+        print_json({"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(done, config, turns)})
         return
     place.claim(config)
     from flows.wheel import turn_the_wheel
@@ -70,11 +69,12 @@ def init(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import has_begun, turns_to_synthesise
+    from flows.plan import completed, has_begun, turns_to_synthesise
     from flows.preflight import preflight
 
-    if not has_begun(place):  # one of a model that is there is made without questions
-        preflight(config, place.root, synthesis=turns_to_synthesise(place, 1) if config.policy.path is None else ())
+    done = completed(place)
+    if not has_begun(done):  # one of a model that is there is made without questions
+        preflight(config, place.root, synthesis=turns_to_synthesise(done, 1) if config.policy.path is None else ())
     place.claim(config)
     from flows.wheel import make_first_policy
 
@@ -195,11 +195,11 @@ def train(
     if variant is not None:
         check_variant(stage.value, variant.value)
     from flows.home import Home
-    from flows.plan import has_begun
+    from flows.plan import completed, has_begun
     from flows.preflight import preflight
 
     config = Home(home).load()
-    preflight(config, home, begun=has_begun(Home(home)), synthesis=())
+    preflight(config, home, begun=has_begun(completed(Home(home))), synthesis=())
     from flows.lakes import open_lake
     from flows.stage_flows import parent_of, run_flow, training_flow
 

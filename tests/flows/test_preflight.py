@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from transformers import Qwen2Tokenizer
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
-from flows.plan import turns_to_synthesise
+from flows.plan import completed, turns_to_synthesise
 from flows.preflight import GIB, bytes_of_iteration, check_teacher, preflight
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.tokenization import SPECIAL_TOKENS, TAG_TOKENS
@@ -116,8 +117,15 @@ def test_what_synthesis_has_made_is_not_to_be_made(tmp_path: Path) -> None:
     with Lake(tmp_path) as lake:
         done = Run("t1-synth", "synth", 1, {}, "", 0, None, "completed", datetime.now(UTC))
         lake.add([done, replace(done, id="t2-gate", stage="gate")])
-    assert turns_to_synthesise(Home(tmp_path), 3) == [3]
-    assert turns_to_synthesise(Home(tmp_path / "none"), 2) == [1, 2]
+    assert turns_to_synthesise(completed(Home(tmp_path)), 3) == [3]
+    assert turns_to_synthesise(completed(Home(tmp_path / "none")), 2) == [1, 2]
+
+
+def test_a_run_reads_once_what_its_home_has_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Mock(return_value=set())
+    monkeypatch.setattr("flows.plan.completed", reads)
+    result = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--dry-run"])
+    assert (result.exit_code, reads.call_count) == (0, 1)
 
 
 def test_synthesis_alone_looks_for_its_teacher_before_it_begins(tmp_path: Path) -> None:
