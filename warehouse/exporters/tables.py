@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
+
 from warehouse.connections import connect_unlocked, cursor_in_lake
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
@@ -15,6 +17,7 @@ from warehouse.storage import quoted
 from warehouse.views import MACROS, VIEWS
 
 _FORMATS = {".parquet": "PARQUET, COMPRESSION zstd", ".jsonl": "JSON", ".json": "JSON, ARRAY true", ".csv": "CSV, HEADER"}
+_NUMBERS = ("DOUBLE", "FLOAT")
 
 
 def export_table(lake: Lake, name: str, path: Path) -> int:
@@ -30,8 +33,22 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         check_view(cursor, name)
-        rows = cursor.execute(f"COPY (FROM {name}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
+        chosen = _finite(cursor, name) if "JSON" in _FORMATS[path.suffix] else f"FROM {name}"
+        rows = cursor.execute(f"COPY ({chosen}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
     return int(rows[0][0])
+
+
+def _finite(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
+    """The SELECT of a table's rows with NULL where a number is NaN or infinite, of which JSON has no form."""
+    kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()}
+    numbers = [f'CASE WHEN isfinite("{each}") THEN "{each}" END AS "{each}"' for each, kind in kinds.items() if kind in _NUMBERS]
+    lists = [
+        f'list_transform("{each}", lambda n: CASE WHEN isfinite(n) THEN n END) AS "{each}"'
+        for each, kind in kinds.items()
+        if kind.removesuffix("[]") in _NUMBERS and kind not in _NUMBERS
+    ]
+    replaced = ", ".join([*numbers, *lists])
+    return f"SELECT * REPLACE ({replaced}) FROM {name}" if replaced else f"FROM {name}"
 
 
 def export_database(lake: Lake, path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as parquet
 import pytest
 
-from warehouse import Lake, Record, RequestError, Task, Trajectory
+from warehouse import Lake, Metric, Record, RequestError, Task, Trajectory
 from warehouse.exporters.tables import export_database, export_table
 from warehouse.upkeep import compact
 
@@ -26,6 +28,26 @@ def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tm
     rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
     assert {row["key"]: row["formula"] for row in rows}["t1"][1] == ["V@a", "release year", "?"]
     assert export_table(lake, "lineage", tmp_path / "lineage.csv") == 2
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_a_table_as_json_has_no_number_that_json_lacks(suffix: str, lake: Lake, make_trajectory: MakeTrajectory, tmp_path: Path) -> None:
+    run = make_trajectory("t", 1)
+    unsure = replace(run.turns[0], action_logprobs=(-0.5, -math.inf, math.nan))
+    lake.add(
+        [
+            replace(run, turns=(unsure,)),
+            *(Metric("r", "rl", 1, step, "loss", value) for step, value in enumerate((1.5, math.nan, math.inf))),
+        ]
+    )
+    found = {}
+    for name in ("metrics", "turns"):
+        export_table(lake, name, tmp_path / f"{name}.{suffix}")
+        text = (tmp_path / f"{name}.{suffix}").read_text()
+        assert "NaN" not in text and "Infinity" not in text
+        found[name] = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
+    assert [row["value"] for row in found["metrics"]] == [1.5, None, None]
+    assert found["turns"][0]["action_logprobs"] == [-0.5, None, None]
 
 
 @pytest.mark.slow
