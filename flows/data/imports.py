@@ -7,14 +7,14 @@ Importing the same file twice changes nothing, for every record has its key from
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.config import FlywheelConfig
 from flows.home import Home, check_place
 from synth.formulas.webshaper import read_rows, task_of
-from warehouse import Document, Failure, Lake, Task
+from warehouse import Document, Failure, Lake, Score, Task, Trajectory
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.importers.fireact import read_fireact
@@ -73,10 +73,12 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
 
 def store(lake: Lake, rows: int, records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, Any]:
     """Keep what was read of so many rows, in one commit; the figures are those of `import_file`."""
-    kept, conflicts = _without_conflicts(lake, records)
+    named, unnamed = _without_nul(records)
+    kept, conflicts = _without_conflicts(lake, named)
     figures = {table: _count(lake, kind, kept) for table, kind in _kinds(kept).items()}
-    lake.add([*kept, *failures, *conflicts])
-    reasons = Counter(str(failure.kind) for failure in (*failures, *conflicts))
+    quarantined = [*failures, *unnamed, *conflicts]
+    lake.add([*kept, *quarantined])
+    reasons = Counter(str(failure.kind) for failure in quarantined)
     return {"rows": rows, "quarantined": sum(reasons.values()), "reasons": dict(sorted(reasons.items())), **figures}
 
 
@@ -97,6 +99,30 @@ def check_home(home: Path) -> None:
     known = (home / "lake").is_dir() or (home / "config.json").is_file()
     if home.is_file() or (home.is_dir() and not known and any(home.iterdir())):
         raise RequestError(f"{home} is not empty and is no run's home; name an empty or new folder with --home.")
+
+
+def _without_nul(records: Sequence[Record]) -> tuple[list[Record], list[Failure]]:
+    """The records less those with a NUL in a name, which DuckLake cannot look for: views that join by it would fail for the whole home."""
+    broken = {id(record): name for record in records for name in _names(record) if "\x00" in name}
+    lost = {record.id for record in records if id(record) in broken and isinstance(record, Trajectory)}
+    kept = [record for record in records if id(record) not in broken and not (isinstance(record, Score) and record.trajectory_id in lost)]
+    reason = "its name, or that of its policy, suite or verifier, holds a NUL character"
+    return kept, [Failure("import", "nul_in_name", reason, {"name": name}) for name in broken.values()]
+
+
+def _names(record: Record) -> Iterable[str]:
+    """What other tables know a record by, or it them."""
+    match record:
+        case Task():
+            return (record.key,)
+        case Document():
+            return (record.id,)
+        case Trajectory():
+            return (record.id, record.task_key, record.policy, record.suite or "")
+        case Score():
+            return (record.trajectory_id, record.verifier, record.version)
+        case _:
+            return ()
 
 
 def _without_conflicts(lake: Lake, records: Sequence[Record]) -> tuple[list[Record], list[Failure]]:

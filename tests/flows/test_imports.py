@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from flows.config import load_config
 from flows.context import open_context
 from flows.data.imports import import_file
+from flows.data.task_imports import TaskImport, import_tasks
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
-from warehouse import Lake
+from warehouse import Lake, Policy
 from warehouse.errors import RequestError
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -59,6 +61,29 @@ def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
     assert import_file("webshaper", rows, home)["tasks"] == {"read": 2, "new": 0}
     with Lake(home) as lake:
         assert (lake.tasks(), lake.failures()) == before
+
+
+@pytest.mark.slow
+def test_a_nul_in_a_name_sets_its_record_aside_and_the_views_of_the_home_go_on(tmp_path: Path) -> None:
+    """DuckLake cannot look for one: every join of the views by the name of a task or a policy would fail."""
+    said = {"messages": [{"role": "user", "content": "Who \x00?"}, {"role": "assistant", "content": "Ann"}], "reward": 1}
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps({**said, "model": model}) + "\n" for model in ("one", "two\x00")))
+    (tmp_path / "tasks.jsonl").write_text(
+        "".join(json.dumps({"id": key, "question": key[0], "answers": ["x"]}) + "\n" for key in ("a", "b\x00"))
+    )
+    figures = import_file("openai", tmp_path / "runs.jsonl", tmp_path / "home")
+    assert (figures["reasons"], figures["trajectories"]["new"], figures["scores"]["new"]) == ({"nul_in_name": 1}, 1, 1)
+    assert import_tasks(tmp_path / "tasks.jsonl", TaskImport("search", "qa_em"), tmp_path / "home")["reasons"] == {"nul_in_name": 1}
+    with Lake(tmp_path / "home") as lake:
+        (run,) = lake.trajectories()
+        lake.add(
+            [
+                *(replace(run, id=f"p-{task.key}", task_key=task.key, policy="p") for task in lake.tasks()),
+                Policy("p", None, "rl", "p", "d", 1),
+            ]
+        )
+        assert [lake.query(f"FROM {view}").num_rows for view in ("pass_rate", "reward_summary")] == [3, 3]
+        assert [task.question for task in lake.tasks()] == ["Who \x00?", "a"]
 
 
 @pytest.mark.slow

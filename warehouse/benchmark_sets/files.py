@@ -95,6 +95,8 @@ def task_of(row: Mapping[str, Any], place: str, answered: bool = True) -> Task:
         raise RequestError(f"{place} accepts no answer; correct it.")
     question = text_in(row, "question", place)
     key = row.get("key", row.get("id"))
+    if "\x00" in str(key):
+        raise RequestError(f"{place}: the key {str(key)!r:.60} holds a NUL character, by which no row can be found; correct it.")
     return Task(
         key=digest([question, answers]) if key is None else str(key),
         environment=text_in(row, "environment", place) if "environment" in row else "search",

@@ -83,6 +83,7 @@ GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
         ([{"question": "Q?"}], "no list of texts under answers"),
         ([{"question": "Q?", "answers": [" "]}], "accepts no answer"),
         ([GOOD, GOOD], "line 2 of .* has the key 'k' of an earlier row"),
+        ([{**GOOD, "key": "k\x00"}], "line 1 of .*: the key .* holds a NUL character"),
         ([{**GOOD, "hops": "many"}], "hops is 'many'"),
         ([{**GOOD, "formula": [["a", "b"]]}], "no triple of texts"),
         ([{**GOOD, "provenance": "{"}], "provenance is not JSON"),
