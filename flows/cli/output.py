@@ -12,7 +12,7 @@ from rich.text import Text
 from flows.cli.rows import print_result
 from flows.screen import Screen
 from rl.terminal import say, visible
-from warehouse import Call, Image, Lake, Trajectory, Turn
+from warehouse import Call, Image, Lake, Task, Trajectory, Turn
 from warehouse.lake import CatalogEntry
 
 
@@ -31,12 +31,12 @@ def print_schema(described: Sequence[CatalogEntry], form: str) -> None:
 def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
     """Print the task, then each turn with its parts named; with `tokens`, the ids and log-probabilities of each action."""
     console = Screen()
-    task = next((task for task in lake.tasks() if task.key == trajectory.task_key), None)
+    task = next(iter(lake.read(Task, "key = ?", [trajectory.task_key])), None)
     _say(console, trajectory.id, "bold")
     _say(
         console,
         f"policy {trajectory.policy} · horizon {trajectory.horizon} · stopped by {trajectory.stop_reason} · "
-        f"outcome {trajectory.outcome} · reward {trajectory.reward}",
+        f"outcome {_outcome(trajectory, lake)} · reward {trajectory.reward}",
     )
     if task is not None:
         _say(console, f"question  {task.question}\naccepted  {' | '.join(task.answers)}")
@@ -44,6 +44,13 @@ def print_trajectory(trajectory: Trajectory, lake: Lake, tokens: bool) -> None:
         _print_turn(console, turn, tokens)
     if trajectory.error:
         _say(console, f"error     {trajectory.error}", "red")
+
+
+def _outcome(trajectory: Trajectory, lake: Lake) -> str:
+    """What the trajectory came to by the latest verdict on it, as all views have it; beside it the first one where that was another."""
+    rows = lake.query("SELECT outcome FROM outcomes WHERE trajectory_id = ?", [trajectory.id]).to_pylist()
+    latest = rows[0]["outcome"] if rows else trajectory.outcome
+    return str(latest) if latest == trajectory.outcome else f"{latest} (at first {trajectory.outcome})"
 
 
 def _say(console: Screen, text: str, style: str = "") -> None:

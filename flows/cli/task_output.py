@@ -93,9 +93,9 @@ def _brief(value: Any) -> str:
 
 
 def _attempts(lake: Lake, task: Task) -> list[dict[str, Any]]:
-    """How many attempts of each policy came to which outcome."""
+    """How many attempts of each policy came to which outcome, by the latest verdicts."""
     return lake.query(
-        "SELECT policy, stage, coalesce(outcome::VARCHAR, 'not judged') AS outcome, count(*) AS attempts FROM trajectories "
+        "SELECT policy, stage, coalesce(outcome::VARCHAR, 'not judged') AS outcome, count(*) AS attempts FROM outcomes "
         "WHERE task_key = ? GROUP BY ALL ORDER BY ALL",
         [task.key],
     ).to_pylist()
