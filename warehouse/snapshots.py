@@ -85,7 +85,10 @@ def measure(lake: Lake, query: str, at: int) -> tuple[int, str]:
     The digest sums the halves of each row's MD5: rows that differ in anything, or in how often they stand there, change it.
     """
     inner = query.strip().rstrip(";")
-    columns = lake.query(f"DESCRIBE {inner}", at=at).select(["column_name", "column_type"]).to_pylist()
+    described = lake.query(f"DESCRIBE {inner}", at=at)
+    if "column_name" not in described.column_names:  # without a query it lists the tables
+        raise RequestError(f"A dataset is one SELECT, and this is none: {query.strip()[:200]!r}")
+    columns = described.select(["column_name", "column_type"]).to_pylist()
     halves = "sum(md5_number_lower(row)::HUGEINT)::VARCHAR AS low, sum(md5_number_upper(row)::HUGEINT)::VARCHAR AS high"
     sql = f"SELECT count(*) AS n, {halves} FROM (SELECT to_json(t)::VARCHAR AS row FROM (\n{inner}\n) t)"
     (figures,) = lake.query(sql, at=at).to_pylist()

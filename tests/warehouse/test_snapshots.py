@@ -103,4 +103,7 @@ def test_requests_that_cannot_be_met(lake: Lake) -> None:
     for query in ("DELETE FROM tasks", "SELECT 1) t; DROP TABLE tasks; --", "SELECT 1) t CROSS JOIN (SELECT 2", "SELECT * FROM nothing"):
         with pytest.raises(RequestError, match=r"The query failed: (Parser|Catalog) Error"):
             pin(lake, "broken", query=query)
+    for query in ("", " ;", "-- nothing"):
+        with pytest.raises(RequestError, match="A dataset is one SELECT"):
+            pin(lake, "empty", query=query)
     assert snapshot_of(lake, "12") == 12
