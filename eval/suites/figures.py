@@ -1,8 +1,8 @@
 """The figures of one policy on one suite, from its judged attempts, and of two policies on the same tasks.
 
 Invalid attempts take part in no figure. Intervals hold 95 %. With one attempt a task that of a share of successes is Wilson's; with several
-it comes from a bootstrap that resamples tasks, because attempts at one task are alike. Where every attempt has the same verdict a bootstrap
-would claim certainty: there it is Wilson's over the tasks.
+it comes from a bootstrap that resamples tasks, because attempts at one task are alike. Where there is one task, or each was solved by the
+same share of its attempts, a bootstrap would claim certainty: there it is Wilson's over the tasks.
 
 Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by the
 sign-flip test of the tasks' shares. The interval of the difference is a bootstrap's, which resamples tasks in pairs.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, floor
 from statistics import fmean
 from typing import Literal, TypeVar, cast
 
@@ -148,9 +149,8 @@ def success(trials: Sequence[Trial], name: str = "success") -> Figure:
     if not tasks:
         return Figure(name, 0, None)
     counts, sizes = [_successes(task) for task in tasks], [len(task) for task in tasks]
-    share, same = sum(counts) / sum(sizes), sum(counts) in (0, sum(sizes))
-    if same or max(sizes) == 1:
-        return Figure(name, len(tasks), Interval(share, *wilson(len(tasks) * int(share) if same else sum(counts), len(tasks))))
+    if max(sizes) == 1 or len({count / size for count, size in zip(counts, sizes, strict=True)}) == 1:
+        return Figure(name, len(tasks), _over_tasks(sum(counts) / sum(sizes), len(tasks)))
     return Figure(name, len(tasks), bootstrap_ratio(counts, sizes))
 
 
@@ -215,10 +215,15 @@ _RULES: dict[str, Callable[[Sequence[Trial], int], float]] = {
 
 
 def _mean(values: Sequence[float]) -> Interval:
-    whole = sum(values)
-    if all(value in (0.0, 1.0) for value in values):
-        return Interval(whole / len(values), *wilson(round(whole), len(values)))
+    if len(set(values)) == 1 or all(value in (0.0, 1.0) for value in values):
+        return _over_tasks(sum(values) / len(values), len(values))
     return bootstrap_mean(values)
+
+
+def _over_tasks(share: float, tasks: int) -> Interval:
+    """A share with Wilson's interval over so many tasks; where it is of no whole number of them, from the one below to the one above."""
+    solved = round(share * tasks, 9)
+    return Interval(share, wilson(floor(solved), tasks)[0], wilson(ceil(solved), tasks)[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,15 @@ def test_attempts_at_a_task_that_are_alike_are_worth_no_more_than_one(lake: Lake
 
 
 @pytest.mark.slow
+def test_attempts_at_the_only_task_of_a_depth_are_worth_one(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    """How unlike tasks are cannot be seen in one of them."""
+    lake.add([Task("t1", "search", "?", ("a",))])
+    lake.add(make_trajectory(f"{number}", stage="eval", suite="s", sample=number, outcome=S if number % 2 else F) for number in range(8))
+    (row,) = _rows(lake, "SELECT tasks, success, low, high FROM evaluations WHERE hops IS NULL")
+    assert (row["tasks"], row["success"]) == (1, 0.5) and row["high"] - row["low"] > 0.8
+
+
+@pytest.mark.slow
 def test_a_reward_is_what_was_trained_on_and_what_is_not_judged_or_invalid_is_in_no_figure(
     lake: Lake, make_trajectory: MakeTrajectory
 ) -> None:

@@ -107,7 +107,7 @@ WITH tried AS (
 ), weighed AS (
     SELECT *, successes / nullif(valid, 0) AS success, CASE
             WHEN nn = valid THEN valid
-            WHEN successes IN (0, valid) THEN judged
+            WHEN judged = 1 OR successes IN (0, valid) THEN judged
             ELSE least(valid, successes * (valid - successes) / nullif(cc - 2 * success * cn + success * success * nn, 0))
         END AS worth
     FROM counted

@@ -56,6 +56,16 @@ def test_several_attempts_of_one_task_count_as_one_for_the_interval() -> None:
     assert figure.estimate.low <= 0.1 and figure.estimate.high >= 0.5
 
 
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_tasks_that_were_all_solved_by_one_share_of_their_attempts_are_not_certainty(tasks: int) -> None:
+    """Of the questions of one depth there may be a single one: ten attempts at it say nothing of others."""
+    trials = [trial for number in range(tasks) for trial in tried(str(number), *[True, False] * 5)]
+    for figure in (success(trials), by(trials, "hops")[1], at_k(trials, "pass@", 2), at_k(trials, "pass^", 3)):
+        assert figure.estimate is not None
+        assert figure.estimate.high - figure.estimate.low > (0.99 if tasks == 1 else 0.5)
+        assert figure.estimate.low <= figure.estimate.value <= figure.estimate.high
+
+
 def test_no_success_at_all_is_not_certainty() -> None:
     figure = success([trial for number in range(20) for trial in tried(str(number), False, False)])
     assert figure.estimate is not None
