@@ -5,7 +5,8 @@ it comes from a bootstrap that resamples tasks, because attempts at one task are
 same share of its attempts, a bootstrap would claim certainty: there it is Wilson's over the tasks.
 
 Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by the
-sign-flip test of the tasks' shares. The interval of the difference is a bootstrap's, which resamples tasks in pairs.
+sign-flip test of the tasks' shares. The interval of the difference is a bootstrap's, which resamples tasks in pairs. Where all tasks have
+one difference, as of two policies that solved the same, it is as far as tasks reach that have another and were not met (Wilson's over none).
 """
 
 from __future__ import annotations
@@ -256,7 +257,15 @@ def compare(before: Sequence[Trial], after: Sequence[Trial]) -> Comparison | Non
     if not both:
         return None
     old, new = [_share(left[task]) for task in both], [_share(right[task]) for task in both]
-    return Comparison(len(both), fmean(old), fmean(new), bootstrap_difference(old, new), paired_test(old, new))
+    return Comparison(len(both), fmean(old), fmean(new), _difference(old, new), paired_test(old, new))
+
+
+def _difference(old: Sequence[float], new: Sequence[float]) -> Interval:
+    """The mean difference of the tasks with its interval."""
+    if len({round(after - before, 9) for before, after in zip(old, new, strict=True)}) > 1:
+        return bootstrap_difference(old, new)
+    value, unseen = new[0] - old[0], wilson(0, len(old))[1]
+    return Interval(value, value - unseen * (1 + value), value + unseen * (1 - value))
 
 
 def _share(task: Sequence[Trial]) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval.graders.choice import verifiers_of
 from eval.statistics import bootstrap_ratio, wilson
-from eval.suites.figures import Trial, at_k, by, cost, coverage, headline, ladder, success
+from eval.suites.figures import Trial, at_k, by, compare, cost, coverage, headline, ladder, success
 from flows.suites.results import read_trials
 from tests.eval.graders.test_verifiers import attempt
 from warehouse import Lake, Outcome, Score, Task
@@ -54,6 +54,15 @@ def test_several_attempts_of_one_task_count_as_one_for_the_interval() -> None:
     figure = success(trials)
     assert figure.estimate is not None and figure.estimate.value == 0.3
     assert figure.estimate.low <= 0.1 and figure.estimate.high >= 0.5
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(True, True, (-0.161, 0.161)), (False, True, (0.678, 1.0))])
+def test_policies_that_differ_alike_on_all_tasks_are_compared_without_certainty(
+    before: bool, after: bool, expected: tuple[float, float]
+) -> None:
+    found = compare(*([Trial(str(number), solved) for number in range(20)] for solved in (before, after)))
+    assert found is not None and found.difference.value == after - before
+    assert (found.difference.low, found.difference.high) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("tasks", [1, 5])
