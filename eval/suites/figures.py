@@ -6,7 +6,7 @@ same share of its attempts, a bootstrap would claim certainty: there it is Wilso
 
 Two policies are compared on the tasks on which both were judged: with one attempt a task on both sides by McNemar's exact test, else by the
 sign-flip test of the tasks' shares. The interval of the difference is a bootstrap's, which resamples tasks in pairs. Where all tasks have
-one difference, as of two policies that solved the same, it is as far as tasks reach that have another and were not met (Wilson's over none).
+one difference, as of two policies that solved the same, it is as far as tasks reach that have another and were not met: Wilson's over none.
 """
 
 from __future__ import annotations
