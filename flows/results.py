@@ -1,12 +1,13 @@
-"""What evaluations came to: how often a policy solved each task, and two policies compared on the same tasks."""
+"""What trajectories came to by the latest verdicts: how often a policy solved each task, and two policies compared on the same tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from eval.statistics import PairedTest, SignFlips, paired_test
-from warehouse import Failure, Lake, Score, Trajectory
+from warehouse import Failure, Lake, Outcome, Score, Trajectory
 
 Solved = Mapping[Any, float]
 """The share of a task's judged attempts that solved it, by its key; tasks without a verdict are not in it."""
@@ -24,6 +25,14 @@ def read_verdicts(lake: Lake) -> dict[tuple[str, str], Solved]:
     for row in lake.query(_VERDICTS).to_pylist():
         verdicts.setdefault((row["policy"], row["suite"]), {})[row["task_key"]] = row["solved"]
     return dict(verdicts)
+
+
+def judged_trajectories(lake: Lake, where: str, parameters: Sequence[Any] = ()) -> list[Trajectory]:
+    """Trajectories that meet a condition on their table, each with the outcome that the latest verdict gives it, as every view has it."""
+    found = lake.trajectories(where, parameters)
+    sql = "SELECT trajectory_id, outcome FROM outcomes WHERE trajectory_id IN (SELECT unnest(?))"
+    latest = {row["trajectory_id"]: row["outcome"] for row in lake.query(sql, [[one.id for one in found]]).to_pylist()}
+    return [replace(one, outcome=Outcome(judged) if (judged := latest.get(one.id)) else None) for one in found]
 
 
 def paired(before: Solved, after: Solved) -> PairedTest | SignFlips | None:

@@ -239,7 +239,7 @@ def pass_rates(context: RunContext, turn: int, at: int | None) -> dict[str, floa
     """Success of the iteration before on each training task that it tried, as snapshot `at` has it."""
     rows = context.lake.query(
         f"""
-        SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM trajectories
+        SELECT task_key, avg((outcome = 'success')::INT) AS rate FROM outcomes
         WHERE {WHEEL_ROLLOUTS} AND wheel_turn = ? AND outcome <> 'invalid' GROUP BY task_key
         """,
         [turn - 1],

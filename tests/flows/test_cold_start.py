@@ -21,6 +21,7 @@ from flows.context import RunContext
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
+from flows.stages.reinforcement import pass_rates
 from flows.stages.synthesis.batches import work_off
 from flows.stages.synthesis.context import SynthesisContext, read_sources
 from flows.stages.synthesis.stage import cold_start, synthesise
@@ -31,7 +32,7 @@ from tests.rl.toy import make_policy
 from tests.synth.demonstrations.test_runs import TASKS, imported, run
 from tests.synth.scripted import ScriptedTeacher
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
-from warehouse import Example, Lake, Outcome, Part, PartKind, Policy, RequestError, Run, Task
+from warehouse import Example, Lake, Outcome, Part, PartKind, Policy, RequestError, Run, Score, Task
 from warehouse.digests import digest_files
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
@@ -114,6 +115,28 @@ def test_stored_rollouts_that_meet_the_condition_become_examples_our_own_as_they
     assert examples.keys() == {"a", "c", "e"}
     assert {part.kind for part in examples["a"].parts} == {PartKind.TOKENS}
     assert [part.kind for part in examples["c"].parts][:2] == [PartKind.TOOLS, PartKind.QUESTION]
+
+
+def test_a_run_counts_as_the_latest_verdict_has_it(tmp_path: Path) -> None:
+    """Of runs that nobody had judged, and of those that a mended verifier judges otherwise, the successes are taken once it has spoken."""
+    runs = [imported(name, ("lookup", "q"), task_key=key) for name, key in (("a", "x"), ("b", "y"), ("c", "z"))]
+    runs = [replace(runs[0], outcome=None, reward=None), replace(runs[1], outcome=Outcome.FAILURE), runs[2]]
+    with home_of(tmp_path, 'sft.from=["imported"]', 'sft.imported.tools={lookup={name="search"}}') as context:
+        context.lake.add([*TASKS.values(), *runs])
+        context.lake.add(
+            Score(name, "qa_em", "9", float(name != "c"), Outcome.FAILURE if name == "c" else Outcome.SUCCESS) for name in "abc"
+        )
+        assert {example.sources[0] for example in cold_started(context)} == {"a", "b"}
+        assert rejected(context) == {"cold_start_not_a_success": 1}
+
+
+def test_the_policys_own_successes_are_those_of_the_latest_verdict(tmp_path: Path) -> None:
+    own = [run("a", policy=OURS.id, outcome=Outcome.FAILURE), run("b", "y", policy=OURS.id), run("c", "z", policy=OURS.id)]
+    with home_of(tmp_path, 'later.sft.from=["own"]') as context:
+        context.lake.add([*TASKS.values(), *(replace(one, stage="rl", step=1) for one in own), OURS])
+        context.lake.add([Score("a", "qa_em", "9", 1.0, Outcome.SUCCESS), Score("b", "qa_em", "9", 0.0, Outcome.FAILURE)])
+        assert {example.sources[0] for example in cold_started(context, turn=2)} == {"a", "c"}
+        assert pass_rates(context, 2, None) == {"x": 1.0, "y": 0.0, "z": 1.0}
 
 
 def test_a_condition_of_ones_own_chooses_the_rollouts(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from eval.judges import Judge, calibrate, unfit_reason
+from flows.results import judged_trajectories
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made, sizes
 from flows.stages.synthesis.context import EARLIER, IMPORTED, SynthesisContext
 from rl.engines.base import Sampling
@@ -147,7 +148,7 @@ def foreign_decisions(synthesis: SynthesisContext) -> Iterator[Batch]:
 def _decisions(
     synthesis: SynthesisContext, part: str, where: str, parameters: list[Any], config: HasConfig, by_graph: bool
 ) -> Iterator[Batch]:
-    found = synthesis.context.lake.trajectories(where, parameters)
+    found = judged_trajectories(synthesis.context.lake, where, parameters)
     chosen = random.Random(synthesis.seed("has")).sample(found, min(len(found), synthesis.settings.has_count))
     tasks = {task.key: task for task in synthesis.context.lake.tasks()} if chosen else {}
     others: dict[str, Proposer] = {"others": OthersProposer(found, tasks)} if chosen and "others" in config.mixture else {}

@@ -13,6 +13,7 @@ from functools import partial
 
 import duckdb
 
+from flows.results import judged_trajectories
 from flows.stages.synthesis.batches import ASKED_BATCH, Batch, Made
 from flows.stages.synthesis.context import EARLIER, SynthesisContext
 from flows.stages.synthesis.questions import Refuse, question_batches
@@ -132,7 +133,7 @@ def taught(synthesis: SynthesisContext) -> Iterator[Batch]:
 def _of_runs(synthesis: SynthesisContext, chosen: str, config: StoredRunsConfig, part: str) -> Made:
     lake = synthesis.context.lake
     try:
-        found = lake.trajectories(f"({chosen}) AND ({config.where})")
+        found = judged_trajectories(lake, f"({chosen}) AND ({config.where})")
     except duckdb.Error as error:
         raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {str(error).splitlines()[0]}") from error
     tasks = {task.key: task for task in lake.tasks()}
@@ -176,7 +177,9 @@ def _demonstrate(synthesis: SynthesisContext, config: DemonstrationConfig, quest
 
 
 def _choose(synthesis: SynthesisContext) -> Made:
-    earlier = synthesis.context.lake.trajectories(f"{EARLIER} AND outcome = 'success'", [synthesis.turn])
-    hops = {task.key: task.hops for task in synthesis.context.lake.tasks(split="train")}
+    lake = synthesis.context.lake
+    solved = lake.query(f"SELECT trajectory_id AS id FROM outcomes WHERE {EARLIER} AND outcome = 'success'", [synthesis.turn])
+    earlier = judged_trajectories(lake, "id IN (SELECT unnest(?))", [solved.column("id").to_pylist()])
+    hops = {task.key: task.hops for task in lake.tasks(split="train")}
     usable, left_out = without_images(earlier)
     return choose_successes(usable, hops, synthesis.settings.rejection_samples, synthesis.seed("rejection"), synthesis.turn), left_out
