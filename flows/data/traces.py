@@ -10,6 +10,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from flows.results import judged_trajectories
 from warehouse import Lake
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
@@ -31,7 +32,7 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
         ids = lake.query(f"SELECT id FROM trajectories WHERE ({where}\n) ORDER BY id LIMIT ?", [limit]).column("id").to_pylist()
     except RequestError as error:
         raise RequestError(f"--where {where!r:.200} is no condition on the table trajectories: {error}") from error
-    trajectories = lake.trajectories("id IN (SELECT unnest(?))", [ids])
+    trajectories = judged_trajectories(lake, "id IN (SELECT unnest(?))", [ids])
     if not trajectories:
         raise RequestError(f"no trajectory of {lake.place.home} is meant by --where {where!r}.")
     tasks = {task.key: task for task in lake.tasks()}

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from flows.data.traces import send_traces
-from warehouse import Lake, Outcome, StopReason, Task, Trajectory, Turn
+from warehouse import Lake, Outcome, Score, StopReason, Task, Trajectory, Turn
 from warehouse.errors import RequestError
 from warehouse.records import Call
 
@@ -90,6 +90,10 @@ def test_a_file_of_spans_and_wrong_requests(tmp_path: Path) -> None:
         assert send_traces(lake, str(tmp_path / "spans.jsonl"), "outcome = 'success'", 10) == (1, 5)
         spans = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
         assert [span["name"] for span in spans[:2]] == ["invoke_agent", "chat"]
+        lake.add([Score("t1", "qa_em", "9", 0.0, Outcome.FAILURE)])
+        send_traces(lake, str(tmp_path / "again.jsonl"), "true", 10)
+        (agent, *_) = [json.loads(line)["attributes"] for line in (tmp_path / "again.jsonl").read_text().splitlines()]
+        assert agent["flywheel.outcome"] == "failure", "the latest verdict's, as in every view"
         with pytest.raises(RequestError, match="no trajectory"):
             send_traces(lake, "spans.jsonl", "outcome = 'failure'", 10)
         with pytest.raises(RequestError, match="no address and no file"):
