@@ -17,8 +17,9 @@ from flows.data.task_imports import TaskImport, import_tasks
 from flows.home import Home
 from flows.run_stage import run_attempt
 from flows.stages.synthesis.stage import synthesise
-from warehouse import Lake, Policy
+from warehouse import Lake, Policy, Task
 from warehouse.errors import RequestError
+from warehouse.exporters.tables import export_table
 
 SMALL = str(Path(__file__).parent.parent / "end_to_end" / "small.toml")
 WORLD = (
@@ -61,6 +62,21 @@ def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
     assert import_file("webshaper", rows, home)["tasks"] == {"read": 2, "new": 0}
     with Lake(home) as lake:
         assert (lake.tasks(), lake.failures()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_table_of_tasks_comes_back_as_it_went_out(suffix: str, tmp_path: Path) -> None:
+    answers = {"a": ("Ann", 'Ann "the" Lee, Jr'), "b": ("[1, 2]",), "c": ('["x"]', "line\nbreak")}
+    tasks = [Task(key, "search", f"Who, {key}?\n", told, (("C@X", "r", "?"),), hops=2) for key, told in answers.items()]
+    with Lake(tmp_path / "home") as lake:
+        lake.add(tasks)
+        export_table(lake, "tasks", tmp_path / f"tasks.{suffix}")
+    import_tasks(tmp_path / f"tasks.{suffix}", TaskImport("search", "qa_em"), tmp_path / "other")
+    with Lake(tmp_path / "other") as lake:
+        assert [(task.question, task.answers, task.formula, task.hops) for task in lake.tasks()] == [
+            (task.question, task.answers, task.formula, task.hops) for task in tasks
+        ]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -33,22 +34,41 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         check_view(cursor, name)
-        chosen = _finite(cursor, name) if "JSON" in _FORMATS[path.suffix] else f"FROM {name}"
+        chosen = _SELECTS.get(path.suffix, _whole)(cursor, name)
         rows = cursor.execute(f"COPY ({chosen}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
     return int(rows[0][0])
+
+
+def _whole(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
+    return f"FROM {name}"
+
+
+def _lists_as_json(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
+    """The SELECT of a table's rows with its lists as JSON, which others than DuckDB can read in a cell too."""
+    kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()}
+    lists = [(each, _finite_list(each) if _holds_numbers(kind) else f'"{each}"') for each, kind in kinds.items() if kind.endswith("[]")]
+    replaced = ", ".join(f'to_json({value})::VARCHAR AS "{each}"' for each, value in lists)
+    return f"SELECT * REPLACE ({replaced}) FROM {name}" if replaced else f"FROM {name}"
 
 
 def _finite(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
     """The SELECT of a table's rows with NULL where a number is NaN or infinite, of which JSON has no form."""
     kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()}
     numbers = [f'CASE WHEN isfinite("{each}") THEN "{each}" END AS "{each}"' for each, kind in kinds.items() if kind in _NUMBERS]
-    lists = [
-        f'list_transform("{each}", lambda n: CASE WHEN isfinite(n) THEN n END) AS "{each}"'
-        for each, kind in kinds.items()
-        if kind.removesuffix("[]") in _NUMBERS and kind not in _NUMBERS
-    ]
+    lists = [f'{_finite_list(each)} AS "{each}"' for each, kind in kinds.items() if _holds_numbers(kind)]
     replaced = ", ".join([*numbers, *lists])
     return f"SELECT * REPLACE ({replaced}) FROM {name}" if replaced else f"FROM {name}"
+
+
+def _holds_numbers(kind: str) -> bool:
+    return kind.endswith("[]") and kind.removesuffix("[]") in _NUMBERS
+
+
+def _finite_list(column: str) -> str:
+    return f'list_transform("{column}", lambda n: CASE WHEN isfinite(n) THEN n END)'
+
+
+_SELECTS: dict[str, Callable[[duckdb.DuckDBPyConnection, str], str]] = {".jsonl": _finite, ".json": _finite, ".csv": _lists_as_json}
 
 
 def export_database(lake: Lake, path: Path) -> None:

@@ -113,12 +113,24 @@ def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:
     published = None if form.columns else _published(found, form.verifier)
     if published is not None:
         return published
-    columns = _columns(path, found, form)
+    columns, delimited = _columns(path, found, form), path.suffix in (".csv", ".tsv")
 
     def read(row: Mapping[str, Any], place: str) -> Task:
-        return _plain_task({name: row[column] for name, column in columns.items() if row.get(column) not in (None, "")}, place, form)
+        fields = {name: row[column] for name, column in columns.items() if row.get(column) not in (None, "")}
+        if delimited and "answers" in fields:
+            fields["answers"] = _listed(fields["answers"])
+        return _plain_task(fields, place, form)
 
     return read
+
+
+def _listed(cell: str) -> Any:
+    """The answers in a cell of text: a JSON list of texts, as an export of the table writes it, else one answer."""
+    try:
+        value = read_json(cell) if cell.startswith("[") else cell
+    except ValueError:
+        return cell
+    return value if isinstance(value, list) and value and all(isinstance(each, str) for each in value) else cell
 
 
 def _published(found: Iterable[str], verifier: str) -> Published | None:
