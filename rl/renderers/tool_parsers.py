@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rl.renderers.arguments import parameters_of, refuse_constant, value_of
+from rl.renderers.arguments import parameters_of, read_json, value_of
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
 from warehouse.records import ANSWER
 
@@ -94,7 +94,7 @@ def _answer(text: str, think: str | None) -> ActionTurn | ParseError:
 def _from_json(text: str, key: str) -> Action | ParseError:
     """The call in `{"name": ..., key: {...}}`."""
     try:
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = read_json(text)
     except (ValueError, RecursionError) as error:
         return ParseError(f"a call that is not JSON ({error})"[:200])
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
@@ -142,7 +142,7 @@ def _call(name: str, arguments: Any) -> Action | ParseError:
     """The call, its arguments as JSON; an answer that is given as a call becomes its only argument: its text, else its JSON."""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments, parse_constant=refuse_constant)
+            arguments = read_json(arguments)
         except (ValueError, RecursionError):
             return ParseError(f"the arguments of {name} are not JSON")
     if not isinstance(arguments, dict):

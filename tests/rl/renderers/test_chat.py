@@ -225,6 +225,8 @@ def test_calls_and_answers_are_read(name: str) -> None:
         ("qwen2_5", '<tool_call>\n{"name": "lookup"'),
         ("qwen2_5", '<tool_call>\n{"name": "lookup", "arguments": {}}\n</tool_call>\nand more'),
         ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": {"a": NaN}}</tool_call>'),
+        ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": {"a": [-1e999]}}</tool_call>'),
+        ("llama3_1", '{"name": "lookup", "parameters": {"a": 1e999}}'),
         ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": {"a": "\\ud800"}}</tool_call>'),
         ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": [1]}</tool_call>'),
         ("qwen2_5", "</tool_call>"),
@@ -239,6 +241,12 @@ def test_calls_and_answers_are_read(name: str) -> None:
 def test_what_is_no_action_is_an_error(name: str, text: str) -> None:
     dialect = proven(name)
     assert isinstance(dialect.parse(answering(dialect, text)), ParseError)
+
+
+def test_a_number_that_json_does_not_have_stands_for_its_text_where_texts_bear_no_quotes() -> None:
+    dialect = proven("glm4moe")
+    call = "<tool_call>lookup\n<arg_key>a</arg_key>\n<arg_value>1e999</arg_value>\n</tool_call>"
+    assert dialect.parse(answering(dialect, call)) == ActionTurn((Action("lookup", '{"a": "1e999"}'),))
 
 
 def test_an_answer_may_be_a_call_or_follow_a_thought() -> None:
