@@ -89,7 +89,7 @@ def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """What a text of JSON holds. Raises ValueError for NaN and the infinities too, however they are spelt, for they could not be written."""
+    """What a text of JSON holds. Raises ValueError for NaN and the infinities too, however they are spelt: they could not be written."""
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 

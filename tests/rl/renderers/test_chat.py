@@ -211,7 +211,8 @@ def test_a_tool_that_describes_itself_with_a_control_token_is_refused() -> None:
 def test_calls_and_answers_are_read(name: str) -> None:
     dialect = proven(name)
     assert dialect.parse(calling(dialect, "Amber")) == ActionTurn((Action("search", '{"query": "Amber"}'),))
-    assert dialect.parse(answering(dialect, " Green Lake\n")) == ActionTurn((Action(ANSWER, "Green Lake"),))
+    closing = "\n</think>\n\n" if dialect.layout.opens_thought else ""
+    assert dialect.parse(answering(dialect, f"{closing} Green Lake\n")) == ActionTurn((Action(ANSWER, "Green Lake"),))
     if dialect.layout.parallel_calls:
         turn = dialect.parse(calling(dialect, "a", "b"))
         assert isinstance(turn, ActionTurn)
@@ -254,6 +255,16 @@ def test_an_answer_may_be_a_call_or_follow_a_thought() -> None:
     call = '<tool_call>{"name": "answer", "arguments": {"text": "Green Lake"}}</tool_call>'
     assert dialect.parse(answering(dialect, call)) == ActionTurn((Action(ANSWER, "Green Lake"),))
     assert dialect.parse(answering(dialect, "<think>\nhm\n</think>\n\nGreen Lake")) == ActionTurn((Action(ANSWER, "Green Lake"),), "hm")
+
+
+def test_a_thought_that_the_prompt_has_begun_is_no_answer_before_it_is_closed() -> None:
+    """Else whatever a policy thinks until it stops would be graded, and an answer somewhere in it found."""
+    dialect = proven("qwen3_5_think")
+    assert dialect.parse(answering(dialect, "It may be Green Lake")) == ParseError("the thought was not closed")
+    assert dialect.parse(answering(dialect, "It may be\n</think>\n\nGreen Lake")) == ActionTurn(
+        (Action(ANSWER, "Green Lake"),), "It may be"
+    )
+    assert dialect.parse(dialect.action_ids(ActionTurn((Action(ANSWER, "Green Lake"),)))) == ActionTurn((Action(ANSWER, "Green Lake"),))
 
 
 def test_a_message_that_was_not_ended_is_no_answer_and_is_ended_before_the_correction() -> None:
