@@ -445,6 +445,7 @@ def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, se
         epsilon=config.clip_low,
         epsilon_high=config.clip_high,
         beta=config.beta,
+        use_bias_correction_kl=True,  # TRL's default from 1.16 on, and another gradient than without: docs/learning.md
         temperature=config.temperature,
         max_completion_length=config.max_completion_tokens,
         logging_nan_inf_filter=False,  # a loss that is no number must be seen
