@@ -20,6 +20,8 @@ ToolParser = Callable[[str, Sequence[Schema]], ActionTurn | ParseError]
 
 _THOUGHT_END = "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_BESIDE = {"name", "id", "type"}
+"""What a call in JSON may hold without arguments."""
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
 
@@ -97,7 +99,8 @@ def _from_json(text: str, key: str) -> Action | ParseError:
         value = read_json(text)
     except (ValueError, RecursionError) as error:
         return ParseError(f"a call that is not JSON ({error})"[:200])
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
+    named = isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"].strip()
+    if not named or (key not in value and value.keys() - _BESIDE):  # arguments under another name would be lost
         return ParseError(f'a call is a JSON object with "name" and "{key}"')
     return _call(value["name"].strip(), value.get(key, {}))
 

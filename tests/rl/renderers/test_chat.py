@@ -235,6 +235,8 @@ def test_calls_and_answers_are_read(name: str) -> None:
         ("qwen2_5", "  "),
         ("llama3_1", '{"name": "lookup", "parameters": {'),
         ("llama3_1", '{"parameters": {}}'),
+        ("llama3_1", '{"name": "lookup", "arguments": {"a": "b"}}'),
+        ("qwen2_5", '<tool_call>{"name": "lookup", "parameters": {"a": "b"}}</tool_call>'),
         ("glm4moe", "<tool_call>lookup\n<arg_key>a</arg_key>\n</tool_call>"),
         ("qwen3_5_think", "<tool_call>\n<function=lookup>\n<parameter=a>\nb\n</function>\n</tool_call>"),
     ],
