@@ -51,6 +51,8 @@ class EnvironmentWorker(BatchedActor):
         self._indexes = indexes
         self._resources = Resources(options=config.options)
         self._environments: dict[str, Environment] = {}
+        self._closing: dict[str, asyncio.Future[None]] = {}
+        """Of the trajectories that a step ended, until it is answered."""
         if config.memory_gib is not None:
             limit_memory(int(config.memory_gib * GIB))
 
@@ -69,16 +71,32 @@ class EnvironmentWorker(BatchedActor):
         return replace(first, text=mended(first.text))
 
     async def step(self, trajectory_id: str, action: Action) -> Step:
-        """Answer an action; the environment is closed where that ends the trajectory."""
+        """Answer an action; the environment is closed where that ends the trajectory.
+
+        An action beside that one fails, and is answered after it: else it would be a fault of a trajectory that nobody knows is over.
+        """
+        try:
+            step = await self._step(trajectory_id, action)
+        except EnvironmentFault:
+            if (closing := self._closing.get(trajectory_id)) is not None:
+                await asyncio.wait([closing])
+            raise
+        if step.done:
+            closing = self._closing.setdefault(trajectory_id, asyncio.ensure_future(self.close(trajectory_id)))
+            try:
+                await closing
+            finally:
+                self._closing.pop(trajectory_id, None)
+        return replace(step, observation=mended(step.observation))
+
+    async def _step(self, trajectory_id: str, action: Action) -> Step:
         environment = self._environments.get(trajectory_id)
         if environment is None:
             raise EnvironmentFault("there is no environment for this trajectory: it is over, or was never begun")
         step = await self._guarded(environment.step(action), "step")
         if step.reward is not None and not math.isfinite(step.reward):
             raise EnvironmentFault(f"the environment gave the reward {step.reward}, which is no finite number")
-        if step.done:
-            await self.close(trajectory_id)
-        return replace(step, observation=mended(step.observation))
+        return step
 
     async def close(self, trajectory_id: str) -> None:
         """Close the environment of a trajectory, if there is one."""

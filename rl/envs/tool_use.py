@@ -133,16 +133,33 @@ def _step(call: CallOutcome) -> Step:
 
 
 class StatefulEnvironment(ToolEnvironment):
-    """Tools over a state of this trajectory's own: calls are answered one after the other, also where a turn holds several."""
+    """Tools over a state of this trajectory's own: calls are answered one after the other, also where a turn holds several.
+
+    What stands in a turn behind the call that ended the trajectory is not made: it would be paid once more.
+    """
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         super().__init__(tools)
         self._lock = asyncio.Lock()
+        self._over = False
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """As `ToolEnvironment` does."""
+        self._over = False
+        return await super().reset(task, seed)
 
     async def step(self, action: Action) -> Step:
-        """Call the tool, and complete its step."""
+        """Call the tool, and complete its step.
+
+        Raises:
+            EnvironmentFault: an earlier step ended the trajectory.
+        """
         async with self._lock:
-            return self._complete(await super().step(action))
+            if self._over:
+                raise EnvironmentFault("the trajectory is over")
+            step = self._complete(await super().step(action))
+            self._over = step.done
+            return step
 
     def _complete(self, step: Step) -> Step:
         """The step with its reward, its figures, and whether the trajectory is over; for subclasses that have any."""

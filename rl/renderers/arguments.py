@@ -7,6 +7,7 @@ is read as the other. What a text stands for that reads as JSON is for the schem
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -79,7 +80,7 @@ def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
     if text in _OF_PYTHON:
         return _OF_PYTHON[text] if types is not None and types & _types_with(_OF_PYTHON[text]) else text
     try:
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = read_json(text)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, str) or (types is not None and "string" in types and not types & _types_with(value)):
@@ -87,9 +88,20 @@ def value_of(text: str, declared: Mapping[str, Any] | None) -> Any:
     return value
 
 
-def refuse_constant(name: str) -> NoReturn:
-    """For `json.loads`: NaN and the infinities are no JSON."""
+def read_json(text: str) -> Any:
+    """What a text of JSON holds. Raises ValueError for NaN and the infinities too, however they are spelt: they could not be written."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is too large a number")
+    return value
 
 
 def _object_in(text: str) -> dict[str, Any] | None:

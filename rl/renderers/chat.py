@@ -97,7 +97,10 @@ class ChatDialect:
             return ParseError("the message was not ended")
         if not self._control_ids.isdisjoint(action_ids[:-1]):
             return ParseError("a control token inside the message")
-        turn = self.layout.parser(self.decode(action_ids[:-1]), tools)
+        text = self.decode(action_ids[:-1])
+        turn = self.layout.parser(text, tools)
+        if self.layout.opens_thought and isinstance(turn, ActionTurn) and turn.calls[0] == Action(ANSWER, text.strip()):
+            return ParseError("the thought was not closed")
         if isinstance(turn, ActionTurn) and len(turn.calls) > 1 and not self.layout.parallel_calls:
             return ParseError("only one call is possible in a message")
         return turn
@@ -211,11 +214,10 @@ def prove(dialect: ChatDialect) -> None:
 def _preambles(dialect: ChatDialect) -> list[dict[str, str]]:
     """What may stand before calls and answers: nothing, a text or a thought; less where the generation prompt opens or closes a thought."""
     prompt = dialect.decode(dialect.prompt_ids(_QUESTION, tools=[PROBE_TOOL]))
-    generation_prompt = prompt.rpartition("Say it.")[2]
-    if "</think>" in generation_prompt:
+    if "</think>" in prompt.rpartition("Say it.")[2]:
         return [_PLAIN, _SPEAKING]
     thinking = _THINKING if dialect.layout.thoughts == "reasoning" else _TAGGED
-    return [thinking] if "<think>" in generation_prompt else [_PLAIN, _SPEAKING, thinking]
+    return [thinking] if dialect.layout.opens_thought else [_PLAIN, _SPEAKING, thinking]
 
 
 class _ConversationProof:

@@ -32,11 +32,12 @@ Thoughts = Literal["reasoning", "tagged", "spoken", "none"]
 class Layout:
     """What one template does: the format of its calls, the tokens that end messages, its filters of texts, the markup of a correction.
 
-    `thoughts` says where a thought stands before a call.
+    `thoughts` says where a thought stands before a call, and `opens_thought` whether the generation prompt has begun one.
     """
 
     call_format: str
     thoughts: Thoughts
+    opens_thought: bool
     parallel_calls: bool
     call_stop: str
     answer_stop: str
@@ -66,6 +67,7 @@ def find_layout(template: ChatTemplate) -> Layout:
     return Layout(
         call_format=_call_format(template, call_stop),
         thoughts=_thoughts(template),
+        opens_thought=_opens_thought(template),
         parallel_calls=_allows_parallel_calls(template),
         call_stop=call_stop,
         answer_stop=answer_stop,
@@ -141,8 +143,17 @@ def _call_format(template: ChatTemplate, stop: str) -> str:
     raise TemplateRefused(f"it writes calls in a form that no reader knows: {written[-120:]!r}")
 
 
+def _generation_prompt(template: ChatTemplate) -> str:
+    return template.render([_ASKED], (), generate=True).rpartition(slot(QUESTION))[2]
+
+
+def _opens_thought(template: ChatTemplate) -> bool:
+    begun = _generation_prompt(template)
+    return "<think>" in begun and "</think>" not in begun
+
+
 def _thoughts(template: ChatTemplate) -> Thoughts:
-    begun = template.render([_ASKED], (), generate=True).rpartition(slot(QUESTION))[2]
+    begun = _generation_prompt(template)
 
     def shows(**preamble: str) -> bool:
         messages = [_ASKED, call_message([("lookup", "a")], **preamble), tool_message(0, "lookup", "b")]
@@ -154,7 +165,7 @@ def _thoughts(template: ChatTemplate) -> Thoughts:
     if "</think>" not in begun:
         if shows(reasoning_content=slot(WRITTEN)):
             return "reasoning"
-        if "<think>" in begun:
+        if _opens_thought(template):
             return "tagged"
     return "spoken" if shows(content=slot(WRITTEN)) else "none"
 

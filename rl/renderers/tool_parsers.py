@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rl.renderers.arguments import parameters_of, refuse_constant, value_of
+from rl.renderers.arguments import parameters_of, read_json, value_of
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
 from warehouse.records import ANSWER
 
@@ -20,6 +20,8 @@ ToolParser = Callable[[str, Sequence[Schema]], ActionTurn | ParseError]
 
 _THOUGHT_END = "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_BESIDE = {"name", "id", "type"}
+"""What a call in JSON may hold without arguments."""
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
 
@@ -94,10 +96,11 @@ def _answer(text: str, think: str | None) -> ActionTurn | ParseError:
 def _from_json(text: str, key: str) -> Action | ParseError:
     """The call in `{"name": ..., key: {...}}`."""
     try:
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = read_json(text)
     except (ValueError, RecursionError) as error:
         return ParseError(f"a call that is not JSON ({error})"[:200])
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
+    named = isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"].strip()
+    if not named or (key not in value and value.keys() - _BESIDE):  # arguments under another name would be lost
         return ParseError(f'a call is a JSON object with "name" and "{key}"')
     return _call(value["name"].strip(), value.get(key, {}))
 
@@ -142,7 +145,7 @@ def _call(name: str, arguments: Any) -> Action | ParseError:
     """The call, its arguments as JSON; an answer that is given as a call becomes its only argument: its text, else its JSON."""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments, parse_constant=refuse_constant)
+            arguments = read_json(arguments)
         except (ValueError, RecursionError):
             return ParseError(f"the arguments of {name} are not JSON")
     if not isinstance(arguments, dict):

@@ -31,6 +31,8 @@ UNKNOWN = ("softcap", "s_aux", "position_bias")
 """What models hand to their attention and `varlen` has not."""
 DROPOUTS = ("attention_dropout", "attn_pdrop")
 """What configurations call the dropout of attention."""
+TRIED = 8
+"""Tokens of each of the two sequences that `keeps_apart` tries."""
 SEPARABLE = frozenset({"full_attention", "sliding_attention"})
 
 # Before torch 2.12 fewer heads of keys than of queries were taken unasked.
@@ -119,6 +121,27 @@ def joins_rows(model: PreTrainedModel) -> bool:
     """Whether the attention that `model` computes keeps sequences of one row apart without a mask."""
     chosen = str(model.config._attn_implementation)
     return chosen in JOINED and obstacle(model, chosen) is None
+
+
+@torch.no_grad()
+def keeps_apart(model: PreTrainedModel) -> bool:
+    """Whether sequences that share a row say to `model`, which is told them apart by their positions, what they say alone.
+
+    It is tried, where nothing says it: models that carry a state or take images look across the borders, and so do others, such as GPT-OSS.
+    """
+    if joins_rows(model):
+        return True
+    config, backbone = model.config.get_text_config(), model.base_model
+    carries = model._is_stateful or set(getattr(config, "layer_types", None) or ()) - SEPARABLE
+    if config is not model.config or carries or "position_ids" not in inspect.signature(backbone.forward).parameters:
+        return False
+    ids = torch.arange(2 * TRIED, device=model.device).unsqueeze(0) % config.vocab_size
+    was_training = model.training
+    model.train(False)
+    alone = backbone(input_ids=ids[:, TRIED:], use_cache=False).last_hidden_state
+    shared = backbone(input_ids=ids, position_ids=ids % TRIED, use_cache=False).last_hidden_state[:, TRIED:]
+    model.train(was_training)
+    return bool((shared - alone).norm() < 1e-2 * alone.norm())
 
 
 def obstacle(model: PreTrainedModel, implementation: str) -> str | None:

@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,8 +138,9 @@ def write_policy(
 
 def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str, ...] = ()) -> tuple[PreTrainedModel, dict[str, Tensor]]:
     """The model that `trainer` trains and the weights of its policy, which the main worker has: shards gathered, adapters merged."""
-    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora)
     model = trainer.accelerator.unwrap_model(trainer.model)
+    turned = {name for name, layer in model.named_modules() if getattr(layer, "fan_in_fan_out", False)}
+    weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora, turned)
     policy = model.get_base_model() if lora is not None else model
     return policy, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without}
 
@@ -336,10 +337,13 @@ def adapter_arguments(lora: LoraConfig | None, seed: int, whole: str | None = No
     return {"peft_config": peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers, lora_dropout=0.0, **kept)}
 
 
-def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None) -> dict[str, Tensor]:
+def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None, turned: Collection[str] = ()) -> dict[str, Tensor]:
     """The weights W + alpha / rank · B A by the names of the bare model, of those of a model with adapters; § 4.1 of the paper.
 
     Each adapted layer has W (out, in), B (out, rank) and A (rank, in). Without adapters the weights come back as they are.
+
+    Args:
+        turned: the names of layers that keep W as (in, out), as GPT-2's do.
     """
     if lora is None:
         return dict(weights)
@@ -348,7 +352,8 @@ def merge_adapters(weights: Mapping[str, Tensor], lora: LoraConfig | None) -> di
         if name.endswith(".base_layer.weight"):
             layer = name.removesuffix(".base_layer.weight")
             low, high = (weights[f"{layer}.lora_{part}.default.weight"] for part in "AB")
-            weight = weight + lora.alpha / lora.rank * (high @ low).to(weight.dtype)
+            change = (high @ low).T if layer in turned else high @ low
+            weight = weight + lora.alpha / lora.rank * change.to(weight.dtype)
         if ".lora_" not in name:
             merged[name.removeprefix(WRAPPER).replace(".base_layer.", ".")] = weight
     return merged

@@ -149,22 +149,32 @@ def check_images(rows: Sequence[Row], sees: bool, mask_observations: bool) -> No
 def without_placeholders(row: Row, placeholder_id: int, stand_in: int) -> Row:
     """`row` where the policy did not write the token that stands for an image: the model would take it for one, with no pixels behind it.
 
-    The token is written over by `stand_in`. From it on nothing is learnt; in rollouts nothing follows it.
+    The token is written over by `stand_in`. From it on nothing is learnt, and what was earned from there on falls on the last token before
+    it; in rollouts nothing follows it.
     """
     written = [acted and token == placeholder_id for token, acted in zip(row.completion_ids, row.action_mask, strict=True)]
     if not any(written):
         return row
     first = written.index(True)
-    ends = list(row.turn_ends)
-    if ends[first] and first and row.action_mask[first - 1]:
-        ends[first - 1 : first + 1] = [1, 0]
+    ends, earned = _ended_before(row, first)
     return replace(
         row,
         completion_ids=tuple(stand_in if found else token for token, found in zip(row.completion_ids, written, strict=True)),
         action_mask=row.action_mask[:first] + (0,) * (len(written) - first),
         advantages=row.advantages[:first] + (0.0,) * (len(written) - first),
-        turn_ends=tuple(ends),
+        turn_ends=ends,
+        turn_rewards=earned,
     )
+
+
+def _ended_before(row: Row, first: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The ends of turns, and the rewards of these, where the policy's last token is the last before `first`."""
+    last = max((place for place in range(first) if row.action_mask[place]), default=None)
+    if last is None:
+        return row.turn_ends, row.turn_rewards
+    before = sum(row.turn_ends[:last])
+    ends = row.turn_ends[:last] + (1,) + (0,) * (len(row.turn_ends) - last - 1)
+    return ends, (*row.turn_rewards[:before], sum(row.turn_rewards[before:]))
 
 
 def split_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:

@@ -22,7 +22,6 @@ from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
 from rl.renderers.plain_text import PlainText
 from rl.training.base import CHECKPOINTS, OnMetric, TrainResult
-from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import passes_of, train_on_examples
 from rl.training.supervised_config import CptConfig
 from warehouse.digests import seed_from
@@ -203,11 +202,10 @@ def mean_loss(policy_path: Path, texts: Sequence[str], context: int, device: str
     """Mean loss of the policy in `policy_path` on `texts`, in nats a token, each token after at most `context` others."""
     model, tokenizer = load_policy(policy_path)
     torch.nn.Module.to(model, device)
-    rows = pack_examples([EncodedExample(ids, (True,) * len(ids)) for ids in stretches(texts, tokenizer, context)], context, masked=False)
     total, tokens = 0.0, 0
-    for row in rows:
-        batch = {name: tensor.to(device) for name, tensor in PackingCollator(0)([row]).items()}
-        predicted = int((batch["labels"][:, 1:] >= 0).sum())
-        total += model(**batch, use_cache=False).loss.item() * predicted
-        tokens += predicted
+    for stretch in stretches(texts, tokenizer, context):  # each by itself, for not every model keeps those of one row apart
+        if len(stretch) > 1:
+            ids = torch.tensor([stretch], device=device)
+            total += model(input_ids=ids, labels=ids, use_cache=False).loss.item() * (len(stretch) - 1)
+            tokens += len(stretch) - 1
     return total / tokens

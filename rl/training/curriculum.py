@@ -35,6 +35,10 @@ class Pool(StrEnum):
     MASTERED = "mastered"
 
 
+_Stratum = tuple[str, int, Pool | None]
+"""An environment, a depth and a pool, as far as these are told apart."""
+
+
 class GateConfig(Section):
     """When the horizon grows by evidence: what the last `steps` steps at the present one must show."""
 
@@ -148,8 +152,9 @@ def sample_tasks(
 ) -> list[Task]:
     """The tasks that `step` trains on: `count` different ones, or all that are admitted where they are fewer.
 
-    Every depth that the stage admits is as likely as the others, however many tasks it has; within it, tasks follow their
-    `frontier_weight`. The choice does not depend on the order of `tasks`, only on the arguments' content.
+    Every depth that the stage admits is as likely as the others, however many tasks it has, where its tasks are as near the frontier:
+    tasks follow their `frontier_weight`. Environments and pools have the shares that they were given, wherever the frontier is. The
+    choice does not depend on the order of `tasks`, only on the arguments' content.
 
     Args:
         tasks: of different keys.
@@ -161,23 +166,41 @@ def sample_tasks(
     """
     rates = pass_rates or {}
     left = [task for task in admitted(tasks, step, config, rates) if task.key not in without]
-    shares = _shares(left, config, rates)
-    weights = [frontier_weight(rates.get(task.key), config.frontier) * share for task, share in zip(left, shares, strict=True)]
     seeds = ("tasks", seed, step, *sorted(without))
-    return _choose(left, weights, count, random.Random(seed_from(*seeds)))
+    return _choose(left, _weights(left, config, rates), count, random.Random(seed_from(*seeds)))
 
 
-def _shares(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[float]:
-    """Each task's part of the share of its stratum: the tasks of one environment, depth and pool, as far as these are told apart."""
+def _weights(tasks: Sequence[Task], config: CurriculumConfig, pass_rates: Mapping[str, float]) -> list[float]:
+    """Each task's part of what is drawn: by its depth and the frontier, within the share that its environment and its pool were given."""
     strata = [(_environment(task, config), task.hops, _pool(task, config, pass_rates)) for task in tasks]
     sizes = Counter(strata)
-    totals: dict[str, float] = defaultdict(float)
-    for environment, _, pool in sizes:
-        totals[environment] += _share(pool, config.pools)
-    return [
-        _share(environment, config.mixture) * _share(pool, config.pools) / sizes[environment, hops, pool] / totals[environment]
-        for environment, hops, pool in strata
-    ]
+    near = [frontier_weight(pass_rates.get(task.key), config.frontier) for task in tasks]
+    drawn = [weight / sizes[stratum] for weight, stratum in zip(near, strata, strict=True)]
+    shares = _shares(sizes, config)
+    named = [stratum if stratum in shares else (stratum[0], 0, None) for stratum in strata]
+    totals: dict[_Stratum, float] = defaultdict(float)
+    for name, weight in zip(named, drawn, strict=True):
+        totals[name] += weight
+    members = Counter(named)
+    parts = (weight / totals[name] if totals[name] else 1 / members[name] for name, weight in zip(named, drawn, strict=True))
+    return [part * shares[name] for part, name in zip(parts, named, strict=True)]
+
+
+def _shares(strata: Collection[_Stratum], config: CurriculumConfig) -> dict[_Stratum, float]:
+    """The share of each environment or, where pools are told apart, of each pool of it: of every depth as much."""
+    if not config.pools:
+        return {(environment, 0, None): _share(environment, config.mixture) for environment, _, _ in strata}
+    depths = Counter(environment for environment, _ in {(environment, depth) for environment, depth, _ in strata})
+    there: dict[tuple[str, int], float] = defaultdict(float)
+    for environment, depth, pool in strata:
+        there[environment, depth] += _share(pool, config.pools)
+    return {
+        (environment, depth, pool): _share(environment, config.mixture)
+        * _share(pool, config.pools)
+        / there[environment, depth]
+        / depths[environment]
+        for environment, depth, pool in strata
+    }
 
 
 def _environment(task: Task, config: CurriculumConfig) -> str:
@@ -196,7 +219,7 @@ def _share(name: Any, shares: Mapping[Any, float]) -> float:
 
 def _choose(tasks: Sequence[Task], weights: Sequence[float], count: int, generator: random.Random) -> list[Task]:
     """Weighted choice without replacement: the smallest of -log(u) / weight. Efraimidis and Spirakis, 2006."""
-    keys = [generator.expovariate(1.0) / weight if weight > 0 else float("inf") for weight in weights]
+    keys = [(weight <= 0, generator.expovariate(1.0) / (weight if weight > 0 else 1)) for weight in weights]  # by chance without weight too
     return [tasks[index] for index in heapq.nsmallest(count, range(len(tasks)), key=keys.__getitem__)]
 
 

@@ -6,6 +6,7 @@ are ours. Which rows a step has is `next_batch`'s to say, in `rl/loop/step.py`.
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from abc import abstractmethod
@@ -85,6 +86,8 @@ class RowTrainer(GRPOTrainer):
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
         )
+        for each in filter(None, (model, self.ref_model and self.accelerator.unwrap_model(self.ref_model))):
+            count_from_first(each)
         self.optimizer_cls_and_kwargs = optimizer_factory(config)  # TRL's own trainer takes none
         self._workers = self.accelerator.num_processes
         self._config = config
@@ -377,6 +380,24 @@ def remove_dropout(model: PreTrainedModel) -> None:
                 setattr(holder, name, 0.0)
 
 
+def count_from_first(model: PreTrainedModel) -> None:
+    """Have `model` count the positions of a row from its first token, and not from the padding before it.
+
+    Where positions are learnt, as in GPT-2, the log-probabilities are others behind padding than those that were sampled. Models of images
+    count by themselves.
+    """
+    backbone = model.base_model
+    if model.config.get_text_config() is model.config and "position_ids" in inspect.signature(backbone.forward).parameters:
+        backbone.register_forward_pre_hook(_with_positions, with_kwargs=True)
+
+
+def _with_positions(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    attention = named.get("attention_mask")
+    if attention is None or named.get("position_ids") is not None:
+        return None
+    return given, {**named, "position_ids": (attention.long().cumsum(dim=1) - 1).clamp(min=0)}
+
+
 def first_state(parameter: Tensor, fused: bool) -> dict[str, Tensor]:
     """What AdamW begins with at the first gradient of `parameter`: `torch/optim/adamw.py` of torch, `_init_group` of Adam."""
     step = torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu")
@@ -424,6 +445,7 @@ def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, se
         epsilon=config.clip_low,
         epsilon_high=config.clip_high,
         beta=config.beta,
+        use_bias_correction_kl=True,  # TRL's default from 1.16 on, and another gradient than without: docs/learning.md
         temperature=config.temperature,
         max_completion_length=config.max_completion_tokens,
         logging_nan_inf_filter=False,  # a loss that is no number must be seen

@@ -3,14 +3,15 @@
 Examples of the supervised stages are packed by TRL (best fit, decreasing) into rows of fixed length. Where attention takes borders
 (`rl/training/attention.py`), the rows of a pass are joined into one without padding, and so are the trajectories of a pass of reinforcement
 learning. Elsewhere a row carries position ids that start anew with each example: transformers reads the borders from them and makes a mask
-of tokens times tokens, so rows are kept apart, and short.
+of tokens times tokens, so rows are kept apart, and short. Models that look across such borders (`keeps_apart`) get the sequences of a row
+side by side, with padding; rows are then of sequences of similar length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import torch
@@ -38,6 +39,21 @@ def pack_examples(examples: Sequence[EncodedExample], row_tokens: int, masked: b
     return concatenate_datasets(parts)
 
 
+def pack_alike(examples: Sequence[EncodedExample], row_tokens: int, masked: bool) -> Dataset:
+    """The same rows of sequences that are to stand side by side: of similar length, so that `row_tokens` hold their padding too."""
+    rows: list[list[EncodedExample]] = []
+    for example in sorted(examples, key=lambda each: -len(each.token_ids)):
+        if not rows or (len(rows[-1]) + 1) * len(rows[-1][0].token_ids) > row_tokens:
+            rows.append([])
+        rows[-1].append(example)
+    whole = [EncodedExample(*(tuple(chain.from_iterable(part)) for part in zip(*map(_parts, row), strict=True))) for row in rows]
+    return _dataset(whole, masked).add_column("seq_lengths", [[len(example.token_ids) for example in row] for row in rows])
+
+
+def _parts(example: EncodedExample) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    return example.token_ids, example.trained
+
+
 def packed_share(lengths: Iterable[Sequence[int]], row_tokens: int) -> float:
     """Share of the rows' room that tokens fill, of the lengths of the examples in each row; a row that is longer has no more room."""
     filled = [sum(row) for row in lengths]
@@ -59,10 +75,21 @@ class PackingCollator:
     pad_token_id: int
     joined: bool = False
     """One row of all, with the borders of its sequences and without padding."""
+    apart: bool = False
+    """Each sequence a row of its own, with an `attention_mask` in the place of positions."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The batch. Otherwise than joined, rows are padded on the right, and each padding token is a sequence of its own."""
-        return self._one_row(rows) if self.joined else self._padded(rows)
+        """The batch. Rows that are neither joined nor apart are padded on the right, and each padding token is a sequence of its own."""
+        return self._one_row(rows) if self.joined else self._side_by_side(rows) if self.apart else self._padded(rows)
+
+    def _side_by_side(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        lengths = [length for row in rows for length in row["seq_lengths"]]
+        ids, labels = (_parted(chain.from_iterable(row[name] for row in rows), lengths) for name in ("input_ids", "labels"))
+        width = max(lengths)
+        mask = torch.tensor([_pad([1] * length, width, 0) for length in lengths])
+        padded = torch.tensor([_pad(own, width, self.pad_token_id) for own in ids])
+        taught = torch.tensor([_pad([IGNORED_LABEL, *own[1:]], width, IGNORED_LABEL) for own in labels])
+        return {"input_ids": padded, "labels": taught, "attention_mask": mask}
 
     def _one_row(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         lengths = list(chain.from_iterable(row["seq_lengths"] for row in rows))
@@ -113,6 +140,12 @@ def row_positions(lengths: Sequence[int]) -> list[int]:
 def _without_firsts(labels: Tensor, positions: Tensor) -> Tensor:
     """The labels without the first token of each example, which would be predicted from the last of the one before."""
     return labels.masked_fill(positions == 0, IGNORED_LABEL)
+
+
+def _parted(values: Iterable[int], lengths: Sequence[int]) -> list[list[int]]:
+    """The values in lists of these lengths."""
+    left = iter(values)
+    return [list(islice(left, length)) for length in lengths]
 
 
 def _pad(values: Sequence[int], width: int, padding: int) -> list[int]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
-from rl.training.attention import joins_rows, set_attention
+from rl.training.attention import joins_rows, keeps_apart, set_attention
 from rl.training.base import (
     OnMetric,
     Patience,
@@ -30,7 +30,7 @@ from rl.training.base import (
     write_policy,
 )
 from rl.training.optimizers import optimizer_factory
-from rl.training.packing import PackingCollator, pack_examples, packed_share
+from rl.training.packing import PackingCollator, pack_alike, pack_examples, packed_share
 from rl.training.supervised_config import SftConfig, SupervisedConfig
 from rl.training.token_scores import can_choose, chosen_scores
 from rl.training.trackers import tracked
@@ -131,14 +131,17 @@ def packed_trainer(
         RequestError: there are none.
     """
     set_attention(model, config)
-    rows = _rows(trained, config, masked)
+    apart = not keeps_apart(model)
+    if apart:  # the padding of one row is bounded, and that of several side by side is not
+        config = config.model_copy(update={"rows_per_pass": 1})
+    rows = _rows(trained, config, masked, apart)
     return PackedTrainer(
         model=model,
         args=_arguments(model, config, output, seed, optimizer_steps(len(rows), config), bool(held_out)),
         callbacks=[Patience(config.patience)] if held_out else None,
         train_dataset=rows,
-        eval_dataset=_rows(held_out, config, masked) if held_out else None,
-        data_collator=PackingCollator(_pad_token_id(tokenizer), joins_rows(model)),
+        eval_dataset=_rows(held_out, config, masked, apart) if held_out else None,
+        data_collator=PackingCollator(_pad_token_id(tokenizer), joins_rows(model), apart),
         processing_class=tokenizer,
         optimizer_cls_and_kwargs=optimizer_factory(config),
         **adapter_arguments(config.lora, seed),
@@ -169,10 +172,10 @@ def passes_of(config: SupervisedConfig) -> int:
     return config.rows_per_step // at_once
 
 
-def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool) -> Dataset:
+def _rows(kept: Sequence[EncodedExample], config: SupervisedConfig, masked: bool, apart: bool) -> Dataset:
     if not kept:
         raise RequestError(f"There is nothing to train on: no example has 1 to max_example_tokens = {config.max_example_tokens} tokens.")
-    return pack_examples(kept, config.row_tokens, masked)
+    return (pack_alike if apart else pack_examples)(kept, config.row_tokens, masked)
 
 
 def _arguments(model: PreTrainedModel, config: SupervisedConfig, output: Path, seed: int, steps: int, evaluated: bool) -> SFTConfig:

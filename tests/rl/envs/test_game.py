@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import pytest
 
 from rl.envs.base import Resources, ToolOutcome
 from rl.envs.game import HOUSE, GameEnvironment, House, create
-from rl.renderers.base import Action
+from rl.renderers.base import Action, ActionTurn
+from rl.rollouts.agent_loop import run_calls
 from warehouse.errors import RequestError
-from warehouse.records import Task
+from warehouse.records import NOT_RUN, Task
 
 LAKE = {"desc": ["SF", "FG"], "is_slippery": False}
 
@@ -26,8 +27,13 @@ def task(**arguments: Any) -> Task:
 
 
 async def play(environment: GameEnvironment, *moves: str) -> list[tuple[str, float | None, bool]]:
-    steps = [await environment.step(Action("act", move)) for move in moves]
-    return [(step.observation, step.reward, step.done) for step in steps]
+    """The steps of these moves, up to the one that ends the game."""
+    seen: list[tuple[str, float | None, bool]] = []
+    for move in moves:
+        if not seen or not seen[-1][2]:
+            step = await environment.step(Action("act", move))
+            seen.append((step.observation, step.reward, step.done))
+    return seen
 
 
 async def test_frozen_lake_is_seen_and_played_as_text() -> None:
@@ -58,6 +64,19 @@ async def test_giving_up_ends_it_with_nothing() -> None:
     await environment.reset(task(**LAKE), 0)
     step = await environment.step(Action("answer", "I give up"))
     assert (step.reward, step.done) == (0.0, True)
+
+
+async def test_calls_behind_the_one_that_won_are_not_made_and_not_paid() -> None:
+    """A turn may hold several calls, and a game that is won says so at every move."""
+    environment = game(game=HOUSE)
+    await environment.reset(task(), 0)
+    assert environment._game is not None
+    house = cast(House, environment._game.unwrapped)
+    house.room, house._open = house.chest_room, True
+    moves = tuple(Action("act", move) for move in ("look", "take coin", "look", "inventory"))
+    result = await run_calls(ActionTurn(moves), environment, None, None)
+    assert (result.reward, result.done, result.fault) == (1.0, True, None)
+    assert [(call.outcome, call.reward) for call in result.calls] == [("ok", 0.0), ("ok", 1.0), (NOT_RUN, None), (NOT_RUN, None)]
 
 
 async def test_the_seed_repeats_a_slippery_lake() -> None:

@@ -211,7 +211,8 @@ def test_a_tool_that_describes_itself_with_a_control_token_is_refused() -> None:
 def test_calls_and_answers_are_read(name: str) -> None:
     dialect = proven(name)
     assert dialect.parse(calling(dialect, "Amber")) == ActionTurn((Action("search", '{"query": "Amber"}'),))
-    assert dialect.parse(answering(dialect, " Green Lake\n")) == ActionTurn((Action(ANSWER, "Green Lake"),))
+    closing = "\n</think>\n\n" if dialect.layout.opens_thought else ""
+    assert dialect.parse(answering(dialect, f"{closing} Green Lake\n")) == ActionTurn((Action(ANSWER, "Green Lake"),))
     if dialect.layout.parallel_calls:
         turn = dialect.parse(calling(dialect, "a", "b"))
         assert isinstance(turn, ActionTurn)
@@ -225,6 +226,8 @@ def test_calls_and_answers_are_read(name: str) -> None:
         ("qwen2_5", '<tool_call>\n{"name": "lookup"'),
         ("qwen2_5", '<tool_call>\n{"name": "lookup", "arguments": {}}\n</tool_call>\nand more'),
         ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": {"a": NaN}}</tool_call>'),
+        ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": {"a": [-1e999]}}</tool_call>'),
+        ("llama3_1", '{"name": "lookup", "parameters": {"a": 1e999}}'),
         ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": {"a": "\\ud800"}}</tool_call>'),
         ("qwen2_5", '<tool_call>{"name": "lookup", "arguments": [1]}</tool_call>'),
         ("qwen2_5", "</tool_call>"),
@@ -232,6 +235,8 @@ def test_calls_and_answers_are_read(name: str) -> None:
         ("qwen2_5", "  "),
         ("llama3_1", '{"name": "lookup", "parameters": {'),
         ("llama3_1", '{"parameters": {}}'),
+        ("llama3_1", '{"name": "lookup", "arguments": {"a": "b"}}'),
+        ("qwen2_5", '<tool_call>{"name": "lookup", "parameters": {"a": "b"}}</tool_call>'),
         ("glm4moe", "<tool_call>lookup\n<arg_key>a</arg_key>\n</tool_call>"),
         ("qwen3_5_think", "<tool_call>\n<function=lookup>\n<parameter=a>\nb\n</function>\n</tool_call>"),
     ],
@@ -241,11 +246,27 @@ def test_what_is_no_action_is_an_error(name: str, text: str) -> None:
     assert isinstance(dialect.parse(answering(dialect, text)), ParseError)
 
 
+def test_a_number_that_json_does_not_have_stands_for_its_text_where_texts_bear_no_quotes() -> None:
+    dialect = proven("glm4moe")
+    call = "<tool_call>lookup\n<arg_key>a</arg_key>\n<arg_value>1e999</arg_value>\n</tool_call>"
+    assert dialect.parse(answering(dialect, call)) == ActionTurn((Action("lookup", '{"a": "1e999"}'),))
+
+
 def test_an_answer_may_be_a_call_or_follow_a_thought() -> None:
     dialect = proven("qwen2_5")
     call = '<tool_call>{"name": "answer", "arguments": {"text": "Green Lake"}}</tool_call>'
     assert dialect.parse(answering(dialect, call)) == ActionTurn((Action(ANSWER, "Green Lake"),))
     assert dialect.parse(answering(dialect, "<think>\nhm\n</think>\n\nGreen Lake")) == ActionTurn((Action(ANSWER, "Green Lake"),), "hm")
+
+
+def test_a_thought_that_the_prompt_has_begun_is_no_answer_before_it_is_closed() -> None:
+    """Else whatever a policy thinks until it stops would be graded, and an answer somewhere in it found."""
+    dialect = proven("qwen3_5_think")
+    assert dialect.parse(answering(dialect, "It may be Green Lake")) == ParseError("the thought was not closed")
+    assert dialect.parse(answering(dialect, "It may be\n</think>\n\nGreen Lake")) == ActionTurn(
+        (Action(ANSWER, "Green Lake"),), "It may be"
+    )
+    assert dialect.parse(dialect.action_ids(ActionTurn((Action(ANSWER, "Green Lake"),)))) == ActionTurn((Action(ANSWER, "Green Lake"),))
 
 
 def test_a_message_that_was_not_ended_is_no_answer_and_is_ended_before_the_correction() -> None:

@@ -24,6 +24,8 @@ from rl.rollouts.agent_loop import AgentLoop
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.config import Limits
 from rl.training.batches import Row, check_images, rows_of, without_placeholders
+from rl.training.config import CriticConfig
+from rl.training.critic import estimate
 from tests.rl.hostile_images import png
 from tests.rl.rollouts.test_agent_loop import WrittenActions
 from tests.rl.seeing import TOKENS_A_TILE, make_seeing_policy
@@ -262,6 +264,18 @@ def test_a_policy_that_writes_what_stands_for_an_image_is_stopped_there(dialect:
     learnt = without_placeholders(row, vision.placeholder_id, 0)
     assert (learnt.completion_ids[-2:], learnt.action_mask[-2:], learnt.turn_ends[-2:]) == ((5, 0), (1, 0), (1, 0))
     assert learnt.completion_ids.count(vision.placeholder_id) == trajectory.turns[0].observation_ids.count(vision.placeholder_id)
+
+
+def test_what_was_earned_with_nothing_but_a_placeholder_falls_on_the_token_before(dialect: ChatDialect, vision: Vision) -> None:
+    trajectory, _ = run(dialect, [calling(dialect), (vision.placeholder_id,)], SMALL)
+    (row,) = rows_of([replace(trajectory, reward=-1.0)], None)
+    learnt = without_placeholders(row, vision.placeholder_id, 0)
+    place = len(calling(dialect)) - 1
+    assert [number for number, end in enumerate(learnt.turn_ends) if end] == [place] and learnt.action_mask[place] == 1
+    assert learnt.turn_rewards == (-1.0,)
+    values = [[0.0] * len(learnt.completion_ids)]
+    (estimated,) = estimate([learnt], values, values, "gae", CriticConfig())
+    assert set(estimated.returns[: place + 1]) == {-1.0}
 
 
 # What is learnt from

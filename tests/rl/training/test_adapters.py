@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from rl.loop.protocols import TrainingHooks
 from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
-from rl.training.base import merge_adapters
+from rl.training.base import gather_policy, merge_adapters
 from rl.training.config import ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.optimizer_config import LoraConfig
-from rl.training.supervised_config import CptConfig
+from rl.training.supervised import packed_trainer
+from rl.training.supervised_config import CptConfig, SftConfig
 from tests.rl.toy import Sampler, encode_texts, make_policy
 
 pytestmark = pytest.mark.engine
@@ -75,3 +78,24 @@ def test_pre_training_with_adapters_changes_the_layers_that_are_named(policy: Pa
     config = CptConfig(row_tokens=64, rows_per_step=2, rows_per_pass=2, warmup_steps=0, log_every=1, lora=lora)
     train_cpt(policy, examples, tmp_path, config, 1, lambda step, figures: None)
     assert moved(policy, tmp_path) == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize("layers", [("attn.c_proj",), ("c_attn", "c_fc")])
+def test_adapters_of_layers_that_are_stored_turned_are_merged_as_they_compute(
+    policy: Path, tmp_path: Path, layers: tuple[str, ...]
+) -> None:
+    """GPT-2's matrices are (in, out): a square one would be taken for what it is not, the others fail."""
+    _, tokenizer = load_policy(policy)
+    sizes = GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=len(tokenizer), n_positions=64)
+    model, bare = GPT2LMHeadModel(sizes), GPT2LMHeadModel(sizes)  # type: ignore[no-untyped-call]
+    config = SftConfig(lora=LORA.model_copy(update={"layers": layers}))
+    trainer = packed_trainer(model, tokenizer, encode_texts(policy, ["Amber Stone"]), tmp_path, config, 1, masked=False)
+    learner: Any = trainer.model
+    for name, weight in learner.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    bare.load_state_dict(gather_policy(trainer, config.lora)[1])
+    ids = torch.arange(10).unsqueeze(0)
+    with torch.no_grad():
+        found, expected = (each.eval()(ids).logits for each in (bare, learner))
+    assert torch.allclose(found, expected, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
@@ -24,12 +28,16 @@ from transformers import (
 )
 from transformers.utils import is_flash_attn_2_available
 
-from rl.renderers.examples import EncodedExample
+from rl.policies.policy import load_policy
+from rl.renderers.examples import IGNORED_LABEL, EncodedExample
 from rl.training import attention
-from rl.training.attention import FLASH, VARLEN, choose_attention, joins_rows, set_attention, varlen_attention
+from rl.training.attention import FLASH, VARLEN, choose_attention, joins_rows, keeps_apart, set_attention, varlen_attention
 from rl.training.base import offloading
 from rl.training.optimizer_config import LearnerConfig, OptimizerConfig
-from rl.training.packing import JoinedRows, PackingCollator, borders, pack_examples
+from rl.training.packing import JoinedRows, PackingCollator, borders, pack_alike, pack_examples
+from rl.training.supervised import packed_trainer
+from rl.training.supervised_config import SftConfig
+from tests.rl.toy import make_policy
 from warehouse.errors import RequestError
 
 SIZES: dict[str, Any] = {
@@ -190,6 +198,68 @@ def test_on_cpus_rows_are_joined_unless_something_else_is_asked_for() -> None:
     model = make_model()
     assert choose_attention(model, OptimizerConfig()) == VARLEN
     assert choose_attention(model, OptimizerConfig(attn_implementation="sdpa")) == "sdpa"
+
+
+FAMILIES: dict[str, tuple[bool, dict[str, Any]]] = {
+    "mistral": (True, {"sliding_window": 4}),
+    "gpt_oss": (False, {"sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1}),
+    "lfm2": (False, {"layer_types": ["conv", "full_attention"]}),
+    "qwen2_vl": (False, {}),
+}
+"""Models that do not join rows: whether positions alone keep the sequences of a row apart, and further sizes."""
+
+
+def make_family(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {**SIZES, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, **FAMILIES[name][1]}
+    if name == "qwen2_vl":
+        seen = {"depth": 1, "embed_dim": 32, "num_heads": 4, "hidden_size": 32}
+        rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+        config = AutoConfig.for_model(name, text_config={**sizes, "rope_parameters": rope}, vision_config=seen)
+        model: PreTrainedModel = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes))  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.train(False)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_example_is_read_behind_another_whatever_the_model_makes_of_borders(name: str, tmp_path: Path) -> None:
+    """Models that carry a state, take images, or hand no positions to their masks saw the example before in the row."""
+    model = make_family(name)
+    assert keeps_apart(model) == FAMILIES[name][0]
+    examples = [EncodedExample(tuple(ids[0].tolist()), (True,) * ids.size(1)) for ids in sequences()]
+    tokenizer = load_policy(make_policy(tmp_path / "policy"))[1]
+    config = SftConfig(row_tokens=24, rows_per_step=1, rows_per_pass=1)
+    trainer = packed_trainer(model, tokenizer, examples, tmp_path / "made", config, 1, masked=True)
+    packed: Any = trainer.train_dataset
+    rows = list(packed)
+    assert max(len(row["seq_lengths"]) for row in rows) > 1
+    alone = [model(input_ids=ids, labels=ids, use_cache=False).loss * (ids.size(1) - 1) for ids in sequences() if ids.size(1) > 1]
+    found = []
+    for row in rows:
+        batch = trainer.data_collator([row])
+        found.append(model(**batch, use_cache=False).loss * (batch["labels"][:, 1:] >= 0).sum())
+    assert torch.stack(found).nansum().item() == pytest.approx(torch.stack(alone).sum().item(), rel=1e-4)
+
+
+def test_sequences_side_by_side_have_room_for_their_padding() -> None:
+    lengths = (30, 4, 20, 10, 8, 5, 90)
+    examples = [EncodedExample(tuple(range(size, 0, -1)), tuple(place % 3 != 1 for place in range(size))) for size in lengths]
+    rows = list(pack_alike(examples, 40, masked=True))
+    assert sorted(length for row in rows for length in row["seq_lengths"]) == sorted(lengths)
+    assert all(max(row["seq_lengths"]) * len(row["seq_lengths"]) <= 40 for row in rows if row["seq_lengths"] != [90])
+    batch = PackingCollator(0, apart=True)(rows)
+    assert batch["attention_mask"].sum(dim=1).tolist() == [length for row in rows for length in row["seq_lengths"]]
+    by_length = {len(example.token_ids): example for example in examples}
+    for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"].bool(), strict=True):
+        example = by_length[int(mask.sum())]
+        assert ids[mask].tolist() == list(example.token_ids)
+        assert labels[mask].tolist() == [IGNORED_LABEL, *example.labels()[1:]]
+        assert (labels[~mask] == IGNORED_LABEL).all()
 
 
 def test_rows_are_joined_under_an_attention_that_takes_borders_alone() -> None:

@@ -122,6 +122,32 @@ def test_pools_follow_the_measured_rate_and_gate_what_is_drawn() -> None:
     assert 0.13 < drawn[Pool.UNKNOWN] / drawn.total() < 0.27
 
 
+def test_shares_of_environments_and_pools_are_kept_wherever_the_frontier_is() -> None:
+    """An environment that nobody solves yet has its share still, and so has a pool, in every depth alike."""
+    tasks = [replace(task, environment=("search", "calculator")[number % 2], hops=1) for number, task in enumerate(TASKS)]
+    rates = {task.key: 0.5 if task.environment == "search" else 0.0 for task in tasks}
+    config = CurriculumConfig(hops=(1,), mixture={"search": 1, "calculator": 1})
+    for frontier in (0.0, 0.9, 1.0):
+        own = config.model_copy(update={"frontier": frontier})
+        drawn = Counter(sample_tasks(tasks, step, 1, 1, own, rates)[0].environment for step in range(1, 401))
+        assert 0.42 < drawn["search"] / 400 < 0.58
+    pooled = [replace(task, hops=1 + number % 2) for number, task in enumerate(TASKS)]
+    rates = {task.key: 0.0 if number % 4 == 3 else 0.5 for number, task in enumerate(pooled)}
+    halves = CurriculumConfig(hops=(2,), pools={Pool.UNSOLVED: 1, Pool.FRONTIER: 1})
+    found = Counter(
+        (task.hops, pool_of(rates[task.key])) for step in range(1, 801) for task in sample_tasks(pooled, step, 1, 1, halves, rates)
+    )
+    expected = {(1, Pool.FRONTIER): 400, (2, Pool.FRONTIER): 200, (2, Pool.UNSOLVED): 200}
+    assert {key: pytest.approx(count, abs=60) for key, count in expected.items()} == dict(found)
+
+
+def test_where_nothing_is_at_the_frontier_tasks_are_drawn_by_chance_and_not_by_their_keys() -> None:
+    config = CurriculumConfig(hops=(4,), frontier=1.0)
+    rates = {task.key: 1.0 for task in TASKS}
+    drawn = {task.key for step in range(1, 101) for task in sample_tasks(TASKS, step, 1, 5, config, rates)}
+    assert len(drawn) == len(TASKS)
+
+
 def test_a_difficulty_gate_that_admits_nobody_stands_open() -> None:
     rates = {task.key: 1.0 for task in TASKS}
     config = CurriculumConfig(hops=(4,), pools={Pool.FRONTIER: 1})

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rl.loop.protocols import TrainingHooks
 from rl.loop.step import ReinforceTrainer
-from rl.policies.policy import load_policy
+from rl.policies.policy import load_policy, save_policy
 from rl.training import token_scores
 from rl.training.attention import joins_rows
 from rl.training.batches import Row, rows_of, share_rows
@@ -85,6 +87,38 @@ def test_loss_and_gradient_are_those_of_rows_side_by_side(policy: Path, stale: l
 def test_so_they_are_under_other_losses_and_on_other_paths(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     bound = 2e-3 if name == "bfloat16" else 2e-6
     compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), **VARIANTS[name]}), stale, bound)
+
+
+LEARNED: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "opt": {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+}
+"""Models whose positions are learnt; OPT does not tell its masks of them."""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("family", LEARNED)
+def test_so_they_are_where_positions_are_learnt_and_prompts_differ_in_length(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, family: str
+) -> None:
+    """Also what the policy is held to by KL, which does not come with the learner's attention."""
+    _, tokenizer = load_policy(policy)
+    torch.manual_seed(4)
+    sizes = {**LEARNED[family], "vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save_policy(model, tokenizer, tmp_path / family)
+    given = [replace(each, prompt_ids=each.prompt_ids * (1 + number % 3)) for number, each in enumerate(stale)]
+    compare(tmp_path / family, tmp_path, BASE.model_copy(update={"beta": 0.1, "learning_rate": 1e-9}), given, 1e-5)
+    learner, config = load_policy(tmp_path / family)[0], BASE.model_copy(update={"attn_implementation": "sdpa"})
+    hooks = TrainingHooks(lambda step: Collected(tuple(given)), lambda path, version: None)
+    trainer = ReinforceTrainer(learner, tokenizer, config, tmp_path, 1, hooks)
+    rows = rows_of(given, None)
+    for row, scored in zip(rows, trainer.score(rows)[0], strict=True):
+        ids = torch.tensor([row.prompt_ids + row.completion_ids])
+        alone = model.eval()(ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1).gather(1, ids[0, len(row.prompt_ids) :, None])
+        assert scored == pytest.approx(alone[:, 0].tolist(), abs=1e-4)
 
 
 @pytest.mark.engine

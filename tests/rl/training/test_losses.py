@@ -212,3 +212,35 @@ def test_the_entropy_bonus_is_the_mean_over_the_steps_tokens_however_it_is_cut(
     assert whole == pytest.approx(plain - 0.5 * torch.cat(entropies).mean().item(), abs=1e-5)
     assert cut == pytest.approx(whole, abs=1e-6)
     assert (gradient - gradient_cut).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["dapo", "gspo"])
+def test_the_divergence_is_weighed_by_the_ratio_in_loss_and_gradient(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, name: str
+) -> None:
+    """ρ (e^d - d - 1), DeepSeek-V3.2, arXiv 2512.02556: of a policy that has moved from where it began."""
+    config, beta = config_of(name, beta=0.3), 0.3
+    model, tokenizer = load_policy(policy)
+    moved, start = (load_policy(policy, torch.float64)[0] for _ in range(2))
+    hooks = TrainingHooks(lambda step: Collected(tuple(stale)), lambda path, version: None)
+    trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, hooks)
+    trainer.current_gradient_accumulation_steps = config.passes
+    model.train()
+    batches, generator = trainer.next_batch(1), torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for own, exact in zip(model.parameters(), moved.parameters(), strict=True):
+            own.add_(0.05 * torch.randn(own.shape, generator=generator))
+            exact.copy_(own)
+    loss = torch.stack([trainer._compute_loss(model, inputs) for inputs in batches]).sum()
+    loss.backward()
+    rows = rows_of(stale, ESTIMATORS[config.estimator])
+    with torch.no_grad():
+        began = log_ratios_by_hand(start, rows)
+    parts = []
+    for row, log_ratio, at_first in zip(rows, log_ratios_by_hand(moved, rows), began, strict=True):
+        ratio, d = (log_ratio.mean() if name == "gspo" else log_ratio).exp(), at_first - log_ratio
+        parts.append(beta * ratio * (d.exp() - d - 1) - clipped(ratio, row.advantages[0]))
+    expected = torch.stack([part.mean() for part in parts]).mean() if name == "gspo" else torch.cat(parts).mean()
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert (flat_gradient(model) - flat_gradient(moved)).norm() < 1e-4 * flat_gradient(moved).norm()

@@ -1,0 +1,68 @@
+"""A turn of several calls one of which ends the trajectory: the others are not made, not paid, and no fault."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from rl.env_pool.config import EnvironmentKindConfig
+from rl.env_pool.worker import EnvironmentWorker
+from rl.envs.base import EnvironmentFault, Resources, Step
+from rl.envs.tool_use import StatefulEnvironment
+from rl.renderers.base import Action
+from rl.retrieval.indexes import build_indexes
+from rl.tools import tool
+from warehouse.records import Task
+
+
+class Winning(StatefulEnvironment):
+    """Pays at each step once it is won, as a server may, and takes its time to close."""
+
+    def __init__(self) -> None:
+        super().__init__({"act": tool(self.act)})
+        self._won = False
+
+    async def act(self, move: str) -> str:
+        """Make a move.
+
+        Args:
+            move: `win` wins.
+        """
+        self._won |= move == "win"
+        return move
+
+    async def close(self) -> None:
+        """Say goodbye to the server."""
+        await asyncio.sleep(0.05)
+        await super().close()
+
+    def _complete(self, step: Step) -> Step:
+        return replace(step, reward=float(self._won), done=step.done or self._won)
+
+
+def create(resources: Resources) -> Winning:
+    """The environment of one trajectory."""
+    return Winning()
+
+
+@pytest.mark.parametrize("late", [0.0, 0.02])
+async def test_calls_beside_the_last_one_are_refused_behind_its_answer(late: float) -> None:
+    """Whether they come with it or while the environment is being closed: before its answer they would count as faults."""
+    worker = EnvironmentWorker(f"{__name__}:create", EnvironmentKindConfig(), build_indexes(()))
+    await worker.reset("t", Task("k", "winning", "?", ("x",)), 1)
+    answered: list[Step | str] = []
+
+    async def call(move: str, seconds: float = 0.0) -> None:
+        await asyncio.sleep(seconds)
+        try:
+            answered.append(await worker.step("t", Action("act", f'{{"move": "{move}"}}')))
+        except EnvironmentFault as fault:
+            answered.append(fault.message)
+
+    await asyncio.gather(call("look"), call("win"), call("look", late), call("look", late))
+    steps = [each for each in answered if isinstance(each, Step)]
+    assert [(step.reward, step.done) for step in steps] == [(0.0, False), (1.0, True)]
+    assert answered[:2] == steps and all("over" in str(each) for each in answered[2:])
+    assert len(answered) == 4
