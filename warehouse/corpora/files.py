@@ -5,7 +5,6 @@ A broken row or page never stops the reading: it is left out and reported as a `
 
 from __future__ import annotations
 
-import csv
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from warehouse.arrow_rows import is_saved, saved_rows
 from warehouse.bounds import read_json
 from warehouse.corpora.corpus import Corpus, Wording
+from warehouse.delimited import is_delimited, read_delimited
 from warehouse.errors import RequestError
 from warehouse.parquet_rows import open_parquet
 from warehouse.records import Document, Fact, Failure
@@ -27,7 +27,6 @@ FACT_COLUMNS = ("subject", "relation", "object")
 DOCUMENT_COLUMNS = ("id", "title", "text")
 SEPARATOR = "|"
 """Between the document ids in one cell of a CSV or TSV file."""
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 R = TypeVar("R")
 Row = tuple[int, Mapping[str, Any] | str]
@@ -80,11 +79,11 @@ def _read_records(
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
-    if path.suffix in _DELIMITERS:
-        return _delimited_rows(path, columns, _DELIMITERS[path.suffix])
-    if path.suffix == ".jsonl":
+    if is_delimited(path):
+        return _delimited_rows(path, columns)
+    if path.suffix.lower() == ".jsonl":
         return _json_rows(path)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns)
     raise RequestError(f"{path} is of no known format: give a file that ends in .csv, .tsv, .jsonl or .parquet.")
 
@@ -97,32 +96,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip("\r\n")
 
 
-def _delimited_rows(path: Path, columns: tuple[str, ...], delimiter: str) -> Iterator[Row]:
-    """Rows of a file with a header. A row is one line: an unclosed quote then spoils that line and not the rest of the file."""
-    lines = _lines(path)
-    header = _header(path, next(lines, (1, ""))[1], delimiter)
-    _require(path, columns, header)
-    for number, line in lines:
-        try:
-            cells = _cells(line, delimiter)
-        except csv.Error as error:
-            yield number, f"{error}"
-            continue
-        if len(cells) != len(header):
-            yield number, f"{len(cells)} cells where the header has {len(header)}"
-        else:
-            yield number, dict(zip(header, cells, strict=True))
-
-
-def _header(path: Path, line: str, delimiter: str) -> list[str]:
-    try:
-        return [name.strip().lower() for name in _cells(line, delimiter)]
-    except csv.Error as error:
-        raise RequestError(f"The header of {path} cannot be read ({error}): name the columns there.") from error
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+def _delimited_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    """Rows of a file with a header, in which capitals do not count."""
+    header, rows = read_delimited(path)
+    _require(path, columns, [name.lower() for name in header])
+    for row in rows:
+        yield row.line, row.fault if row.cells is None else {name.lower(): cell for name, cell in row.cells.items()}
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
