@@ -7,6 +7,8 @@ quotes. The hub is asked for `hf:NAME[:CONFIG][@SPLIT]` alone, and data sets the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +60,16 @@ def name_of(path: Path) -> str:
 
 def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
-        yield Row(path, number, str(row)[:500], dict(row))
+        yield Row(path, number, str(row)[:500], {name: _in_json(value) for name, value in row.items()})
+
+
+def _in_json(value: Any) -> Any:
+    """A value of Arrow's as JSON can have it: times and days as ISO 8601 writes them, decimals as their digits."""
+    if isinstance(value, dict):
+        return {name: _in_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_in_json(each) for each in value]
+    return value.isoformat() if isinstance(value, date | time) else str(value) if isinstance(value, Decimal) else value
 
 
 def _delimited(path: Path) -> Iterator[Row]:
