@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
+
 from warehouse.connections import connect_unlocked, cursor_in_lake
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
@@ -30,8 +32,17 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         check_view(cursor, name)
-        rows = cursor.execute(f"COPY (FROM {name}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
+        query = f"SELECT {_as_texts(cursor, name)} FROM {name}" if path.suffix == ".csv" else f"FROM {name}"
+        rows = cursor.execute(f"COPY ({query}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
     return int(rows[0][0])
+
+
+def _as_texts(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
+    """The columns of a table, lists and structures as JSON: CSV has none, and DuckDB's `[a, b]` does not say where a text ends."""
+    cursor.execute(f"FROM {name} LIMIT 0")
+    nested = [column for column, kind, *_ in cursor.description or [] if kind.id in ("list", "array", "struct", "map")]
+    replaced = ", ".join(f'to_json("{column}")::VARCHAR AS "{column}"' for column in nested)
+    return f"* REPLACE ({replaced})" if nested else "*"
 
 
 def export_database(lake: Lake, path: Path) -> None:

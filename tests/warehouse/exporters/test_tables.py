@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from warehouse import Lake, Record, RequestError, Task, Trajectory
 from warehouse.exporters.tables import export_database, export_table
+from warehouse.importers.tasks import TaskFormat, read_tasks
 from warehouse.upkeep import compact
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -26,6 +28,18 @@ def test_tables_and_views_become_files(lake: Lake, one_of_each: list[Record], tm
     rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
     assert {row["key"]: row["formula"] for row in rows}["t1"][1] == ["V@a", "release year", "?"]
     assert export_table(lake, "lineage", tmp_path / "lineage.csv") == 2
+
+
+@pytest.mark.slow
+def test_lists_in_csv_are_json_and_are_read_back(lake: Lake, tmp_path: Path) -> None:
+    answers = ("Oslo, Norway", 'the "Big" one', "O'Neil")
+    lake.add([Task("t1", "search", "Where?", answers, formula=(("a", "r", "?"),)), Task("t2", "search", "Who?", ("Ann",))])
+    export_table(lake, "tasks", tmp_path / "tasks.csv")
+    with (tmp_path / "tasks.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert json.loads(row["answers"]) == list(answers) and json.loads(row["formula"]) == [["a", "r", "?"]]
+    read = read_tasks(tmp_path / "tasks.csv", TaskFormat("mine", "search", "qa_em")).records
+    assert [task.answers for task in read if isinstance(task, Task)] == [answers, ("Ann",)]
 
 
 @pytest.mark.slow
