@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from warehouse.arrow_rows import is_saved, saved_rows
-from warehouse.bounds import read_json
+from warehouse.bounds import read_text_json
 from warehouse.corpora.corpus import Corpus, Wording
 from warehouse.delimited import is_delimited, read_delimited
 from warehouse.errors import RequestError
@@ -33,6 +33,8 @@ Row = tuple[int, Mapping[str, Any] | str]
 """A line number, from 1, and the row in it, or what is wrong with it."""
 SUFFIXES = (".md", ".markdown", ".txt")
 _HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
+_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+"""Code between fences, where a line that begins with `#` is no heading."""
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 
 
@@ -107,7 +109,7 @@ def _delimited_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
 def _json_rows(path: Path) -> Iterator[Row]:
     for number, line in _lines(path):
         try:
-            row = read_json(line)
+            row = read_text_json(line)
         except ValueError as error:
             yield number, f"not JSON ({error})"
             continue
@@ -133,7 +135,7 @@ def _fact(row: Mapping[str, Any], source: str) -> Fact:
 
 
 def _document(row: Mapping[str, Any], source: str) -> Document:
-    identity, title, text = (_text(row, name) for name in DOCUMENT_COLUMNS)
+    identity, title, text = (_text({**row, "id": _named(row.get("id"))}, name) for name in DOCUMENT_COLUMNS)
     return Document(identity, title, text, source)
 
 
@@ -150,9 +152,15 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value.strip()
 
 
+def _named(value: Any) -> Any:
+    """An id that is a number as text, and any other value as it is."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _ids(value: Any) -> tuple[str, ...]:
     """Document ids from a list or from one cell."""
     ids = value.split(SEPARATOR) if isinstance(value, str) else value or []
+    ids = [_named(item) for item in ids] if isinstance(ids, list | tuple) else ids
     if not isinstance(ids, list | tuple) or not all(isinstance(item, str) for item in ids):
         raise ValueError(f"documents are no list of ids but {value!r}")
     return tuple(item.strip() for item in ids if item.strip())
@@ -183,12 +191,18 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
         text = _FRONT_MATTER.sub("", path.read_text(encoding="utf-8-sig")).strip()
     except UnicodeDecodeError as error:
         return Failure("import", "broken_page", f"{name} is no UTF-8 text: {error}", {"file": name})
-    heading = _HEADING.search(text) if path.suffix.lower() != ".txt" else None
+    if "\x00" in text:
+        return Failure("import", "broken_page", f"{name} holds NUL, as UTF-16 does: save it as UTF-8", {"file": name})
+    heading = _HEADING.search(_FENCED.sub(_blank, text)) if path.suffix.lower() != ".txt" else None
     title = heading[1].strip() if heading else path.stem.replace("_", " ").replace("-", " ")
-    body = text.replace(heading[0], "", 1).strip() if heading else text
+    body = (text[: heading.start()] + text[heading.end() :]).strip() if heading else text
     if not body:
         return Failure("import", "empty_page", f"{name} has no text", {"file": name})
     return Document(name, title, body, source)
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
 
 
 def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failure]]:
