@@ -39,6 +39,7 @@ def run(
         from flows.plan import plan
 
         print_json({"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(place, config, turns)})
+        place.check_claim(config)
         return
     place.claim(config)
     from flows.wheel import turn_the_wheel
