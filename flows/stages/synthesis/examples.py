@@ -50,7 +50,7 @@ def documents(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 
 def _records_of(corpus: Corpus) -> Made:
-    return [*corpus.facts, *corpus.documents, *corpus.failures], []
+    return [*corpus.facts, *corpus.documents], [*corpus.failures]
 
 
 def _read_as_text(synthesis: SynthesisContext, documents: Sequence[Document]) -> Made:
