@@ -32,6 +32,8 @@ R = TypeVar("R")
 Row = tuple[int, Mapping[str, Any] | str]
 """A line number, from 1, and the row in it, or what is wrong with it."""
 SUFFIXES = (".md", ".markdown", ".txt")
+_OTHER_PAGES = (".html", ".htm", ".rst", ".mdx", ".adoc", ".org", ".tex", ".rtf", ".pdf", ".docx", ".odt", ".epub")
+"""Endings of what somebody may take for a page, and is none here."""
 _HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
 _FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 """Code between fences, where a line that begins with `#` is no heading."""
@@ -170,17 +172,28 @@ def read_pages(folder: Path, source: str | None = None) -> Corpus:
     """The pages in `folder` and the folders below it, in the order of their paths; `source` is the folder's name unless given.
 
     A document's id is the path of its file within the folder, its title the page's first heading of the highest rank, or the file's name.
-    A page that is empty, no UTF-8 text, or a link out of the folder is left out, with its reason.
+    A page that is empty, no UTF-8 text, of another format, or behind a link out of the folder is left out, with its reason.
 
     Raises:
         RequestError: the folder is missing or holds no page.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = sorted(folder.rglob("*"))
+    paths = [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
     if not paths:
         raise RequestError(f"{folder} holds no page: give a folder with files that end in {', '.join(SUFFIXES)}.")
     read = [_read_page(path, folder, source or folder.resolve().name) for path in paths]
     documents = tuple(page for page in read if isinstance(page, Document))
-    return Corpus(documents=documents, failures=tuple(page for page in read if isinstance(page, Failure)))
+    return Corpus(documents=documents, failures=(*(page for page in read if isinstance(page, Failure)), *_not_read(found, folder)))
+
+
+def _not_read(found: list[Path], folder: Path) -> Iterator[Failure]:
+    """What holds pages, or is one, and is not read."""
+    for path in found:
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and path.is_symlink():
+            yield Failure("import", "outside", f"{name} is a link to a folder, which is not followed: copy its pages", {"file": name})
+        elif path.suffix.lower() in _OTHER_PAGES and path.is_file():
+            yield Failure("import", "other_format", f"{name} is no Markdown and no plain text: convert it", {"file": name})
 
 
 def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:

@@ -167,3 +167,20 @@ def test_a_page_in_utf_16_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_bytes("# Title\n\nText.".encode("utf-16-le"))
     (failure,) = read_pages(tmp_path).failures
     assert failure.kind == "broken_page" and "UTF-8" in failure.reason
+
+
+def test_what_is_taken_for_a_page_and_is_not_read_is_told(tmp_path: Path) -> None:
+    folder, other = tmp_path / "notes", tmp_path / "other"
+    for place in (folder / "sub", other):
+        place.mkdir(parents=True)
+    (folder / "page.md").write_text("# Page\n\nText.")
+    (folder / "sub" / "page.HTML").write_text("<p>Text.</p>")
+    (folder / "picture.png").write_bytes(b"")
+    (other / "more.md").write_text("# More\n\nText.")
+    (folder / "linked").symlink_to(other)
+    corpus = read_pages(folder)
+    assert [document.id for document in corpus.documents] == ["page.md"]
+    assert [(failure.kind, failure.item["file"]) for failure in corpus.failures] == [
+        ("outside", "linked"),
+        ("other_format", "sub/page.HTML"),
+    ]
