@@ -145,7 +145,7 @@ class SynthConfig(Section):
     @property
     def makes_tasks(self) -> bool:
         """Whether it makes anything that RL could draw."""
-        return bool(sum(self.webshaper.wanted().values())) or self.tool_worlds is not None
+        return bool(sum(self.webshaper.wanted().values())) or self.seeds is not None or self.tool_worlds is not None
 
 
 class BesideConfig(Section):

@@ -23,8 +23,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from flows.config import FlywheelConfig, load_config
+from flows.config import FlywheelConfig, describe, load_config
 from flows.operations.config import is_operational
+from flows.overrides import apply_overrides
 from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.drafts import drafted
@@ -89,11 +90,9 @@ class Home:
         Raises:
             RequestError: the folder belongs to another configuration, or holds something that is no home.
         """
-        check_place(self.root)
         resolved = config.model_dump(mode="json")
-        if self.config_file.is_file():
-            stored = self.load().model_dump(mode="json")  # a setting that came later has its default there
-            self._compare(stored, resolved)
+        stored = self.check_claim(config)
+        if stored is not None:
             if stored != resolved:
                 self._write(resolved)
             return
@@ -101,6 +100,15 @@ class Home:
             raise RequestError(f"{self.root} is not empty and holds no config.json; name an empty or new folder with --home.")
         self.root.mkdir(parents=True, exist_ok=True)
         self._write(resolved)
+
+    def check_claim(self, config: FlywheelConfig) -> dict[str, Any] | None:
+        """The configuration that the home has, which `config` must not contradict; None where it has none yet. Raises as `claim` does."""
+        check_place(self.root)
+        if not self.config_file.is_file():
+            return None
+        stored = self.load().model_dump(mode="json")  # a setting that came later has its default there
+        self._compare(stored, config.model_dump(mode="json"))
+        return stored
 
     def claim_corpus(self, corpus: Corpus, folder: Path) -> None:
         """Note which corpus the home's questions are made of, or check that it is still the same.
@@ -164,14 +172,26 @@ def check_place(root: Path) -> None:
 
 
 def choose_config(home: Home, profile: str | None, overrides: Sequence[str], new: bool = True) -> FlywheelConfig:
-    """The configuration that a command means: the home's own where nothing is asked, else the profile's (quickstart without one).
+    """The configuration that a command means, with `overrides` laid over it: the profile's, else the home's own, else quickstart's.
 
     Raises:
         RequestError: nothing is asked, there is no home, and none is to be made (`new`); or a key, a value or a profile is wrong.
     """
-    if profile is None and not overrides and (home.config_file.is_file() or not new):
-        return home.load()
+    if profile is None and (home.config_file.is_file() or not (new or overrides)):
+        return _own_with(home, overrides)
     return load_config(profile or "quickstart", overrides)
+
+
+def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
+    """The configuration of a home with `overrides` laid over it. Raises RequestError where one is wrong, or there is no home."""
+    own = home.load()
+    if not overrides:
+        return own
+    try:
+        return FlywheelConfig.model_validate(apply_overrides(own.model_dump(mode="json"), overrides))
+    except ValidationError as error:
+        known = f"; `flywheel run --home {home.root} --dry-run` prints those there are"
+        raise RequestError(describe(error, str(home.config_file), overrides, known=known)) from error
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

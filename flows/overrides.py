@@ -51,7 +51,9 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
         path, value = parse_override(override)
         place = merged
         for depth, part in enumerate(path[:-1]):
-            place = place.setdefault(part, {})
+            if place.get(part) is None:  # as a resolved configuration has what is switched off
+                place[part] = {}
+            place = place[part]
             if not isinstance(place, dict):
                 raise RequestError(f"--set {override!r}: {'.'.join(path[: depth + 1])} is a value, not a table.")
         place[path[-1]] = value

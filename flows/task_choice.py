@@ -120,5 +120,5 @@ def _check_tasks(tasks: Sequence[Task], config: FlywheelConfig, iteration: int, 
 def _none(config: FlywheelConfig, iteration: int, home: Path) -> str:
     return (
         f"{home} has no task that meets rl.tasks = {config.for_turn(iteration).rl.tasks!r}: import some with `flywheel import tasks`, have "
-        "synthesis make some (synth.webshaper.counts, synth.tool_worlds), or give another condition."
+        "synthesis make some (synth.webshaper.counts, synth.seeds, synth.tool_worlds), or give another condition."
     )

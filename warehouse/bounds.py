@@ -67,7 +67,7 @@ def unpacked(path: Path) -> IO[bytes]:
     Reading it raises `Oversized` where more comes out than the file has room for, or more values of JSON, and RequestError where it cannot
     be unpacked.
     """
-    opener = _OPENERS.get(path.suffix)
+    opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
         return path.open("rb")
     return cast(IO[bytes], io.BufferedReader(_Bounded(opener(path), path)))

@@ -83,7 +83,8 @@ def _print_csv(rows: pyarrow.Table, most: int) -> None:
     text = io.StringIO(newline="")
     writer, quoting = (csv.writer(text, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
     for row in (rows.column_names, *(row.values() for row in rows.to_pylist())):
-        (quoting if any("\r" in str(value) for value in row) else writer).writerow(row)  # which readers take for the end of a line
+        cells = [json_text(value) if isinstance(value, list | dict) else value for value in row]
+        (quoting if any("\r" in str(cell) for cell in cells) else writer).writerow(cells)  # which readers take for the end of a line
     sys.stdout.write(text.getvalue())
 
 

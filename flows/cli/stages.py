@@ -38,6 +38,7 @@ def run(
         preflight(config, place.root, begun=has_begun(done), synthesis=turns_to_synthesise(done, turns))
     if dry_run:
         print_json({"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(done, config, turns)})
+        place.check_claim(config)
         return
     place.claim(config)
     from flows.wheel import turn_the_wheel

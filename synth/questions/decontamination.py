@@ -199,9 +199,11 @@ def read_evaluation_set(path: Path) -> list[Task]:
     try:
         text = data.decode("utf-8-sig")
         listed = text.lstrip().startswith("[")
-        rows = read_text_json(text) if listed else [read_text_json(line) for line in text.splitlines() if line.strip()]
+        rows = read_text_json(text) if listed else [read_text_json(line) for line in text.split("\n") if line.strip()]
     except ValueError as error:
         raise RequestError(f"{path} is neither JSON nor JSON lines: {error}.") from error
+    if not rows:
+        raise RequestError(f"{path} holds no row, and nothing can be held against it: name the file of the evaluation set.")
     tasks: dict[str, Task] = {}
     for number, row in enumerate(rows, start=1):
         task = _task(row, number, path)
@@ -212,7 +214,7 @@ def read_evaluation_set(path: Path) -> list[Task]:
 
 def _task(row: Any, number: int, path: Path) -> Task:
     fields = row if isinstance(row, dict) else {}
-    question = next((fields[name] for name in ASKED if isinstance(fields.get(name), str)), None)
+    question = next((fields[name] for name in ASKED if isinstance(fields.get(name), str) and fields[name].strip()), None)
     if question is None:
         raise RequestError(f"row {number} of {path} has no text under {' or '.join(ASKED)}.")
     name = next((str(fields[name]) for name in NAMED if name in fields), digest(question))

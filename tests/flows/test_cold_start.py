@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from eval.suites.tasks import enter_suite
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
 from flows.context import RunContext
@@ -165,6 +166,16 @@ def test_runs_of_questions_that_a_suite_asks_are_not_taken(tmp_path: Path) -> No
         assert [example.sources[0] for example in cold_started(context)] == ["d"]
         failures = context.lake.failures("synth")
     assert {failure.item["trajectory"]: failure.kind for failure in failures} == dict.fromkeys("abc", "cold_start_held_out")
+
+
+def test_runs_of_an_imported_suite_that_no_configuration_names_are_not_taken(tmp_path: Path) -> None:
+    entered, reworded = enter_suite(TASKS["x"], "mine"), replace(TASKS["x"], key="again")
+    theirs = [run("a", entered.key, policy="teacher"), run("b", "again", policy="teacher"), run("c", "y", policy="teacher")]
+    with home_of(tmp_path, 'sft.from=["rollouts"]') as context:
+        context.lake.add([*TASKS.values(), entered, reworded, *theirs])
+        assert [example.sources[0] for example in cold_started(context)] == ["c"]
+        failures = context.lake.failures("synth")
+    assert {failure.item["trajectory"]: failure.kind for failure in failures} == dict.fromkeys("ab", "cold_start_held_out")
 
 
 @pytest.mark.slow

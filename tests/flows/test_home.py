@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.config import load_config
-from flows.home import Home, exclusive
+from flows.home import Home, choose_config, exclusive
 from warehouse.errors import RequestError
 
 
@@ -38,6 +40,30 @@ def test_a_home_goes_on_with_another_budget_and_with_another_patience_for_its_te
     assert home.load() == slower and json.loads(home.config_file.read_text())["digest"] == written
     with pytest.raises(RequestError, match=r"another configuration: synth\.teacher\.model differ"):
         home.claim(load_config("quickstart", ["synth.teacher.kind=openai", "synth.teacher.model=another"]))
+
+
+def test_settings_without_a_profile_are_laid_over_what_the_home_has(tmp_path: Path) -> None:
+    home, own = Home(tmp_path / "home"), load_config("from_scratch", ["seed=3"])
+    home.claim(own)
+    budget = choose_config(home, None, ["budget.hours=2"])
+    assert budget == load_config("from_scratch", ["seed=3", "budget.hours=2"])
+    home.claim(budget)
+    expanded = choose_config(home, None, ["synth.teacher.kind=openai", "synth.teacher.model=m", "synth.expander.count=2"])
+    assert expanded.synth.expander is not None and expanded.seed == 3
+    with pytest.raises(RequestError, match=r"another configuration: rl\.steps differ"):
+        home.claim(choose_config(home, None, ["rl.steps=1"]))
+    with pytest.raises(RequestError, match=r"unknown key rl\.stepz; `flywheel run --home .*home --dry-run` prints"):
+        choose_config(home, None, ["rl.stepz=1"])
+    assert choose_config(home, "quickstart", []) == load_config("quickstart")
+    assert choose_config(Home(tmp_path / "new"), None, ["seed=3"]) == load_config("quickstart", ["seed=3"])
+
+
+def test_a_dry_run_is_refused_where_the_run_would_be(tmp_path: Path) -> None:
+    Home(tmp_path / "home").claim(load_config("quickstart"))
+    asked = ["run", "--profile", "quickstart", "--home", str(tmp_path / "home"), "--dry-run"]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    refused = CliRunner().invoke(app, [*asked, "--set", "rl.steps=1"])
+    assert "belongs to another configuration: rl.steps differ" in str(refused.exception) and '"would_run"' in refused.output
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:

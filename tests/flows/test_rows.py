@@ -42,6 +42,12 @@ def test_lines_of_csv_end_in_one_newline_and_values_stay(capsys: pytest.CaptureF
     assert list(csv.reader(io.StringIO(text, newline=""))) == [["x", "y"], [HOSTILE, 'two\nlines, "quoted"']]
 
 
+def test_a_list_in_csv_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed("SELECT ['Oslo, Norway', 'O''Neil'] AS answers, {'a': 1} AS about", "csv", capsys)
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert json.loads(row["answers"]) == ["Oslo, Norway", "O'Neil"] and json.loads(row["about"]) == {"a": 1}
+
+
 @pytest.mark.parametrize("form", ["table", "markdown"])
 def test_what_a_terminal_would_obey_is_shown(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(f"SELECT '{HOSTILE}' AS x", form, capsys)

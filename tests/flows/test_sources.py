@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from flows.config import CorpusConfig
-from flows.stages.synthesis.context import read_sources
+from flows.stages.synthesis.context import SynthesisContext, read_sources
+from flows.stages.synthesis.examples import corpora
 from warehouse.errors import RequestError
 
 
@@ -23,6 +26,9 @@ def test_a_broken_row_is_quarantined_with_its_line(tmp_path: Path) -> None:
     assert len(sources.train.documents) == 1
     assert len(sources.train.failures) == 2
     assert sources.shared
+    (batch,) = corpora(cast(SynthesisContext, SimpleNamespace(sources=sources)), everything=True)
+    made, dropped = batch.make()
+    assert len(made) == 2 and dropped == list(sources.train.failures), "what is told as dropped"
 
 
 def test_a_folder_of_pages_and_a_table_of_facts_are_a_corpus(tmp_path: Path) -> None:

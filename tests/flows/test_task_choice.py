@@ -53,6 +53,13 @@ def test_training_tasks_are_drawn_unless_a_condition_says_which(home: Path) -> N
     assert chosen(home, "rl.tasks=split = 'train' AND (provenance->>'source') = 'gsm8k'  -- the imported ones") == ["own-1"]
 
 
+def test_questions_that_a_teacher_will_make_are_waited_for(tmp_path: Path) -> None:
+    teacher = ("synth.teacher.kind=openai", "synth.teacher.model=m", "synth.seeds.count=3")
+    check_choice(load_config(SMALL, [*ALONE, *teacher]), tmp_path / "new")
+    with pytest.raises(RequestError, match=r"has no task that meets .*synth\.seeds"):
+        check_choice(load_config(SMALL, ALONE), tmp_path / "new")
+
+
 @pytest.mark.slow
 def test_a_run_draws_from_what_was_there_when_it_began(tmp_path: Path) -> None:
     with Lake(home_of(tmp_path, TASKS[0])) as lake:

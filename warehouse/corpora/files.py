@@ -5,7 +5,6 @@ A broken row or page never stops the reading: it is left out and reported as a `
 
 from __future__ import annotations
 
-import csv
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +14,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from warehouse.arrow_rows import is_saved, saved_rows
-from warehouse.bounds import read_json
+from warehouse.bounds import read_text_json
 from warehouse.corpora.corpus import Corpus, Wording
+from warehouse.delimited import is_delimited, read_delimited
 from warehouse.errors import RequestError
 from warehouse.parquet_rows import open_parquet
 from warehouse.records import Document, Fact, Failure
@@ -27,13 +27,16 @@ FACT_COLUMNS = ("subject", "relation", "object")
 DOCUMENT_COLUMNS = ("id", "title", "text")
 SEPARATOR = "|"
 """Between the document ids in one cell of a CSV or TSV file."""
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 R = TypeVar("R")
 Row = tuple[int, Mapping[str, Any] | str]
 """A line number, from 1, and the row in it, or what is wrong with it."""
 SUFFIXES = (".md", ".markdown", ".txt")
+_OTHER_PAGES = (".html", ".htm", ".rst", ".mdx", ".adoc", ".org", ".tex", ".rtf", ".pdf", ".docx", ".odt", ".epub")
+"""Endings of what somebody may take for a page, and is none here."""
 _HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
+_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+"""Code between fences, where a line that begins with `#` is no heading."""
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 
 
@@ -80,11 +83,11 @@ def _read_records(
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
-    if path.suffix in _DELIMITERS:
-        return _delimited_rows(path, columns, _DELIMITERS[path.suffix])
-    if path.suffix == ".jsonl":
+    if is_delimited(path):
+        return _delimited_rows(path, columns)
+    if path.suffix.lower() == ".jsonl":
         return _json_rows(path)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns)
     raise RequestError(f"{path} is of no known format: give a file that ends in .csv, .tsv, .jsonl or .parquet.")
 
@@ -97,38 +100,18 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip("\r\n")
 
 
-def _delimited_rows(path: Path, columns: tuple[str, ...], delimiter: str) -> Iterator[Row]:
-    """Rows of a file with a header. A row is one line: an unclosed quote then spoils that line and not the rest of the file."""
-    lines = _lines(path)
-    header = _header(path, next(lines, (1, ""))[1], delimiter)
-    _require(path, columns, header)
-    for number, line in lines:
-        try:
-            cells = _cells(line, delimiter)
-        except csv.Error as error:
-            yield number, f"{error}"
-            continue
-        if len(cells) != len(header):
-            yield number, f"{len(cells)} cells where the header has {len(header)}"
-        else:
-            yield number, dict(zip(header, cells, strict=True))
-
-
-def _header(path: Path, line: str, delimiter: str) -> list[str]:
-    try:
-        return [name.strip().lower() for name in _cells(line, delimiter)]
-    except csv.Error as error:
-        raise RequestError(f"The header of {path} cannot be read ({error}): name the columns there.") from error
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+def _delimited_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    """Rows of a file with a header, in which capitals do not count."""
+    header, rows = read_delimited(path)
+    _require(path, columns, [name.lower() for name in header])
+    for row in rows:
+        yield row.line, row.fault if row.cells is None else {name.lower(): cell for name, cell in row.cells.items()}
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
     for number, line in _lines(path):
         try:
-            row = read_json(line)
+            row = read_text_json(line)
         except ValueError as error:
             yield number, f"not JSON ({error})"
             continue
@@ -154,7 +137,7 @@ def _fact(row: Mapping[str, Any], source: str) -> Fact:
 
 
 def _document(row: Mapping[str, Any], source: str) -> Document:
-    identity, title, text = (_text(row, name) for name in DOCUMENT_COLUMNS)
+    identity, title, text = (_text({**row, "id": _named(row.get("id"))}, name) for name in DOCUMENT_COLUMNS)
     return Document(identity, title, text, source)
 
 
@@ -171,9 +154,15 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value.strip()
 
 
+def _named(value: Any) -> Any:
+    """An id that is a number as text, and any other value as it is."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _ids(value: Any) -> tuple[str, ...]:
     """Document ids from a list or from one cell."""
     ids = value.split(SEPARATOR) if isinstance(value, str) else value or []
+    ids = [_named(item) for item in ids] if isinstance(ids, list | tuple) else ids
     if not isinstance(ids, list | tuple) or not all(isinstance(item, str) for item in ids):
         raise ValueError(f"documents are no list of ids but {value!r}")
     return tuple(item.strip() for item in ids if item.strip())
@@ -183,17 +172,28 @@ def read_pages(folder: Path, source: str | None = None) -> Corpus:
     """The pages in `folder` and the folders below it, in the order of their paths; `source` is the folder's name unless given.
 
     A document's id is the path of its file within the folder, its title the page's first heading of the highest rank, or the file's name.
-    A page that is empty, no UTF-8 text, or a link out of the folder is left out, with its reason.
+    A page that is empty, no UTF-8 text, of another format, or behind a link out of the folder is left out, with its reason.
 
     Raises:
         RequestError: the folder is missing or holds no page.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = sorted(folder.rglob("*"))
+    paths = [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
     if not paths:
         raise RequestError(f"{folder} holds no page: give a folder with files that end in {', '.join(SUFFIXES)}.")
     read = [_read_page(path, folder, source or folder.resolve().name) for path in paths]
     documents = tuple(page for page in read if isinstance(page, Document))
-    return Corpus(documents=documents, failures=tuple(page for page in read if isinstance(page, Failure)))
+    return Corpus(documents=documents, failures=(*(page for page in read if isinstance(page, Failure)), *_not_read(found, folder)))
+
+
+def _not_read(found: list[Path], folder: Path) -> Iterator[Failure]:
+    """What holds pages, or is one, and is not read."""
+    for path in found:
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and path.is_symlink():
+            yield Failure("import", "outside", f"{name} is a link to a folder, which is not followed: copy its pages", {"file": name})
+        elif path.suffix.lower() in _OTHER_PAGES and path.is_file():
+            yield Failure("import", "other_format", f"{name} is no Markdown and no plain text: convert it", {"file": name})
 
 
 def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
@@ -204,12 +204,18 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
         text = _FRONT_MATTER.sub("", path.read_text(encoding="utf-8-sig")).strip()
     except UnicodeDecodeError as error:
         return Failure("import", "broken_page", f"{name} is no UTF-8 text: {error}", {"file": name})
-    heading = _HEADING.search(text) if path.suffix.lower() != ".txt" else None
+    if "\x00" in text:
+        return Failure("import", "broken_page", f"{name} holds NUL, as UTF-16 does: save it as UTF-8", {"file": name})
+    heading = _HEADING.search(_FENCED.sub(_blank, text)) if path.suffix.lower() != ".txt" else None
     title = heading[1].strip() if heading else path.stem.replace("_", " ").replace("-", " ")
-    body = text.replace(heading[0], "", 1).strip() if heading else text
+    body = (text[: heading.start()] + text[heading.end() :]).strip() if heading else text
     if not body:
         return Failure("import", "empty_page", f"{name} has no text", {"file": name})
     return Document(name, title, body, source)
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
 
 
 def read_texts(path: Path, column: str = "text") -> tuple[list[str], list[Failure]]:

@@ -34,41 +34,34 @@ def export_table(lake: Lake, name: str, path: Path) -> int:
     check_free(path)
     with drafted(path) as part, connect_unlocked(lake.place) as connection, cursor_in_lake(connection) as cursor:
         check_view(cursor, name)
-        chosen = _SELECTS.get(path.suffix, _whole)(cursor, name)
+        chosen = _rows_of(cursor, name, path.suffix)
         rows = cursor.execute(f"COPY ({chosen}) TO {quoted(str(part))} (FORMAT {_FORMATS[path.suffix]})").fetchall()
     return int(rows[0][0])
 
 
-def _whole(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
-    return f"FROM {name}"
-
-
-def _lists_as_json(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
-    """The SELECT of a table's rows with its lists as JSON, which others than DuckDB can read in a cell too."""
-    kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()}
-    lists = [(each, _finite_list(each) if _holds_numbers(kind) else f'"{each}"') for each, kind in kinds.items() if kind.endswith("[]")]
-    replaced = ", ".join(f'to_json({value})::VARCHAR AS "{each}"' for each, value in lists)
+def _rows_of(cursor: duckdb.DuckDBPyConnection, name: str, suffix: str) -> str:
+    """The SELECT of a table's rows as a file of that suffix can hold them."""
+    write = _WRITERS.get(suffix)
+    kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()} if write else {}
+    replaced = ", ".join(f'{value} AS "{column}"' for column, kind in kinds.items() if write and (value := write(f'"{column}"', kind)))
     return f"SELECT * REPLACE ({replaced}) FROM {name}" if replaced else f"FROM {name}"
 
 
-def _finite(cursor: duckdb.DuckDBPyConnection, name: str) -> str:
-    """The SELECT of a table's rows with NULL where a number is NaN or infinite, of which JSON has no form."""
-    kinds = {row[0]: row[1] for row in cursor.execute(f"DESCRIBE FROM {name}").fetchall()}
-    numbers = [f'CASE WHEN isfinite("{each}") THEN "{each}" END AS "{each}"' for each, kind in kinds.items() if kind in _NUMBERS]
-    lists = [f'{_finite_list(each)} AS "{each}"' for each, kind in kinds.items() if _holds_numbers(kind)]
-    replaced = ", ".join([*numbers, *lists])
-    return f"SELECT * REPLACE ({replaced}) FROM {name}" if replaced else f"FROM {name}"
+def _in_json(column: str, kind: str) -> str | None:
+    """NULL where a number is NaN or infinite, of which JSON has no form; None for columns without any."""
+    if kind.removesuffix("[]") not in _NUMBERS:
+        return None
+    finite = "CASE WHEN isfinite({0}) THEN {0} END"
+    return f"list_transform({column}, lambda n: {finite.format('n')})" if kind.endswith("[]") else finite.format(column)
 
 
-def _holds_numbers(kind: str) -> bool:
-    return kind.endswith("[]") and kind.removesuffix("[]") in _NUMBERS
+def _in_csv(column: str, kind: str) -> str | None:
+    """Lists and structures as JSON: CSV has none, and DuckDB's `[a, b]` does not say where a text ends; None for other columns."""
+    nested = kind.endswith("[]") or kind.startswith(("STRUCT(", "MAP("))
+    return f"to_json({_in_json(column, kind) or column})::VARCHAR" if nested else None
 
 
-def _finite_list(column: str) -> str:
-    return f'list_transform("{column}", lambda n: CASE WHEN isfinite(n) THEN n END)'
-
-
-_SELECTS: dict[str, Callable[[duckdb.DuckDBPyConnection, str], str]] = {".jsonl": _finite, ".json": _finite, ".csv": _lists_as_json}
+_WRITERS: dict[str, Callable[[str, str], str | None]] = {".jsonl": _in_json, ".json": _in_json, ".csv": _in_csv}
 
 
 def export_database(lake: Lake, path: Path) -> None:

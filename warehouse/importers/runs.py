@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,14 @@ def texts_of(value: Any) -> tuple[str, ...]:
     values = [] if value is None else value if isinstance(value, list) else [value]
     if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
         raise MalformedRow("an accepted answer is neither text nor number")
-    return tuple(text for one in values if (text := str(one)).strip())
+    if any(isinstance(one, float) and not isfinite(one) for one in values):
+        raise MalformedRow("an accepted answer is no finite number")
+    return tuple(text for one in map(whole, values) if (text := str(one)).strip())
+
+
+def whole(value: Any) -> Any:
+    """A whole number as such where it is a float, as which tables with gaps and JSON of some programs have it; else the value."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def number_of(value: Any, name: str) -> float | None:

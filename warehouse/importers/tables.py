@@ -6,12 +6,14 @@ quotes. The hub is asked for `hf:NAME[:CONFIG][@SPLIT]` alone, and data sets the
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warehouse.arrow_rows import is_saved, saved_rows
+from warehouse.delimited import is_delimited, read_delimited
 from warehouse.errors import RequestError
 from warehouse.importers.runs import Row, rows_of
 from warehouse.parquet_rows import open_parquet
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
 
 HUB = "hf:"
 """Before the name of a data set of the hub."""
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON = (".json", ".jsonl", ".gz")
-KINDS = "a .json, .jsonl (also .gz), .csv, .tsv or .parquet file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
+KINDS = "a .json, .jsonl, .csv, .tsv (each also .gz) or .parquet file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
 
 
 def table_rows(path: Path) -> Iterator[Row]:
@@ -40,11 +41,11 @@ def table_rows(path: Path) -> Iterator[Row]:
         if not is_saved(path):
             raise RequestError(f"the folder {path} is none that `datasets` has saved; name {KINDS}.")
         return _numbered(path, saved_rows(path))
-    if path.suffix in _DELIMITERS:
-        return _delimited(path, _DELIMITERS[path.suffix])
-    if path.suffix == ".parquet":
+    if is_delimited(path):
+        return _delimited(path)
+    if path.suffix.lower() == ".parquet":
         return _numbered(path, _parquet(path))
-    if path.suffix in _JSON:
+    if path.suffix.lower() in _JSON:
         return rows_of(path)
     raise RequestError(f"{path} is of no format that is known; name {KINDS}.")
 
@@ -59,34 +60,21 @@ def name_of(path: Path) -> str:
 
 def _numbered(path: Path, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
-        yield Row(path, number, str(row)[:500], dict(row))
+        yield Row(path, number, str(row)[:500], {name: _in_json(value) for name, value in row.items()})
 
 
-def _delimited(path: Path, delimiter: str) -> Iterator[Row]:
-    """Rows under a header; one with another number of cells is a fault."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        cells = csv.reader(file, delimiter=delimiter, strict=True)
-        header: list[str] | None = None
-        while True:
-            line = cells.line_num + 1
-            try:
-                row = next(cells, None)
-            except csv.Error as error:
-                yield Row(path, line, "", fault=str(error))
-                continue
-            if row is None:
-                return
-            if header is None:
-                header = [name.strip() for name in row]
-            elif row:
-                yield _under(header, row, path, line)
+def _in_json(value: Any) -> Any:
+    """A value of Arrow's as JSON can have it: times and days as ISO 8601 writes them, decimals as their digits."""
+    if isinstance(value, dict):
+        return {name: _in_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_in_json(each) for each in value]
+    return value.isoformat() if isinstance(value, date | time) else str(value) if isinstance(value, Decimal) else value
 
 
-def _under(header: list[str], cells: list[str], path: Path, line: int) -> Row:
-    text = ", ".join(cells)[:500]
-    if len(cells) != len(header):
-        return Row(path, line, text, fault=f"{len(cells)} cells where the header has {len(header)}")
-    return Row(path, line, text, dict(zip(header, cells, strict=True)))
+def _delimited(path: Path) -> Iterator[Row]:
+    for row in read_delimited(path)[1]:
+        yield Row(path, row.line, row.text, row.cells, row.fault or None)
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ What a row says of itself goes into the provenance of its task, but never who ju
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.importers.openai import question_of, read_messages
-from warehouse.importers.runs import ImportedRuns, MalformedRow, Row, texts_of, why_not_storable
+from warehouse.importers.runs import ImportedRuns, MalformedRow, Row, texts_of, whole, why_not_storable
 from warehouse.importers.tables import table_rows
 from warehouse.records import Failure, Task
 
@@ -41,6 +42,9 @@ RESERVED = frozenset({"verifier", "options", "rollout", "source", "place", "suit
 """What no row may say of its task."""
 OF_NUMBERS = ("gsm8k", "number", "math")
 """The verifiers for which an answer with GSM8K's mark is a solution, and the number behind the mark what is accepted."""
+
+_LISTED = re.compile(r"\s*\[\s*['\"].*['\"]\s*\]\s*", re.DOTALL)
+"""A list of texts as JSON or Python write it."""
 
 Published = Callable[[Mapping[str, Any], str], Task]
 """The reader of a published set: a row and its place give a task."""
@@ -99,8 +103,10 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     task = read(row.value, f"the row in line {row.line}")
     if fault := why_not_storable([task.key, task.question, task.answers, task.provenance, task.proofs]):
         raise MalformedRow(fault)
-    if "\ufffd" in task.question or "\x00" in task.question:
-        raise MalformedRow("the question holds bytes that are no UTF-8 text")
+    for text in (task.question, *task.answers):
+        if "\ufffd" in text or "\x00" in text:
+            what = "the question" if text is task.question else "an accepted answer"
+            raise MalformedRow(f"{what} holds bytes that are no UTF-8 text")
     told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
     own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
     own |= {"options": dict(form.options)} if form.options else {}
@@ -113,24 +119,12 @@ def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:
     published = None if form.columns else _published(found, form.verifier)
     if published is not None:
         return published
-    columns, delimited = _columns(path, found, form), path.suffix in (".csv", ".tsv")
+    columns = _columns(path, found, form)
 
     def read(row: Mapping[str, Any], place: str) -> Task:
-        fields = {name: row[column] for name, column in columns.items() if row.get(column) not in (None, "")}
-        if delimited and "answers" in fields:
-            fields["answers"] = _listed(fields["answers"])
-        return _plain_task(fields, place, form)
+        return _plain_task({name: row[column] for name, column in columns.items() if row.get(column) not in (None, "")}, place, form)
 
     return read
-
-
-def _listed(cell: str) -> Any:
-    """The answers in a cell of text: a JSON list of texts, as an export of the table writes it, else one answer."""
-    try:
-        value = read_json(cell) if cell.startswith("[") else cell
-    except ValueError:
-        return cell
-    return value if isinstance(value, list) and value and all(isinstance(each, str) for each in value) else cell
 
 
 def _published(found: Iterable[str], verifier: str) -> Published | None:
@@ -193,12 +187,29 @@ def _answers(value: Any, verifier: str) -> tuple[str, ...]:
     if verifier == "code":
         values = value if isinstance(value, list) else [value]
         value = [json.dumps(each, ensure_ascii=False) if isinstance(each, dict) else each for each in values if each is not None]
-    return texts_of(value)
+    return texts_of(_listed(value) if isinstance(value, str) else value)
+
+
+def _listed(text: str) -> str | list[str]:
+    """The texts of a JSON list, as which a cell without lists has several answers; any other text as it is.
+
+    Raises:
+        MalformedRow: it is a list of texts as Python shows it, of which no policy would write the brackets.
+    """
+    if not _LISTED.fullmatch(text):
+        return text
+    try:
+        listed = read_json(text)
+    except ValueError as error:
+        raise MalformedRow(
+            f'the answer {text!r:.60} is no list in JSON; write ["Ann", "A."], or ["…"] around what is one answer'
+        ) from error
+    return listed if isinstance(listed, list) and all(isinstance(each, str) for each in listed) else text
 
 
 def _number(value: Any) -> Any:
     """A count that a cell of text holds, as a number."""
-    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else whole(value)
 
 
 def _about(value: Any) -> dict[str, Any]:
@@ -215,6 +226,7 @@ def _identity(value: Any) -> str:
     """A row's id as its task's key has it: a slash would lead out of a folder."""
     if value is None:
         return ""
+    value = whole(value)
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise MalformedRow(f"the id is {value!r:.60}, neither text nor number")
+        raise MalformedRow(f"the id is {value!r:.60}, neither text nor whole number")
     return str(value).strip().replace("/", "-")

@@ -16,6 +16,7 @@ from typing import Any
 from eval.judges import Judge, calibrate, unfit_reason
 from flows.config import CorpusConfig, SynthConfig
 from flows.context import RunContext
+from flows.data.decontamination import by_suite
 from flows.plan import WHEEL_ROLLOUTS
 from flows.stages.synthesis.batches import Made
 from rl.envs.base import offered_tools
@@ -40,7 +41,7 @@ from synth.questions.splits import HELD_OUT, TRAIN, split_of
 from synth.teachers.metering import MeteredTeacher, add_counts
 from synth.teachers.teacher import Teacher
 from synth.worlds.world import generate_world, world_words
-from warehouse import Document, DocumentSplit, Example, Failure, Policy
+from warehouse import TRAINED_SPLITS, Document, DocumentSplit, Example, Failure, Policy, Task
 from warehouse.corpora.corpus import Corpus, with_documents
 from warehouse.corpora.countries import read_countries
 from warehouse.corpora.files import read_documents, read_facts, read_pages, read_wordings
@@ -187,7 +188,11 @@ class SynthesisContext:
     @cached_property
     def evaluation(self) -> EvaluationIndex:
         """The suites as the lake has them, to keep training clear of."""
-        return self.index_of(self.context.config.evaluation.all_suites)
+        return EvaluationIndex.of(self.suites(), self.settings.decontamination)
+
+    def suites(self) -> dict[str, list[Task]]:
+        """The tasks of all suites that the lake has: those of the configuration, imported ones, and those of files that were evaluated."""
+        return by_suite(self.context.lake.read(Task, f"split NOT IN {TRAINED_SPLITS}"), self.context.config)[0]
 
     def index_of(self, suites: Iterable[str]) -> EvaluationIndex:
         """The tasks of these suites, as the lake has them, to keep others clear of."""

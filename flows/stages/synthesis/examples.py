@@ -51,7 +51,7 @@ def documents(synthesis: SynthesisContext) -> Iterator[Batch]:
 
 
 def _records_of(corpus: Corpus) -> Made:
-    return [*corpus.facts, *corpus.documents, *corpus.failures], []
+    return [*corpus.facts, *corpus.documents], [*corpus.failures]
 
 
 def _read_as_text(synthesis: SynthesisContext, documents: Sequence[Document]) -> Made:
@@ -138,8 +138,8 @@ def _of_runs(synthesis: SynthesisContext, chosen: str, config: StoredRunsConfig,
         raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {str(error).splitlines()[0]}") from error
     tasks = {task.key: task for task in lake.tasks()}
     own, tried = frozenset(policy.id for policy in lake.policies()), {trajectory.task_key for trajectory in found}
-    suites, index = synthesis.context.config.evaluation.all_suites, synthesis.evaluation
-    held_out = {key for key in tried & tasks.keys() if tasks[key].split in suites or index.objection(tasks[key]) is not None}
+    asked = {task.key for suite in synthesis.suites().values() for task in suite}
+    held_out = {key for key in tried & tasks.keys() if key in asked or synthesis.evaluation.objection(tasks[key]) is not None}
     examples, failures = choose_runs(found, tasks, config, synthesis.tools, own, synthesis.seed(part), synthesis.turn, held_out)
     kept, removed = synthesis.evaluation.clear_examples(examples)
     return kept, [*failures, *removed]

@@ -39,7 +39,7 @@ def _write(synthesis: SynthesisContext, config: WrittenWorldsConfig, path: Path,
     made = write_world(name, read_description(path), synthesis.asked(STAGE), config, seed)
     stored = synthesis.keys()
     shared = share_out([task for task in made.tasks if task.key not in stored], config, seed)
-    suites = {suite: synthesis.context.lake.tasks(split=suite) for suite in synthesis.context.config.evaluation.all_suites}
+    suites = synthesis.suites()
     suites[config.suite] = [*suites.get(config.suite, ()), *shared.held_out]
     index = EvaluationIndex.of(suites, synthesis.settings.decontamination)
     trained, met = _clear(index, shared.trained)

@@ -97,6 +97,8 @@ def test_evaluation_sets_from_files(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps([{"question": "Four?"}]))
     assert [task.question for task in read_evaluation_set(tmp_path / "a.jsonl")] == ["One?", "def two():"]
     assert [task.question for task in read_evaluation_set(tmp_path / "b.jsonl.gz")] == ["Three?", "Third?"]
+    (tmp_path / "c.jsonl").write_text('{"question": "Who\u2028is\x85it?"}\r\n\n')
+    assert [task.question for task in read_evaluation_set(tmp_path / "c.jsonl")] == ["Who\u2028is\x85it?"]
     assert len({task.key for task in read_evaluation_set(tmp_path / "b.jsonl.gz")}) == 2
     config = DecontaminationConfig(against={"c": tmp_path / "c.json"})
     hit = EvaluationIndex.of({}, config).hit("four")
@@ -105,3 +107,12 @@ def test_evaluation_sets_from_files(tmp_path: Path) -> None:
     for name in ("broken.jsonl", "absent.jsonl"):
         with pytest.raises(RequestError, match=name):
             read_evaluation_set(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "holds no row"), ("[]", "holds no row"), ('{"question": " "}', "row 1 of .* has no text")]
+)
+def test_a_set_that_would_protect_from_nothing_is_refused(content: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text(content)
+    with pytest.raises(RequestError, match=reason):
+        read_evaluation_set(tmp_path / "set.jsonl")

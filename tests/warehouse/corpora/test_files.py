@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from warehouse import Document, Fact, RequestError
-from warehouse.corpora.files import read_documents, read_facts, read_texts
+from warehouse.corpora.files import read_documents, read_facts, read_pages, read_texts
 
 EXPECTED = (Fact("Ann", "employer", "Blue, River", ("d1", "d2"), "graph"), Fact("Bob", "employer", "Red", (), "graph"))
 
@@ -126,3 +126,61 @@ def test_a_data_set_that_hugging_face_saved_is_read_by_its_column(tmp_path: Path
 def test_nothing_at_the_path_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="There is nothing at"):
         read_texts(tmp_path / "nowhere.jsonl")
+
+
+def test_ids_of_documents_may_be_numbers(tmp_path: Path) -> None:
+    rows = [{"id": 1, "title": "A", "text": "x"}, {"id": True, "title": "B", "text": "y"}]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pa.Table.from_pylist(rows[:1]), tmp_path / "texts.parquet")
+    assert read_documents(tmp_path / "texts.parquet").documents == (Document("1", "A", "x", "texts"),)
+    corpus = read_documents(tmp_path / "texts.jsonl")
+    assert corpus.documents == (Document("1", "A", "x", "texts"),) and "id is no text but True" in corpus.failures[0].reason
+    (tmp_path / "facts.jsonl").write_text('{"subject": "a", "relation": "r", "object": "o", "documents": [1, "2"]}')
+    assert read_facts(tmp_path / "facts.jsonl").facts == (Fact("a", "r", "o", ("1", "2"), "facts"),)
+
+
+def test_half_of_a_surrogate_pair_is_a_fault_of_its_row(tmp_path: Path) -> None:
+    bad = [{"id": "\ud800", "title": "A", "text": "x"}, {"id": "1", "title": "A", "text": "x\udfff"}, {"id": ["\ud800"]}]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, [*bad, {"id": "2", "title": "\U0001f600", "text": "y"}])))
+    corpus = read_documents(tmp_path / "texts.jsonl")
+    assert corpus.documents == (Document("2", "\U0001f600", "y", "texts"),)
+    assert [failure.item["line"] for failure in corpus.failures] == [1, 2, 3]
+    json.dumps([failure.item for failure in corpus.failures], ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "text"),
+    [
+        ("Intro.\n\n```python\n# a comment\n```\n\n# Title\n\nText.", "Title", "Intro.\n\n```python\n# a comment\n```\n\n\n\nText."),
+        ("~~~~ sh\n# one\n```\n# two\n~~~~\nText.", "page", "~~~~ sh\n# one\n```\n# two\n~~~~\nText."),
+        ("Text.\n```\n# never closed", "page", "Text.\n```\n# never closed"),
+        ("## Title\n\n# Title\n\nText of ``` # none", "Title", "## Title\n\n\n\nText of ``` # none"),
+    ],
+)
+def test_a_line_of_code_is_no_heading(page: str, title: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(page)
+    (document,) = read_pages(tmp_path).documents
+    assert (document.title, document.text) == (title, text)
+
+
+def test_a_page_in_utf_16_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_bytes("# Title\n\nText.".encode("utf-16-le"))
+    (failure,) = read_pages(tmp_path).failures
+    assert failure.kind == "broken_page" and "UTF-8" in failure.reason
+
+
+def test_what_is_taken_for_a_page_and_is_not_read_is_told(tmp_path: Path) -> None:
+    folder, other = tmp_path / "notes", tmp_path / "other"
+    for place in (folder / "sub", other):
+        place.mkdir(parents=True)
+    (folder / "page.md").write_text("# Page\n\nText.")
+    (folder / "sub" / "page.HTML").write_text("<p>Text.</p>")
+    (folder / "picture.png").write_bytes(b"")
+    (other / "more.md").write_text("# More\n\nText.")
+    (folder / "linked").symlink_to(other)
+    corpus = read_pages(folder)
+    assert [document.id for document in corpus.documents] == ["page.md"]
+    assert [(failure.kind, failure.item["file"]) for failure in corpus.failures] == [
+        ("outside", "linked"),
+        ("other_format", "sub/page.HTML"),
+    ]

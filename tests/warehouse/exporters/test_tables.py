@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from warehouse import Lake, Metric, Record, RequestError, Task, Trajectory
 from warehouse.exporters.tables import export_database, export_table
+from warehouse.importers.tasks import TaskFormat, read_tasks
 from warehouse.upkeep import compact
 
 MakeTrajectory = Callable[..., Trajectory]
@@ -48,6 +50,18 @@ def test_a_table_as_json_has_no_number_that_json_lacks(suffix: str, lake: Lake, 
         found[name] = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
     assert [row["value"] for row in found["metrics"]] == [1.5, None, None]
     assert found["turns"][0]["action_logprobs"] == [-0.5, None, None]
+
+
+@pytest.mark.slow
+def test_lists_in_csv_are_json_and_are_read_back(lake: Lake, tmp_path: Path) -> None:
+    answers = ("Oslo, Norway", 'the "Big" one', "O'Neil")
+    lake.add([Task("t1", "search", "Where?", answers, formula=(("a", "r", "?"),)), Task("t2", "search", "Who?", ("Ann",))])
+    export_table(lake, "tasks", tmp_path / "tasks.csv")
+    with (tmp_path / "tasks.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert json.loads(row["answers"]) == list(answers) and json.loads(row["formula"]) == [["a", "r", "?"]]
+    read = read_tasks(tmp_path / "tasks.csv", TaskFormat("mine", "search", "qa_em")).records
+    assert [task.answers for task in read if isinstance(task, Task)] == [answers, ("Ann",)]
 
 
 @pytest.mark.slow

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from warehouse.benchmark_sets.published import read_gsm8k, read_humaneval, read_mbpp
@@ -35,6 +39,12 @@ def read(tmp_path: Path, *rows: Any, form: TaskFormat = FORM) -> tuple[list[Task
         ({"id": 7, "question": "Who?", "answers": ["Ann", "A."]}, ("Ann", "A.")),
         ({"id": 7, "question": "Who?", "answer": "Ann"}, ("Ann",)),
         ({"id": 7, "question": "Who?", "answer": 7}, ("7",)),
+        ({"id": 7.0, "question": "Who?", "answer": 7.0, "hops": 1.0}, ("7",)),
+        ({"id": 7, "question": "Who?", "answer": [0.5, -2e15]}, ("0.5", "-2000000000000000")),
+        ({"id": 7, "question": "Who?", "answers": '["Ann", "A."]'}, ("Ann", "A.")),
+        ({"id": 7, "question": "Who?", "answer": "[0, 1)"}, ("[0, 1)",)),
+        ({"id": 7, "question": "Who?", "answer": "[1, 2]"}, ("[1, 2]",)),
+        ({"id": 7, "question": "Who?", "answers": ["['Ann']"]}, ("['Ann']",)),
         ({"example_id": 7, "prompt": ASKED, "answer": "Ann", "info": {"item": 3}}, ("Ann",)),
         ({"example_id": 7, "prompt": "Who?", "answer": "Ann", "info": '{"item": 3}'}, ("Ann",)),
         ({"id": 7, "input": "Who?", "target": ["Ann", "A."], "metadata": {"item": 3}}, ("Ann", "A.")),
@@ -83,7 +93,13 @@ GOOD = {"question": "Who?", "answer": "Ann"}
         ({"question": "Who?"}, "accepts no answer"),
         ({**GOOD, "answer": True}, "an accepted answer is neither text nor number"),
         ({**GOOD, "answer": {"a": 1}}, "an accepted answer is neither text nor number"),
-        ({**GOOD, "id": ["a"]}, "the id is ['a'], neither text nor number"),
+        ({**GOOD, "answer": "['Ann', 'A.']"}, "no list in JSON"),
+        ({**GOOD, "answer": """["Ann's", 'A.']"""}, "no list in JSON"),
+        ({**GOOD, "answer": ["Ann", "M\ufffdlaga"]}, "an accepted answer holds bytes that are no UTF-8 text"),
+        ({**GOOD, "answer": "A\x00"}, "an accepted answer holds bytes that are no UTF-8 text"),
+        ({**GOOD, "question": "M\ufffdlaga?"}, "the question holds bytes that are no UTF-8 text"),
+        ({**GOOD, "id": 1.5}, "the id is 1.5, neither text nor whole number"),
+        ({**GOOD, "id": ["a"]}, "the id is ['a'], neither text nor whole number"),
         ({**GOOD, "question": "\ud800"}, "it holds what no table can"),
         ('{"question": "Who?", "answer": NaN}', "it holds what no table can"),
         ({**GOOD, "hops": -1}, "hops is -1"),
@@ -123,6 +139,25 @@ def test_missing_columns_are_named_with_how_to_map_them(columns: dict[str, str],
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="holds no row"):
         read(tmp_path)
+
+
+def test_what_parquet_holds_beside_texts_and_numbers(tmp_path: Path) -> None:
+    day = datetime(2020, 1, 2, 3, 4)
+    table = {
+        "question": ["When?", "Which day?", "How much?", "What?"],
+        "answer": pa.array([None, None, None, float("nan")]),
+        "day": [day, day.date(), Decimal("12.50"), Decimal("3")],
+        "metadata": [{"seen": day, "cost": Decimal("0.5")}] * 4,
+    }
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    for number, row in enumerate(rows):
+        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / f"{number}.parquet")
+    form = replace(FORM, columns={"answers": "day"})
+    tasks = [read_tasks(tmp_path / f"{number}.parquet", form).records[0] for number in range(4)]
+    assert [task.answers for task in tasks] == [("2020-01-02T03:04:00",), ("2020-01-02",), ("12.50",), ("3",)]
+    assert tasks[0].provenance["seen"] == "2020-01-02T03:04:00" and tasks[0].provenance["cost"] == "0.5"
+    (failure,) = read_tasks(tmp_path / "3.parquet", FORM).failures
+    assert "an accepted answer is no finite number" in failure.reason
 
 
 def test_the_tests_of_code_may_stand_there_as_an_object(tmp_path: Path) -> None:
