@@ -50,6 +50,8 @@ def import_(
     tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
     read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
     say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
+    if format_ == "tasks" and split not in (None, "train"):
+        say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
     for reason, count in figures["reasons"].items():
         say(f"  {count:6} {reason}")
     if figures["quarantined"]:

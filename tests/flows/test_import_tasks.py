@@ -92,6 +92,7 @@ def test_a_suite_that_comes_later_is_told_and_taken_out_by_command_with_a_config
     held_out = written(tmp_path / "test.jsonl", ROWS[0])
     arguments = ["import", "tasks", held_out, "--split", "mayors", "--environment", "search", "--verifier", "qa_em", "--home", home]
     told = CliRunner().invoke(app, [str(argument) for argument in arguments]).output
+    assert "they are the suite 'mayors', which nothing trains on" in told
     assert "1 training tasks that are there meet this suite" in told and f"flywheel decontaminate --home {home}" in told
     assert decontaminate_home(home, {})[0]["removed"] == 1
     with Lake(home) as lake:
