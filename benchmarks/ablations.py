@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.claims import CLAIMS, SEEDS, TOKENS, VARIANTS, Claim, Measure, Variant, sizes_of, verdict
+from benchmarks.claims import ALGORITHMS, CLAIMS, SEEDS, STALENESS, TOKENS, VARIANTS, Claim, Measure, Variant, sizes_of, verdict
 from benchmarks.evidence import current_commit
 from benchmarks.homes import do, judge, place
 from benchmarks.tables import table as as_table
@@ -297,6 +297,26 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([made, "", "Not run yet, or not all of it:", "", *waiting]) if waiting else made
 
 
+def algorithms(found: Results, seeds: Sequence[int]) -> str:
+    """The success of each algorithm by how late it learns and whether that is weighed, as a table: the mean of the seeds, and both ends."""
+    (claim,) = [claim for claim in CLAIMS if claim.name == "staleness"]
+    kinds = {"": "in turns"}
+    for versions in STALENESS:
+        kinds |= {f"_{versions}": f"up to {versions} behind", f"_{versions}_tis": f"up to {versions}, weighed"}
+
+    def cell(variant: str) -> str:
+        values = _figures(found, claim, variant, seeds).values()
+        return f"{100 * fmean(values):.1f} ({100 * min(values):.1f} to {100 * max(values):.1f})" if values else ""
+
+    rows = ((words, *(cell(f"{name}{kind}") for kind in kinds)) for name, (words, _) in ALGORITHMS.items())
+    return as_table(("success, %: mean of the seeds, lowest and highest", *kinds.values()), rows)
+
+
+def report(found: Results, seeds: Sequence[int]) -> str:
+    """What the page says: all comparisons, and the algorithms beside each other."""
+    return f"{markdown(list(table(found, seeds)))}\n\n{algorithms(found, seeds)}"
+
+
 def _by_seed(values: Sequence[float | None]) -> str:
     return ", ".join("–" if value is None else f"{100 * value:.1f}" for value in values) if any(v is not None for v in values) else ""
 
@@ -339,11 +359,12 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("flywheel").setLevel(logging.INFO)
     failed = [] if arguments.table else list(run_all(arguments.home, chosen(arguments.only), arguments.seeds, arguments.results))
-    rows = list(table(read_results(arguments.results), arguments.seeds))
+    found = read_results(arguments.results)
+    rows = list(table(found, arguments.seeds))
     if arguments.update:
-        update(arguments.update, markdown(rows))
+        update(arguments.update, report(found, arguments.seeds))
     shown = [{name: asdict(value) if isinstance(value, Interval) else value for name, value in row.items()} for row in rows]
-    print(json.dumps({"failed": failed, "rows": shown}) if arguments.json else markdown(rows))
+    print(json.dumps({"failed": failed, "rows": shown}) if arguments.json else report(found, arguments.seeds))
     raise SystemExit(1 if failed else 0)
 
 

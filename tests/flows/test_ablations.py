@@ -14,6 +14,7 @@ from benchmarks.ablations import (
     END,
     TABLE,
     Result,
+    algorithms,
     chosen,
     compare,
     deepest_fall,
@@ -22,6 +23,7 @@ from benchmarks.ablations import (
     markdown,
     read_result,
     read_results,
+    report,
     run_all,
     table,
     update,
@@ -119,6 +121,13 @@ def test_a_result_counts_as_long_as_the_settings_are_those_that_it_was_had_under
     assert read_results(results) == {}
 
 
+def test_the_algorithms_stand_beside_each_other_by_how_late_they_learn() -> None:
+    found = {("grpo", 100): result(5), ("grpo", 101): result(0), ("rloo_8_tis", 100): result(7)}
+    lines = algorithms(found, SEEDS).splitlines()
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["25.0 (0.0 to 50.0)", "", "", ""], "none solved is no missing figure"
+    assert lines[4].endswith("| 70.0 (70.0 to 70.0) |")
+
+
 def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     page = tmp_path / "claims.md"
     page.write_text(f"# Claims\n\n{TABLE}\n{END}\n\nWhat holds.\n")
@@ -129,7 +138,7 @@ def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 
 def test_the_page_has_the_table_of_the_committed_lines() -> None:
     page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
-    assert markdown(list(table(read_results(ablations.RESULTS), SEEDS))) in page
+    assert report(read_results(ablations.RESULTS), SEEDS) in page
 
 
 def test_variants_are_asked_for_by_their_names_or_those_of_claims() -> None:
