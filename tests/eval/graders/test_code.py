@@ -116,7 +116,8 @@ def test_a_failure_says_what_failed() -> None:
 
 
 def test_a_program_that_prints_without_end_has_failed_when_it_is_ended() -> None:
-    assert judge_code(PROBLEM, "while True: print('x' * 100)").detail.startswith(GONE)
+    verdict = judge_code(PROBLEM, "while True: print('x' * 100)")
+    assert not verdict.passed and verdict.detail.startswith((GONE, "BrokenPipeError")), "it may see first that nobody reads it"
 
 
 def test_tests_may_print_as_much_as_they_like() -> None:
