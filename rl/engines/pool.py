@@ -288,7 +288,7 @@ class EnginePool:
                 each for each in staying if older and not each.older
             ]
             if not candidates:
-                raise EngineFault(f"no engine is left: the replacements of each ({self._config.max_replacements}) are used up")
+                raise EngineFault(f"no engine is left, and all replacements are used up ({self._config.max_replacements} of each engine)")
             replica = min(candidates, key=lambda candidate: candidate.load)
             self._pinned[request_id, older] = replica
             replica.trajectories.add(request_id)

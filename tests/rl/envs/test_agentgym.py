@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Response
 
 from rl.envs.agentgym import SERVICES, AgentGymEnvironment, ServiceFields, create
-from rl.envs.base import EnvironmentFault, FaultKind, Resources, ToolOutcome
+from rl.envs.base import EnvironmentFault, FaultKind, Resources
 from rl.renderers.base import Action
 from tests.rl.http_server import served
 from warehouse.errors import RequestError
@@ -151,4 +151,5 @@ async def test_an_answer_ends_it_without_a_reward() -> None:
         await playing.reset(TASK, 0)
         step = await playing.step(Action("answer", "five"))
         assert (step.done, step.reward) == (True, None)
-        assert (await playing.step(Action("look", ""))).tool_outcome is ToolOutcome.ERROR
+        with pytest.raises(EnvironmentFault, match="the trajectory is over"):
+            await playing.step(Action("look", ""))
