@@ -139,8 +139,8 @@ class VllmEngine(BatchedActor):
         try:
             prompt = await asyncio.to_thread(_prompt, prompt_ids, images) if images else _prompt(prompt_ids)
             outputs = [output async for output in self._llm.generate(prompt, _sampling_parameters(sampling), unique_id)]
-        except EngineDeadError as error:
-            raise EngineDead(f"{type(error).__name__}: {error}") from error
+        except EngineDeadError:
+            raise  # as a death, by `_tells_its_death`
         except Exception as error:
             raise EngineFault(f"{type(error).__name__}: {error}") from error
         if images and list(outputs[-1].prompt_token_ids) != list(prompt_ids):

@@ -179,7 +179,7 @@ def _demonstrate(synthesis: SynthesisContext, config: DemonstrationConfig, quest
 def _choose(synthesis: SynthesisContext) -> Made:
     lake = synthesis.context.lake
     solved = lake.query(f"SELECT trajectory_id AS id FROM outcomes WHERE {EARLIER} AND outcome = 'success'", [synthesis.turn])
-    earlier = judged_trajectories(lake, "id IN (SELECT unnest(?))", [solved.column("id").to_pylist()])
+    earlier = lake.trajectories("id IN (SELECT unnest(?))", [solved.column("id").to_pylist()])
     hops = {task.key: task.hops for task in lake.tasks(split="train")}
     usable, left_out = without_images(earlier)
     return choose_successes(usable, hops, synthesis.settings.rejection_samples, synthesis.seed("rejection"), synthesis.turn), left_out
