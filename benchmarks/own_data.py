@@ -1,11 +1,12 @@
-"""A wheel on its own data against two others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100]`.
+"""A wheel on its own data against three others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100]`.
 
     own      from turn 2 on the policy's own successes, and decision records of which every option is an action of one of its runs
     again    from turn 2 on the first turn's text once more
     oracle   from turn 2 on fresh chains of the oracle's, to the depth of the questions, beside own decision records and successes
+    alone    from turn 2 on RL alone, from the champion, with nothing read before it
 
 The first turn, like the quickstart's, is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home where
-`flywheel run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all three. A home that has come so far
+`flywheel run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all of them. A home that has come so far
 is passed by, and one that was cut short goes on. Printed are, for each suite, the success of each turn's last policy, the change from the
 first turn to the last, by how much `own` is above each other arm on the same tasks, and the optimiser's steps: where these differ, an arm
 had too little text for its budget. `--keep` writes the counts to benchmarks/results.
@@ -58,6 +59,7 @@ ARMS = (
             "later.synth.fas.reasoning={1=800, 2=800, 3=800, 4=800, 5=1000, 6=1000}",
         ),
     ),
+    Arm("alone", "RL alone, nothing read", ('wheel.stages=["rl"]',)),
 )
 WORDS = {arm.name: arm.words for arm in ARMS}
 

@@ -38,19 +38,27 @@ def import_(
     source: Annotated[str | None, typer.Option(help="tasks, documents: what the set is called; the file's name without it.")] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Read a file into the lake: your own tasks and documents, or foreign runs. A row that is not well formed is quarantined with its line.
+    """Read a file into the lake: your own tasks and documents, or foreign runs. A row that is not well formed is quarantined with its line;
+    status 1 where every one is.
 
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
     given = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column, "source": source}
     figures = _import(format_, path, home, {name: value for name, value in given.items() if value})
+    tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
     if json_:
         print_json(figures)
-        return
-    tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
+    else:
+        _say_imported(figures, tables, format_, split, home)
+    if figures["quarantined"] and not tables:
+        raise typer.Exit(1)
+
+
+def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, split: str | None, home: Path) -> None:
+    """What came in, what was set aside and why, and how to look at it."""
     read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
     say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
-    if format_ == "tasks" and split not in (None, "train"):
+    if form == "tasks" and split not in (None, "train"):
         say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
     for reason, count in figures["reasons"].items():
         say(f"  {count:6} {reason}")

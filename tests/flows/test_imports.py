@@ -54,6 +54,15 @@ def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_file_of_which_nothing_comes_in_is_status_1_and_its_rows_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "wrapped.json").write_text(json.dumps({"data": [{"question": "Who?", "answer": "Ann"}]}, indent=2))
+    done = flywheel("import", "openai", tmp_path / "wrapped.json", "--home", tmp_path / "home")
+    assert done.returncode == 1 and done.stdout.startswith("1 rows: nothing imported; 1 quarantined"), done
+    with Lake(tmp_path / "home") as lake:
+        assert [failure.kind for failure in lake.failures()] == ["openai_row"]
+
+
+@pytest.mark.slow
 def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     import_file("webshaper", rows, home)

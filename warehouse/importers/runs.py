@@ -4,9 +4,10 @@ A run is kept whole: every call that stands in it is a turn, those that were wri
 beyond a trajectory goes into `provenance`. A run that holds no action, or breaks off before its answer, is *invalid*: it says
 nothing about the policy and is never a failure. A row that is not of the format is a `Failure` with its line and its reason.
 
-Rows stand in JSON lines or in one list of objects. A row that is not JSON is one fault with its line: in a file of lines the next row is
-not touched by it; a list that breaks off gives the rows before the break, and one fault for what is left. Numbers that are not finite and
-halves of surrogate pairs, which JSON text can name and a table cannot hold, are faults of their row.
+Rows stand in JSON lines, in one list of objects, or one after the other over many lines, as `jq` prints them. A row that is not JSON is
+one fault with its line: in a file of lines the next row is not touched by it; the others give the rows before the break, and one fault for
+what is left. Numbers that are not finite and halves of surrogate pairs, which JSON text can name and a table cannot hold, are faults of
+their row.
 """
 
 from __future__ import annotations
@@ -258,7 +259,12 @@ def rows_of(path: Path) -> Iterator[Row]:
     """Every row of a file, packed or not; blank lines are none. Raises RequestError where it cannot be unpacked, or to too much."""
     with unpacked(path) as file:
         beginning = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-    yield from _listed(path) if beginning.startswith(b"[") else _lines(path)
+    if beginning.startswith(b"["):
+        yield from _values(path, listed=True)
+    elif beginning.partition(b"\n")[0].strip() == b"{":
+        yield from _values(path, listed=False)
+    else:
+        yield from _lines(path)
 
 
 def _lines(path: Path) -> Iterator[Row]:
@@ -273,27 +279,28 @@ def _lines(path: Path) -> Iterator[Row]:
                 yield Row(path, number, shown, fault=f"not JSON: {error}")
 
 
-def _listed(path: Path) -> Iterator[Row]:
+def _values(path: Path, listed: bool) -> Iterator[Row]:
+    what = "list" if listed else "file"
     with unpacked(path) as file:
         data = file.read()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        yield Row(path, data.count(b"\n", 0, error.start) + 1, "", fault=f"the list is not UTF-8: {error}")
+        yield Row(path, data.count(b"\n", 0, error.start) + 1, "", fault=f"the {what} is not UTF-8: {error}")
         return
     decoder = json.JSONDecoder()
-    line, counted, place = 1, 0, _skip(text, 0) + 1
-    while (place := _skip(text, place)) < len(text) and text[place] != "]":
+    line, counted, place = 1, 0, _skip(text, 0) + listed
+    while (place := _skip(text, place)) < len(text) and not (listed and text[place] == "]"):
         line, counted = line + text.count("\n", counted, place), place
         try:
             value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the list is not JSON: {error}")
+            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the {what} is not JSON: {error}")
             return
         yield _storable(path, line, text[place : min(end, place + _KEPT)], value)
         place = _skip(text, end)
-        place += text[place : place + 1] == ","
-    if text[place:].strip() != "]":
+        place += listed and text[place : place + 1] == ","
+    if listed and text[place:].strip() != "]":
         line += text.count("\n", counted, place)
         yield Row(path, line, text[place : place + _KEPT], fault="the list does not end where the file does")
 
