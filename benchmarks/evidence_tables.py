@@ -155,14 +155,15 @@ def commands(record: Record) -> str:
 
 
 def packing(record: Record) -> str:
-    """Tokens a second of RL's learner, its rows packed and padded, repeat by repeat: by the clock and of the processor."""
+    """Tokens a second of RL's learners, repeat by repeat, and of each by that with padding: by the clock and of the processor."""
     repeats = record["speeds"]["repeats"]
+    joined = [name for name in repeats if name != "padded"]
     rows = []
     for name, key in (("the clock", "seconds"), ("the processor", "processor_seconds")):
-        shown = {each: [row["tokens"] / row[key] for row in repeats[each]] for each in ("packed", "padded")}
-        share = median(shown["packed"]) / median(shown["padded"])
-        rows.append([name, *(", ".join(f"{rate:.0f}" for rate in shown[each]) for each in shown), f"{share:.2f}"])
-    return table(["tokens a second of", "packed", "padded", "packed / padded, medians"], rows)
+        shown = {each: [row["tokens"] / row[key] for row in repeats[each]] for each in repeats}
+        shares = [f"{median(shown[each]) / median(shown['padded']):.2f}" for each in joined]
+        rows.append([name, *(", ".join(f"{rate:.0f}" for rate in shown[each]) for each in shown), *shares])
+    return table(["tokens a second of", *repeats, *(f"{each} / padded, medians" for each in joined)], rows)
 
 
 def learners(record: Record) -> str:

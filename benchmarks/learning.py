@@ -107,6 +107,8 @@ class Watch:
         """One step's success. Raises Reached at the goal or when the time is over."""
         self._successes.append(success)
         self._ends.append(time.perf_counter() - self._first)
+        told = f"step {len(self._ends)} at {self._ends[-1]:.0f} s, success {success:.3f}"
+        print(f"{self._learner}, seed {self._setting.seed}: {told}", file=sys.stderr, flush=True)
         if self.done or self._ends[-1] > self._setting.seconds:
             raise Reached
 

@@ -1,26 +1,26 @@
-"""RL's learner on a chat model: trajectories joined in one row against rows side by side with padding, on real questions about films.
+"""RL's learner on a chat model: trajectories joined in one row, prompts shared or not, against rows side by side with padding.
 
-    FLYWHEEL_DATA=… flywheel synth --profile smollm2 --home runs/films        # demonstrations, in the model's own chat form
+    flywheel train sft --home runs/films                                       # a home of the profile smollm2
+    flywheel rollout --home runs/films --policy t1-sft --tasks "split = 'train'" --samples 8
     python -m benchmarks.packed --home runs/films --command "…" [--keep packed]
 
-A step is the package's own (`rl/loop/step.py`): loss, backward pass and optimiser over `--trajectories` demonstrations of the home, written
-as rollouts of the same actions would be, in passes of `--per-pass`. The two attentions take turns in one process, `--repeats` times; tokens
-are those that go through the model without padding. On a machine with other work seconds of the processor say more than the clock's, so
-both are told. Memory is `benchmarks/memory.py`'s, of the model's first `--layers` layers, at each of `--contexts`.
+A step is the package's own (`rl/loop/step.py`): loss, backward pass and optimiser over `--groups` tasks of the home, `--samples`
+trajectories of each as they were sampled, in passes of `--per-pass`. Every other one is said to be a success, so that all are learnt from.
+The learners take turns in one process, `--repeats` times; tokens are those of the trajectories, whatever goes through the model. On a
+machine with other work seconds of the processor say more than the clock's, so both are told. Memory is `benchmarks/memory.py`'s, of the
+model's first `--layers` layers, at each of `--contexts`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
-from itertools import groupby
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,65 +28,35 @@ import torch
 
 from benchmarks import evidence, memory
 from benchmarks.learner import Unpublished
-from flows.config import FlywheelConfig
-from flows.home import Home
-from flows.stages.training import encode
 from rl.loop.protocols import TrainingHooks
 from rl.policies.policy import load_policy
-from rl.renderers.examples import EncodedExample
 from rl.training.base import run_trainer
 from rl.training.config import MonitorConfig, ReinforceConfig
 from rl.training.filters import Collected
-from synth.parts import SFT_KINDS
-from warehouse import Lake, Outcome, StopReason, Trajectory, Turn
+from warehouse import Lake, Outcome, Trajectory
 
-ATTENTIONS = {"packed": "varlen", "padded": "sdpa"}
-LIKELY = -1.0
-"""What stands for the log-probability of every token of a demonstration, which nothing sampled."""
+ATTENTIONS = {"shared": "varlen", "packed": "varlen", "padded": "sdpa"}
+"""The attention of each learner; `packed` computes each prompt as often as it stands in a trajectory."""
 
 
-def as_trajectory(example: EncodedExample, number: int) -> Trajectory:
-    """A demonstration as the trajectory of the same tokens; every other one is rewarded."""
-    parts = [
-        (acted, tuple(token for token, _ in own))
-        for acted, own in groupby(zip(example.token_ids, example.trained, strict=True), key=lambda each: each[1])
-    ]
-    prompt = () if parts[0][0] else parts.pop(0)[1]
-    replies = [*(ids for acted, ids in parts if not acted), ()]
-    actions = [ids for acted, ids in parts if acted]
-    turns = tuple(
-        Turn(index, action, (LIKELY,) * len(action), "", "search", None, reply, "", None, "ok", 0.0, 0)
-        for index, (action, reply) in enumerate(zip(actions, replies, strict=False))
-    )
-    outcome = Outcome.SUCCESS if number % 2 else Outcome.FAILURE
-    when = datetime.now(UTC)
-    return Trajectory(
-        f"t-{number}",
-        "t",
-        "p",
-        "rl",
-        len(turns),
-        prompt,
-        turns,
-        StopReason.ANSWERED,
-        outcome,
-        float(number % 2),
-        0,
-        when,
-        0.0,
-        sample=number,
-    )
-
-
-def trajectories(home: Path, config: FlywheelConfig, policy: Path, count: int) -> list[Trajectory]:
-    """So many demonstrations of a home, drawn at random, in the tokens of the policy."""
+def groups(home: Path, count: int, samples: int) -> list[Trajectory]:
+    """Trajectories that `flywheel rollout` stored: the first of so many tasks, so many of each."""
+    found = "SELECT task_key FROM trajectories WHERE stage = 'rollout' GROUP BY task_key HAVING count(*) >= ? ORDER BY task_key LIMIT ?"
     with Lake(home, read_only=True) as lake:
-        examples = lake.examples(SFT_KINDS)
-    encoded, _ = encode(config.rollout, policy, random.Random(0).sample(examples, count))
-    return [as_trajectory(each, number) for number, each in enumerate(encoded)]
+        keys = [row["task_key"] for row in lake.query(found, [samples, count]).to_pylist()]
+        stored = [lake.trajectories("stage = 'rollout' AND task_key = ?", [key])[:samples] for key in keys]
+    if len(keys) < count:
+        raise SystemExit(f"{home} has {len(keys)} tasks with {samples} trajectories of `flywheel rollout`, and {count} are wanted.")
+    return [judged(each, number) for group in stored for number, each in enumerate(group)]
 
 
-def step(model: Any, tokenizer: Any, given: Sequence[Trajectory], config: ReinforceConfig) -> dict[str, float]:
+def judged(trajectory: Trajectory, number: int) -> Trajectory:
+    """A trajectory as a success where its number is odd, else as a failure."""
+    outcome = Outcome.SUCCESS if number % 2 else Outcome.FAILURE
+    return replace(trajectory, outcome=outcome, reward=float(number % 2), step=None, error=None)
+
+
+def step(model: Any, tokenizer: Any, given: Sequence[Trajectory], config: ReinforceConfig, shares: bool) -> dict[str, float]:
     """One step: its seconds of learning, by the clock and of the processor, and its tokens a second of the latter."""
     found: dict[str, float] = {}
 
@@ -98,6 +68,7 @@ def step(model: Any, tokenizer: Any, given: Sequence[Trajectory], config: Reinfo
     with tempfile.TemporaryDirectory() as folder:
         hooks = TrainingHooks(lambda number: collected, lambda path, version: None)
         trainer = Unpublished(model, tokenizer, config, Path(folder), 1, hooks)
+        trainer._shares &= shares
         began = time.process_time()
         with closing(trainer.publisher):
             run_trainer(trainer, config, take)
@@ -108,46 +79,48 @@ def step(model: Any, tokenizer: Any, given: Sequence[Trajectory], config: Reinfo
     return {"tokens": tokens, "seconds": tokens / found["learner_tokens_per_second"], "processor_seconds": found["processor"]}
 
 
-def speeds(home: Path, policy: Path, count: int, per_pass: int, repeats: int) -> dict[str, Any]:
-    """What each attention took, repeat by repeat."""
-    settings = Home(home).load()
-    given = trajectories(home, settings, policy, count)
+def speeds(given: Sequence[Trajectory], policy: Path, per_pass: int, repeats: int) -> dict[str, Any]:
+    """What each learner took, repeat by repeat."""
     model, tokenizer = load_policy(policy)
+    tasks = len({each.task_key for each in given})
     rl = {
-        "steps": 1_000_000, "save_every": 1_000_000, "tasks_per_step": 1, "samples_per_task": count, "trajectories_per_pass": per_pass,
-        "learning_rate": 1e-6, "health": MonitorConfig(limits=(), information_tasks=0),
+        "steps": 1_000_000, "save_every": 1_000_000, "tasks_per_step": tasks, "samples_per_task": len(given) // tasks,
+        "trajectories_per_pass": per_pass, "learning_rate": 1e-6, "health": MonitorConfig(limits=(), information_tasks=0),
     }  # fmt: skip
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ATTENTIONS}
     for _ in range(repeats):
         for name, attention in ATTENTIONS.items():
-            found[name].append(step(model, tokenizer, given, ReinforceConfig(**rl, attn_implementation=attention)))
+            config = ReinforceConfig(**rl, attn_implementation=attention)
+            found[name].append(step(model, tokenizer, given, config, name == "shared"))
             print(json.dumps({name: found[name][-1]}), flush=True)
     lengths = sorted(len(each.prompt_ids) + sum(len(t.action_ids) + len(t.observation_ids) for t in each.turns) for each in given)
-    return {"lengths": lengths, "per_pass": per_pass, "repeats": found}
+    prompts = sorted({each.task_key: len(each.prompt_ids) for each in given}.values())
+    return {"lengths": lengths, "prompts": prompts, "per_pass": per_pass, "repeats": found}
 
 
 def peaks(policy: Path, contexts: Sequence[int], layers: int | None) -> list[dict[str, Any]]:
     """The peak of memory of each attention at each context."""
     rows = []
     for tokens in contexts:
-        for name, attention in ATTENTIONS.items():
-            row = memory.measure(policy, tokens, layers, bfloat16=False, checkpointing=False, attention=attention)
+        for name in ("packed", "padded"):
+            row = memory.measure(policy, tokens, layers, bfloat16=False, checkpointing=False, attention=ATTENTIONS[name])
             rows.append({"attention": name, "tokens": tokens, "bytes": row["measured"]})
             print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
-def ratio(repeats: dict[str, list[dict[str, float]]], key: str) -> float:
-    """How many times as many tokens a second joined rows make, by the medians."""
-    return statistics.median(each[key] for each in repeats["padded"]) / statistics.median(each[key] for each in repeats["packed"])
+def ratio(repeats: dict[str, list[dict[str, float]]], name: str, key: str) -> float:
+    """How many times as many tokens a second a learner makes as one with padding, by the medians."""
+    return statistics.median(each[key] for each in repeats["padded"]) / statistics.median(each[key] for each in repeats[name])
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--policy", type=Path, help="by default the one that the home's configuration names")
-    parser.add_argument("--trajectories", type=int, default=32)
+    parser.add_argument("--policy", default="t1-sft", help="the one that learns")
+    parser.add_argument("--groups", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--per-pass", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -157,8 +130,8 @@ def main() -> None:
     parser.add_argument("--command", action="append", default=[], help="what made home and figures, for --keep; repeatable")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    policy = options.policy or Home(options.home).load().policy.folder
-    timed = speeds(options.home, policy, options.trajectories, options.per_pass, options.repeats)
+    policy = options.home / "policies" / options.policy
+    timed = speeds(groups(options.home, options.groups, options.samples), policy, options.per_pass, options.repeats)
     contexts = [int(size) for size in options.contexts.split(",") if size]
     content = {
         "commands": options.command, "threads": options.threads, "layers": options.layers, "speeds": timed,
@@ -166,8 +139,11 @@ def main() -> None:
     }  # fmt: skip
     if options.keep:
         evidence.keep(options.keep, content)
-    shares = [f"{ratio(timed['repeats'], f'{name}seconds'):.2f} by the {by}" for name, by in (("processor_", "processor"), ("", "clock"))]
-    print(f"packed / padded: {', '.join(shares)}")
+    for name in ("shared", "packed"):
+        told = [
+            f"{ratio(timed['repeats'], name, f'{key}seconds'):.2f} by the {by}" for key, by in (("processor_", "processor"), ("", "clock"))
+        ]
+        print(f"{name} / padded: {', '.join(told)}")
 
 
 if __name__ == "__main__":

@@ -1,47 +1,46 @@
-"""The benchmark of joined rows: demonstrations as trajectories of the same tokens, and what is told of them."""
+"""The benchmark of joined rows: which trajectories it learns from, and what is told of its learners."""
 
 from __future__ import annotations
 
 import json
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import evidence
-from benchmarks.packed import as_trajectory, ratio
-from rl.renderers.examples import EncodedExample
-from rl.training.batches import rows_of
-from warehouse import Outcome
-
-MARKS = (False, False, True, True, False, True)
+from benchmarks.packed import groups, ratio
+from rl.training.batches import is_valid
+from tests.rl.toy import trajectory, turn
+from warehouse import Lake
 
 
-def test_a_demonstration_is_a_trajectory_of_the_same_tokens() -> None:
-    found = as_trajectory(EncodedExample((1, 2, 3, 4, 5, 6), MARKS), 1)
-    assert found.prompt_ids == (1, 2) and found.outcome is Outcome.SUCCESS
-    assert [(turn.action_ids, turn.observation_ids) for turn in found.turns] == [((3, 4), (5,)), ((6,), ())]
-    (row,) = rows_of([found], None)
-    assert (*row.prompt_ids, *row.completion_ids) == (1, 2, 3, 4, 5, 6)
-    assert row.action_mask == tuple(map(int, MARKS[2:]))
-
-
-def test_what_follows_the_last_action_is_kept_with_it() -> None:
-    found = as_trajectory(EncodedExample((1, 2, 3), (False, True, False)), 0)
-    assert list(chain(*((*turn.action_ids, *turn.observation_ids) for turn in found.turns))) == [2, 3]
-    assert found.outcome is Outcome.FAILURE
+def test_groups_are_those_that_were_sampled_and_every_other_one_teaches(tmp_path: Path) -> None:
+    sampled = [
+        replace(trajectory(task, sample, [turn(0, [4, 5], [-1.0, -2.0])], None), stage="rollout")
+        for task, samples in (("a", 4), ("b", 2), ("c", 3))
+        for sample in range(samples)
+    ]
+    with Lake(tmp_path) as lake:
+        lake.add(sampled)
+    found = groups(tmp_path, 2, 3)
+    assert [each.task_key for each in found] == ["a"] * 3 + ["c"] * 3
+    assert [each.reward for each in found] == [0.0, 1.0, 0.0] * 2 and all(is_valid(each) for each in found)
+    assert {each.prompt_ids + each.turns[0].action_ids for each in found} == {(2, 30, 3, 4, 5)}
+    with pytest.raises(SystemExit, match="has 1 tasks with 4 trajectories"):
+        groups(tmp_path, 2, 4)
 
 
 def test_the_tables_are_made_of_every_repeat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def row(seconds: float) -> dict[str, float]:
         return {"tokens": 1200, "seconds": seconds, "processor_seconds": seconds / 2}
 
-    repeats = {"packed": [row(2), row(3), row(2)], "padded": [row(3), row(4), row(3)]}
+    repeats = {"shared": [row(1), row(1), row(2)], "packed": [row(2), row(3), row(2)], "padded": [row(3), row(4), row(3)]}
     peaks = [{"attention": name, "tokens": 512, "bytes": size * 2**20} for name, size in (("packed", 300), ("padded", 400))]
     (tmp_path / "one.json").write_text(json.dumps({"speeds": {"repeats": repeats}, "peaks": peaks}))
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
     text = evidence.filled("<!-- evidence: packing one -->\n\n<!-- /evidence --><!-- evidence: peaks one -->\n\n<!-- /evidence -->")
-    assert ratio(repeats, "seconds") == 1.5
-    assert "| the clock | 600, 400, 600 | 400, 300, 400 | 1.50 |" in text
-    assert "| the processor | 1200, 800, 1200 | 800, 600, 800 | 1.50 |" in text
+    assert ratio(repeats, "packed", "seconds") == 1.5
+    assert "| the clock | 1200, 1200, 600 | 600, 400, 600 | 400, 300, 400 | 3.00 | 1.50 |" in text
+    assert "| the processor | 2400, 2400, 1200 | 1200, 800, 1200 | 800, 600, 800 | 3.00 | 1.50 |" in text
     assert "| 512 | 300 | 400 |" in text

@@ -3,12 +3,14 @@
 Rows of different lengths side by side need padding and, where anything is padded or packed, a mask of tokens times tokens, which grows with
 the square of the context. Joined into one row they need neither: kernels for sequences of several lengths take their borders alone
 (`cu_seq_lens`, as FlashAttention has them, arXiv 2205.14135). `varlen` here is such an attention on every device: torch's own kernel on
-GPUs, and each sequence by itself on CPUs and in float32.
+GPUs, and each sequence by itself on CPUs and in float32. A sequence may go on from another one of the row, as the trajectories of a group
+do from their prompt, which then stands there once: attention is that of sequences which are whole, and all else is computed once.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,6 +52,7 @@ def varlen_attention(
     sliding_window: int | None = None,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
+    pieces: Sequence[tuple[int, int]] | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention of one row's sequences, each over itself, as transformers calls an attention.
@@ -58,6 +61,8 @@ def varlen_attention(
         query: (1, heads, tokens, size); keys and values may have fewer heads.
         cu_seq_lens_q: (sequences + 1), int32: where each sequence begins, and where the last ends.
         max_length_q: the longest of them.
+        pieces: what stands in the row where sequences share a beginning: the tokens of each piece, and the number of the piece that it goes
+            on from, -1 where that is none. `cu_seq_lens_q` and `max_length_q` are then of sequences that are whole, a piece each.
 
     Returns:
         (1, tokens, heads, size), and no weights.
@@ -72,16 +77,29 @@ def varlen_attention(
         raise ValueError(f"attn_implementation = {VARLEN} takes one row and the borders of its sequences")
     if torch.is_autocast_enabled(query.device.type):
         query, key, value = (each.to(torch.get_autocast_dtype(query.device.type)) for each in (query, key, value))
+    if pieces is None:
+        return _over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling), None
+    query, key, value = (torch.cat(_made_whole(each, pieces), dim=2) for each in (query, key, value))
+    whole = [length + (pieces[first][0] if first >= 0 else 0) for length, first in pieces]
+    found = torch.split(_over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling), whole, dim=1)
+    return torch.cat([part[:, -length:] for part, (length, _) in zip(found, pieces, strict=True)], dim=1), None
+
+
+def _made_whole(states: Tensor, pieces: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """The states (1, heads, tokens, size) of each piece behind those of the one that it goes on from."""
+    parts = torch.split(states, [length for length, _ in pieces], dim=2)
+    return [part if first < 0 else torch.cat((parts[first], part), dim=2) for part, (_, first) in zip(parts, pieces, strict=True)]
+
+
+def _over_themselves(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, scaling: float | None) -> Tensor:
     if query.is_cuda and query.dtype != torch.float32:
         query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
-        ends = (cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
-        found: Any = varlen_attn(query, key, value, *ends, scale=scaling, window_size=CAUSAL, **GROUPED)
-        return found.unsqueeze(0), None
+        found: Any = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scaling, window_size=CAUSAL, **GROUPED)
+        return torch.as_tensor(found).unsqueeze(0)
     # Split, and not sliced: the gradient of each slice would be as long as the row.
-    lengths = cu_seq_lens_q.diff().tolist()
-    parts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
+    parts = zip(*(torch.split(each, ends.diff().tolist(), dim=2) for each in (query, key, value)), strict=True)
     causal: dict[str, Any] = {"is_causal": True, "scale": scaling, "enable_gqa": query.size(1) != key.size(1)}
-    return torch.cat([scaled_dot_product_attention(*part, **causal).transpose(1, 2) for part in parts], dim=1), None
+    return torch.cat([scaled_dot_product_attention(*part, **causal).transpose(1, 2) for part in parts], dim=1)
 
 
 AttentionInterface.register(VARLEN, varlen_attention)

@@ -190,10 +190,38 @@ def share_rows(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     The longest first, each into the list that has the fewest tokens so far: no list has more than 4/3 of what the fullest of the best
     sharing has (Graham 1969, «Bounds on multiprocessing timing anomalies»).
     """
-    shared: list[tuple[int, int, list[Row]]] = [(0, part, []) for part in range(parts)]
+    return _shared_out([[row] for row in rows], parts)
+
+
+def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """The same, where rows of one prompt stay together, as far as lists of about as many tokens allow, and follow each other.
+
+    Such rows have their prompt in common (`rl/training/packing.py`), so that its tokens count once in a list.
+    """
+    groups: dict[tuple[int, ...], list[Row]] = {}
     for row in sorted(rows, key=lambda row: -row.tokens):
+        groups.setdefault(row.prompt_ids, []).append(row)
+    most = max(1, sum(map(tokens_of, groups.values())) // parts)
+    shared = _shared_out([piece for group in groups.values() for piece in _pieces_of(group, round(tokens_of(group) / most))], parts)
+    places = {prompt: place for place, prompt in enumerate(groups)}
+    return [sorted(part, key=lambda row: places[row.prompt_ids]) for part in shared]
+
+
+def tokens_of(group: Sequence[Row]) -> int:
+    """The tokens of rows that have one prompt, which counts once."""
+    return len(group[0].prompt_ids) + sum(len(row.completion_ids) for row in group)
+
+
+def _pieces_of(group: Sequence[Row], pieces: int) -> list[list[Row]]:
+    """A group in so many lists of alternating rows, or whole."""
+    return [list(group[place::pieces]) for place in range(min(pieces, len(group)))] or [list(group)]
+
+
+def _shared_out(bundles: Sequence[list[Row]], parts: int) -> list[list[Row]]:
+    shared: list[tuple[int, int, list[Row]]] = [(0, part, []) for part in range(parts)]
+    for bundle in sorted(bundles, key=lambda bundle: -tokens_of(bundle)):
         tokens, part, own = shared[0]
-        heapreplace(shared, (tokens + row.tokens, part, [*own, row]))
+        heapreplace(shared, (tokens + tokens_of(bundle), part, [*own, *bundle]))
     return [own for _, _, own in sorted(shared, key=lambda each: each[:2])]
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.vision import Vision
-from rl.training.attention import joins_rows, set_attention
+from rl.training.attention import VARLEN, joins_rows, set_attention
 from rl.training.base import (
     GRPOConfig,
     GRPOTrainer,
@@ -36,7 +36,7 @@ from rl.training.base import (
     trainer_arguments,
     write_policy,
 )
-from rl.training.batches import Row, collate_rows, share_rows, split_rows
+from rl.training.batches import Row, collate_rows, share_groups, share_rows, split_rows
 from rl.training.config import ReinforceConfig
 from rl.training.critic import NAME, Critic, value_loss
 from rl.training.figures import crossed, prompt_information, ratio_figures
@@ -78,6 +78,7 @@ class RowTrainer(GRPOTrainer):
         remove_dropout(model)
         set_attention(model, config)
         self._joins = joins_rows(model)
+        self._shares = self._joins and str(model.config._attn_implementation) == VARLEN
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -86,8 +87,12 @@ class RowTrainer(GRPOTrainer):
             processing_class=tokenizer,
             **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
         )
-        for each in filter(None, (model, self.ref_model and self.accelerator.unwrap_model(self.ref_model))):
-            count_from_first(each)
+        count_from_first(model)
+        if self.ref_model is not None:
+            reference = self.accelerator.unwrap_model(self.ref_model)
+            remove_dropout(reference)  # TRL loads it as it was stored, and with its class's attention
+            set_attention(reference, config)
+            count_from_first(reference)
         self.optimizer_cls_and_kwargs = optimizer_factory(config)  # TRL's own trainer takes none
         self._workers = self.accelerator.num_processes
         self._config = config
@@ -139,7 +144,8 @@ class RowTrainer(GRPOTrainer):
         bare = self.accelerator.unwrap_model(self.model)
         bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
         device = device_name() if self.accelerator.device.type == "cuda" else ""
-        figures = speed_figures(times, self._tokens, flops_of(bare, self._tokens.mean_row), self._workers, device)
+        tokens = self._tokens.together(gather_object([self._tokens]))
+        figures = speed_figures(times, tokens, flops_of(bare, tokens.mean_row), self._workers, device)
         return {**figures, "learner_memory_gib": max(gather_object([peak_memory_gib()]))}
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -202,7 +208,6 @@ class RowTrainer(GRPOTrainer):
         """
         useful = rows if self.beta or self._config.entropy_bonus or self._critic else [row for row in rows if row.teaches]
         tokens = sum(row.action_tokens for row in rows)
-        self._tokens = self._tokens.with_rows([row.tokens for row in useful], self._config.epochs)
         parts = self._split(useful, self._passes_of(useful) * self._workers)
         padding = [_without_loss(row) for row in useful[:1]]
         for start in range(0, len(parts), self._workers):
@@ -224,7 +229,7 @@ class RowTrainer(GRPOTrainer):
 
     def _split(self, rows: Sequence[Row], parts: int) -> list[list[Row]]:
         """Rows that are joined fill passes by their tokens; rows side by side are to be of similar length."""
-        return share_rows(rows, parts) if self._joins else split_rows(rows, parts)
+        return share_groups(rows, parts) if self._shares else share_rows(rows, parts) if self._joins else split_rows(rows, parts)
 
     def _own(self, parts: Sequence[list[Row]]) -> list[list[Row]]:
         """This worker's share of the parts of a step; what the workers have in hand at a time is of similar length."""
@@ -273,14 +278,21 @@ class RowTrainer(GRPOTrainer):
     def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
         """What TRL wants of the last `count` tokens: log-probabilities, entropies, and the loss of the experts' balance."""
         pictured = kwargs.get("pixel_values") is not None
-        self._joined = JoinedRows(attention.bool()) if self._joins and not pictured else None
+        balances = bool(kwargs.get("compute_aux_loss"))
+        self._joined = self._join(ids, attention.bool(), count, balances) if self._joins and not pictured else None
         if self._wanted is None or pictured or not (self._joined or self._chooses):
             return super()._get_per_token_logps_and_entropies(model, ids, attention, count, **kwargs)
         chosen = torch.zeros_like(ids, dtype=torch.bool)
         chosen[:, -count:] = self._wanted.bool()
         with self.accelerator.autocast():
-            *scores, balance = self._scores_of(model, ids, chosen, attention, bool(kwargs.get("compute_aux_loss")))
+            *scores, balance = self._scores_of(model, ids, chosen, attention, balances)
         return *(None if each is None else each.new_zeros(ids.shape).masked_scatter(chosen, each)[:, -count:] for each in scores), balance
+
+    def _join(self, ids: Tensor, mask: Tensor, count: int, balances: bool) -> JoinedRows:
+        """The rows of a pass as one; prompts in common stand there once, unless experts are balanced over all tokens."""
+        if not self._shares or balances:
+            return JoinedRows.of(mask)
+        return JoinedRows.with_shared_prompts(mask, ids, ids.size(1) - count)
 
     def _scores_of(
         self, model: Any, ids: Tensor, chosen: Tensor, attention: Tensor, balances: bool
@@ -316,6 +328,7 @@ class RowTrainer(GRPOTrainer):
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         self._wanted = inputs["tool_mask"]
         loss: Tensor = super()._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
+        self._tokens = self._tokens.with_pass(*_computed(inputs, self._joined))
         mask = inputs["tool_mask"].bool()
         log_ratios = self._logprobs - inputs["sampled_logps"]
         self._log_ratios.append(log_ratios[mask].cpu())
@@ -424,6 +437,12 @@ def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     return ids, mask, inputs["completion_ids"].size(1)
+
+
+def _computed(inputs: Mapping[str, Tensor], joined: JoinedRows | None) -> tuple[int, list[tuple[int, int]]]:
+    """The tokens of a pass, and of each sequence that went through the model the tokens before it and its own."""
+    lengths = _sequences(inputs)[1].sum(dim=1).tolist()
+    return sum(lengths), joined.spans if joined else [(0, length) for length in lengths]
 
 
 def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:

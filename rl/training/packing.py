@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, groupby, islice
 from typing import Any
 
 import torch
@@ -107,22 +107,66 @@ class PackingCollator:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRows:
-    """Padded rows, `mask` (rows, tokens) of which is True on tokens, as one row of their sequences without padding."""
+    """Padded rows, `mask` (rows, tokens) of which is True on tokens, as one row of their sequences without padding.
+
+    Attributes:
+        places: for each token of the one row its place in the flattened `mask`; a prompt that rows share has that of the first of them.
+        pieces: the tokens of each piece of it, and the number of the piece that it goes on from, -1 where that is none.
+    """
 
     mask: Tensor
+    places: Tensor
+    pieces: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, mask: Tensor) -> JoinedRows:
+        """Each row a sequence."""
+        return cls(mask, _places(mask), tuple((length, -1) for length in mask.sum(dim=1).tolist()))
+
+    @classmethod
+    def with_shared_prompts(cls, mask: Tensor, ids: Tensor, width: int) -> JoinedRows:
+        """The same, where rows that follow each other and have one prompt share it.
+
+        The last token of a prompt stands with each of its rows: what follows it differs.
+
+        Args:
+            mask, ids: (rows, tokens).
+            width: tokens of the longest prompt; shorter ones are padded on the left.
+        """
+        prompts, lengths = ids[:, :width].masked_fill(~mask[:, :width], -1).tolist(), mask.sum(dim=1).tolist()
+        own, pieces = mask.clone(), list[tuple[int, int]]()
+        for prompt, alike in groupby(range(len(prompts)), key=prompts.__getitem__):
+            rows = list(alike)
+            shared = sum(token >= 0 for token in prompt[:-1]) if len(rows) > 1 else 0
+            if shared:
+                own[rows[1:], : width - 1] = False
+                pieces.append((shared, -1))
+            first = len(pieces) - 1 if shared else -1
+            pieces += [(lengths[row] - shared, first) for row in rows]
+        return cls(mask, _places(own), tuple(pieces))
 
     def join(self, values: Tensor) -> Tensor:
         """Values (rows, tokens) as (1, tokens), those on padding left out."""
-        return values[self.mask].unsqueeze(0)
+        return values.flatten()[self.places].unsqueeze(0)
 
     def part(self, values: Tensor) -> Tensor:
-        """Values (1, tokens) as (rows, tokens), 0 on padding."""
-        return values.new_zeros(self.mask.shape).masked_scatter(self.mask, values)
+        """Values (1, tokens) as (rows, tokens), 0 on padding and on prompts that stand with another row."""
+        return values.new_zeros(self.mask.numel()).index_copy(0, self.places, values[0]).view(self.mask.shape)
 
     def inputs(self) -> dict[str, Any]:
-        """Positions and borders, as models of transformers take them."""
-        positions = self.join(self.mask.cumsum(dim=1) - 1)
-        return {"position_ids": positions, **borders(self.mask.sum(dim=1).tolist(), self.mask.device)}
+        """Positions and borders, as models of transformers take them, and the pieces of sequences that share a prompt, as `varlen` does."""
+        positions, whole = self.join(self.mask.cumsum(dim=1) - 1), [before + own for before, own in self.spans]
+        shared = any(first >= 0 for _, first in self.pieces)
+        return {"position_ids": positions, **borders(whole, self.mask.device), **({"pieces": self.pieces} if shared else {})}
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Of each piece the tokens that stand before it, and its own."""
+        return [(self.pieces[first][0] if first >= 0 else 0, length) for length, first in self.pieces]
+
+
+def _places(mask: Tensor) -> Tensor:
+    return mask.flatten().nonzero().squeeze(1)
 
 
 def borders(lengths: Sequence[int], device: torch.device | None = None) -> dict[str, Any]:

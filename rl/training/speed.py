@@ -67,33 +67,56 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """Tokens of a step: sampled by engines, put through the learner in all its epochs, and the row that a token stands in, in the mean."""
+    """Tokens of a step that a worker knows of.
+
+    Attributes:
+        sampled: those that engines sampled.
+        learnt: those of all rows that the learner learnt from, in all its epochs.
+        computed: those that went through its model, where prompts that rows share count once.
+        pairs: twice the pairs of computed tokens and tokens that these attend to.
+    """
 
     sampled: int
     learnt: int = 0
-    mean_row: float = 0.0
+    computed: int = 0
+    pairs: int = 0
 
-    def with_rows(self, lengths: Sequence[int], epochs: int) -> StepTokens:
-        """The same with rows of these lengths put through the learner so many times."""
-        total = sum(lengths)
-        return StepTokens(self.sampled, total * epochs, sum(length * length for length in lengths) / max(total, 1))
+    def with_pass(self, learnt: int, spans: Sequence[tuple[int, int]]) -> StepTokens:
+        """The same with another pass: `spans` are, of each sequence of it, the tokens that stand before it and its own."""
+        computed = sum(own for _, own in spans)
+        return StepTokens(
+            self.sampled,
+            self.learnt + learnt,
+            self.computed + computed,
+            self.pairs + sum(own * (2 * before + own) for before, own in spans),
+        )
+
+    def together(self, parts: Sequence[StepTokens]) -> StepTokens:
+        """Those of all workers, each of which knows what engines sampled for all."""
+        learnt, computed, pairs = (sum(getattr(part, name) for part in parts) for name in ("learnt", "computed", "pairs"))
+        return StepTokens(self.sampled, learnt, computed, pairs)
+
+    @property
+    def mean_row(self) -> float:
+        """Twice as many tokens as a computed one attends to in the mean: without shared prompts, the mean row that a token stands in."""
+        return self.pairs / max(self.computed, 1)
 
 
 def speed_figures(times: StepTimes, tokens: StepTokens, flops: float | None, workers: int, device: str) -> dict[str, float]:
-    """Shares, `step_seconds`, sampled tokens a second of the whole step, learnt tokens a second of learning, and `mfu` of that.
+    """Shares, `step_seconds`, sampled tokens a second of the whole step, learnt tokens a second of learning, and `mfu` of those computed.
 
     Args:
         flops: operations of a token; None where the model's are not known.
         device: the name of the learner's GPU; `mfu` is absent where there is none, or one whose peak is not in the table.
     """
-    rate = tokens.learnt / times.learning
     figures = {
         **times.shares(),
         "step_seconds": times.whole,
         "sampled_tokens_per_second": tokens.sampled / max(times.whole, 1e-9),
-        "learner_tokens_per_second": rate,
+        "learner_tokens_per_second": tokens.learnt / times.learning,
     }
     found = device_of(device)
+    rate = tokens.computed / times.learning
     share = None if flops is None or found is None else model_flops_utilisation(rate, flops, found.teraflops, workers)
     return figures if share is None else {**figures, "mfu": share}
 

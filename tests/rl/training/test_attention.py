@@ -122,13 +122,43 @@ def test_no_tensor_has_the_row_in_two_dimensions() -> None:
 def test_rows_are_joined_and_parted_without_loss() -> None:
     mask = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 1, 0, 0]]).bool()
     values = torch.arange(1.0, 16).reshape(3, 5)
-    rows = JoinedRows(mask)
+    rows = JoinedRows.of(mask)
     assert rows.join(values).tolist() == [[2, 3, 4, 6, 7, 8, 9, 10, 13]]
     assert torch.equal(rows.part(rows.join(values)), torch.where(mask, values, 0))
     inputs = rows.inputs()
     assert inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4, 0]]
     assert inputs["cu_seq_lens_q"].tolist() == [0, 3, 8, 9] and inputs["cu_seq_lens_q"].dtype == torch.int32
     assert inputs["max_length_q"] == 5
+
+
+def test_a_prompt_that_rows_have_in_common_stands_there_once_but_for_its_last_token() -> None:
+    ids = torch.tensor([[0, 7, 8, 9, 1, 2], [0, 7, 8, 9, 3, 0], [6, 7, 8, 9, 4, 0], [0, 0, 0, 9, 5, 0], [0, 0, 0, 9, 6, 0]])
+    mask = ids > 0
+    rows = JoinedRows.with_shared_prompts(mask, ids, 4)
+    assert rows.join(ids).tolist() == [[7, 8, 9, 1, 2, 9, 3, 6, 7, 8, 9, 4, 9, 5, 9, 6]]
+    assert rows.pieces == ((2, -1), (3, 0), (2, 0), (5, -1), (2, -1), (2, -1))
+    assert rows.spans == [(0, 2), (2, 3), (2, 2), (0, 5), (0, 2), (0, 2)]
+    inputs = rows.inputs()
+    assert inputs["position_ids"].tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 4, 0, 1, 0, 1]]
+    assert inputs["pieces"] == rows.pieces and inputs["cu_seq_lens_q"].diff().tolist() == [2, 5, 4, 5, 2, 2]
+    parted = rows.part(rows.join(ids))
+    assert parted.tolist()[1] == [0, 0, 0, 9, 3, 0] and torch.equal(parted[:, 3:], ids[:, 3:])
+    assert "pieces" not in JoinedRows.with_shared_prompts(mask[1:4], ids[1:4], 4).inputs()
+
+
+def test_sequences_that_go_on_from_another_attend_to_it_as_if_it_stood_before_each() -> None:
+    generator = torch.Generator().manual_seed(2)
+    states = {name: torch.randn(1, heads, 9, 8, generator=generator) for name, heads in (("query", 4), ("key", 2), ("value", 2))}
+    given = [{name: each.clone().requires_grad_() for name, each in states.items()} for _ in range(2)]
+    pieces = ((4, -1), (3, 0), (2, 0))
+    shared = varlen_attention(torch.nn.Module(), **given[0], attention_mask=None, **borders([4, 7, 6]), pieces=pieces)[0]
+    whole = {name: each[:, :, [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 7, 8]] for name, each in given[1].items()}
+    alone = varlen_attention(torch.nn.Module(), **whole, attention_mask=None, **borders([7, 6]))[0]
+    torch.testing.assert_close(shared, alone[:, [0, 1, 2, 3, 4, 5, 6, 11, 12]])
+    (shared[:, 4:] ** 2).sum().backward()
+    (alone[:, [4, 5, 6, 11, 12]] ** 2).sum().backward()
+    for name in states:
+        torch.testing.assert_close(given[0][name].grad, given[1][name].grad)
 
 
 def test_joined_examples_are_the_padded_ones_without_padding() -> None:

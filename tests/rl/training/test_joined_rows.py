@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby, permutations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ from rl.loop.step import ReinforceTrainer
 from rl.policies.policy import load_policy, save_policy
 from rl.training import token_scores
 from rl.training.attention import joins_rows
-from rl.training.batches import Row, rows_of, share_rows
+from rl.training.batches import Row, rows_of, share_groups, share_rows, tokens_of
 from rl.training.config import CRITICS, EstimatorName, ReinforceConfig
 from rl.training.filters import Collected
 from rl.training.optimizer_config import LoraConfig
@@ -87,6 +88,27 @@ def test_loss_and_gradient_are_those_of_rows_side_by_side(policy: Path, stale: l
 def test_so_they_are_under_other_losses_and_on_other_paths(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     bound = 2e-3 if name == "bfloat16" else 2e-6
     compare(policy, tmp_path, ReinforceConfig.model_validate({**BASE.model_dump(), **VARIANTS[name]}), stale, bound)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+def test_so_they_are_where_groups_share_long_prompts_which_are_computed_once(
+    policy: Path, stale: list[Trajectory], tmp_path: Path, estimator: str
+) -> None:
+    prompts = {task: tuple(range(2, 20 + 7 * number)) for number, task in enumerate(dict.fromkeys(each.task_key for each in stale))}
+    given = [replace(each, prompt_ids=prompts[each.task_key]) for each in stale]
+    config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator, "trajectories_per_pass": 4})
+    compare(policy, tmp_path, config, given)
+    model, tokenizer = load_policy(policy)
+    hooks = TrainingHooks(lambda step: Collected(tuple(given)), lambda path, version: None)
+    trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, hooks)
+    trainer.current_gradient_accumulation_steps = config.passes
+    passes = trainer.next_batch(1)
+    for inputs in passes:
+        trainer._compute_loss(trainer.model, inputs)
+    tokens, rows = trainer._tokens, rows_of(given, None)
+    assert len(prompts) == len(passes) == 2 and tokens.learnt == sum(row.tokens for row in rows)
+    assert tokens.computed == tokens.learnt - sum((len(prompt) - 1) * 3 for prompt in prompts.values())
 
 
 LEARNED: dict[str, dict[str, Any]] = {
@@ -179,3 +201,26 @@ def test_passes_get_about_as_many_tokens_each_and_every_row_is_in_one_of_them() 
 
 def test_there_may_be_more_passes_than_rows() -> None:
     assert [len(part) for part in share_rows(rows([5, 7]), 4)] == [0, 0, 1, 1]
+
+
+def group(prompt: int, lengths: Sequence[int]) -> list[Row]:
+    return [Row((prompt,) * 50, (1,) * length, (), (), (), (), (), task_key=f"{prompt}-{number}") for number, length in enumerate(lengths)]
+
+
+def test_rows_of_one_prompt_are_of_one_pass_and_follow_each_other() -> None:
+    given = [
+        row for rows in zip(group(1, [10, 20, 30, 40]), group(2, [15, 25, 35, 25]), group(3, [90, 1, 1, 8]), strict=True) for row in rows
+    ]
+    shared = share_groups(given, 3)
+    assert [{row.prompt_ids[0] for row in part} for part in shared] in ([{a}, {b}, {c}] for a, b, c in permutations((1, 2, 3)))
+    two = share_groups(given, 2)
+    assert sorted(row.task_key for part in two for row in part) == sorted(row.task_key for row in given)
+    for part in two:
+        prompts = [row.prompt_ids for row in part]
+        assert len(list(groupby(prompts))) == len(set(prompts))
+
+
+def test_a_group_is_parted_where_it_is_larger_than_a_pass() -> None:
+    parts = share_groups([*group(1, [100] * 8), *group(2, [10] * 2)], 4)
+    assert sum(map(len, parts)) == 10 and max(map(tokens_of, parts)) < 2 * min(map(tokens_of, parts)) + 150
+    assert [len(part) for part in share_groups(group(1, [5]), 3)] == [0, 0, 1]

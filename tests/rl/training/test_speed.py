@@ -21,16 +21,23 @@ def test_the_shares_of_a_step_add_up_to_one() -> None:
 
 
 def test_tokens_a_second_are_of_the_step_and_of_learning() -> None:
-    tokens = StepTokens(sampled=100).with_rows([10, 30], epochs=2)
-    assert (tokens.learnt, tokens.mean_row) == (80, (100 + 900) / 40)
+    one, other = (StepTokens(sampled=100).with_pass(length, [(0, length)]) for length in (20, 60))
+    tokens = one.together([one, other])
+    assert (tokens.sampled, tokens.learnt, tokens.computed, tokens.mean_row) == (100, 80, 80, (400 + 3600) / 80)
     figures = speed_figures(TIMES, tokens, None, 1, "")
     assert (figures["step_seconds"], figures["sampled_tokens_per_second"]) == (10.0, 10.0)
     assert figures["learner_tokens_per_second"] == pytest.approx(80 / 3)
-    assert StepTokens(5).with_rows([], 1).mean_row == 0
+    assert StepTokens(5).mean_row == 0
+
+
+def test_a_prompt_in_common_is_computed_once_and_attended_to_by_all_that_follow_it() -> None:
+    shared, apart = (StepTokens(0).with_pass(120, spans) for spans in ([(0, 40), (40, 20), (40, 20)], [(0, 60), (0, 60)]))
+    assert (shared.learnt, shared.computed) == (120, 80) and (apart.learnt, apart.computed) == (120, 120)
+    assert shared.pairs == apart.pairs - 40 * 40
 
 
 def test_the_share_of_the_peak_is_there_where_the_peak_is_known() -> None:
-    tokens = StepTokens(0, learnt=3000, mean_row=10)
+    tokens = StepTokens(0, learnt=4000, computed=3000, pairs=30_000)
     known = speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA H100 80GB HBM3")
     assert known["mfu"] == pytest.approx(1000 * 1e9 / (989e12 * 2))
     assert "mfu" not in speed_figures(TIMES, tokens, 1e9, 2, "NVIDIA GeForce GTX 1080")
