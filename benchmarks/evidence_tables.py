@@ -167,14 +167,23 @@ def packing(record: Record) -> str:
 
 
 def learners(record: Record) -> str:
-    """Our RL and TRL's, seed by seed: the time to the goal or to the last step, and theirs by ours, at least where they were given up."""
+    """Our RL and TRL's, seed by seed: the time to the goal or to the last step, and theirs by ours (to the goal: at least, if given up)."""
     rows = []
-    for ours, theirs in zip(record["runs"][::2], record["runs"][1::2], strict=True):
-        times = [f"{run['ends'][-1]:.0f} ({run['steps']}{'' if run['seconds'] else ', given up'})" for run in (ours, theirs)]
-        share = f"{theirs['ends'][-1] / ours['ends'][-1]:.1f}" if ours["seconds"] else ""
-        starts = [f"{run['started']:.0f}" for run in (ours, theirs)]
-        rows.append([str(ours["seed"]), *times, share, *starts])
+    for seed, runs in groupby(record["runs"], key=lambda run: run["seed"]):
+        by_learner = {run["learner"]: run for run in runs}
+        ours, theirs = by_learner.get("ours"), by_learner.get("TRL")
+        times = [f"{run['ends'][-1]:.0f} ({run['steps']}{'' if run['seconds'] else ', given up'})" if run else "" for run in (ours, theirs)]
+        starts = [f"{run['started']:.0f}" if run else "" for run in (ours, theirs)]
+        rows.append([str(seed), *times, _their_time(ours, theirs, record.get("steps")), *starts])
     return table(["seed", "ours, s (steps)", "TRL, s (steps)", "TRL's time by ours", "start-up, ours, s", "TRL's, s"], rows)
+
+
+def _their_time(ours: Record | None, theirs: Record | None, steps: int | None) -> str:
+    """TRL's time by ours; of a number of `steps`, by that of as many of ours as TRL made until it was given up."""
+    if ours is None or theirs is None or not ours["seconds"]:
+        return ""
+    last = theirs["steps"] if steps and not theirs["seconds"] else ours["steps"]
+    return f"{theirs['ends'][-1] / ours['ends'][last - 1]:.1f}"
 
 
 def asked(record: Record) -> str:

@@ -200,6 +200,9 @@ def run_trl(setting: Setting) -> Outcome:
     return watch[0].outcome()
 
 
+LEARNERS = {"ours": run_ours, "TRL": run_trl}
+
+
 def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, stop_after: int | None, late: bool) -> Iterator[Setting]:
     """The setting of each seed: other tasks, other samples."""
     config = Home(home).load()
@@ -225,19 +228,27 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900.0, help="after which a learner is given up")
     parser.add_argument("--steps", type=int, help="so many steps, whatever they reach")
     parser.add_argument("--late", action="store_true", help="search answers late")
-    parser.add_argument("--keep", help="name of a file of results in benchmarks/results")
+    parser.add_argument(
+        "--learners", nargs="+", choices=list(LEARNERS), default=list(LEARNERS), help="by default both, one after the other"
+    )
+    parser.add_argument(
+        "--keep", help="name of a file of results in benchmarks/results; a learner's run of a seed takes the place of that there"
+    )
     parser.add_argument("--command", action="append", default=[], help="what made home and figures, for --keep; repeatable")
     arguments = parser.parse_args()
-    found: list[Outcome] = []
+    runs: dict[tuple[int, str], dict[str, Any]] = {}
+    if arguments.keep:
+        runs = {(run["seed"], run["learner"]): run for run in evidence.kept(arguments.keep).get("runs", [])}
     wanted = (arguments.home, arguments.policy, arguments.seeds, arguments.seconds, arguments.steps, arguments.late)
     for setting in settings_of(*wanted):
-        for run in (run_ours, run_trl):
-            found.append(run(setting))
-            print(f"seed {setting.seed}: {found[-1]}", file=sys.stderr)
-    runs = [asdict(outcome) for outcome in found]
+        for learner in arguments.learners:
+            outcome = LEARNERS[learner](setting)
+            runs[setting.seed, learner] = {**asdict(outcome), "commit": evidence.current_commit()}
+            print(f"seed {setting.seed}: {outcome}", file=sys.stderr)
+    shown = [runs[key] for key in sorted(runs, key=lambda key: (key[0], list(LEARNERS).index(key[1])))]
     if arguments.keep:
-        evidence.keep(arguments.keep, {"commands": arguments.command, "late": arguments.late, "steps": arguments.steps, "runs": runs})
-    print(learners({"runs": runs}))
+        evidence.keep(arguments.keep, {"commands": arguments.command, "late": arguments.late, "steps": arguments.steps, "runs": shown})
+    print(learners({"runs": shown}))
 
 
 if __name__ == "__main__":

@@ -75,5 +75,11 @@ def test_a_run_ends_with_its_goal_or_its_steps(stop_after: int | None, successes
 
 
 def test_who_does_not_come_that_far_bounds_the_ratio_from_below() -> None:
-    ours, theirs = Outcome("ours", 0, 1.0, 20.0, 10, 0.5, (10.0, 20.0)), Outcome("TRL", 0, 2.0, None, 2, 0.5, (30.0, 60.0))
-    assert "| 0 | 20 (10) | 60 (2, given up) | 3.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)]})
+    ours, theirs = Outcome("ours", 0, 1.0, 20.0, 2, 0.5, (10.0, 20.0)), Outcome("TRL", 0, 2.0, None, 4, 0.5, (20.0, 30.0, 50.0, 60.0))
+    assert "| 0 | 20 (2) | 60 (4, given up) | 3.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)]})
+
+
+def test_of_a_number_of_steps_as_many_are_compared_as_both_have_made() -> None:
+    ours, theirs = Outcome("ours", 0, 1.0, 40.0, 3, 0.5, (10.0, 15.0, 40.0)), Outcome("TRL", 0, 2.0, None, 2, 0.5, (30.0, 60.0))
+    assert "| 0 | 40 (3) | 60 (2, given up) | 4.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)], "steps": 3})
+    assert "| 0 | 40 (3) |  |  | 1 |  |" in learners({"runs": [asdict(ours)], "steps": 3})
