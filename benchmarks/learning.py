@@ -246,9 +246,10 @@ def main() -> None:
             runs[setting.seed, learner] = {**asdict(outcome), "commit": evidence.current_commit()}
             print(f"seed {setting.seed}: {outcome}", file=sys.stderr)
     shown = [runs[key] for key in sorted(runs, key=lambda key: (key[0], list(LEARNERS).index(key[1])))]
+    told = {"late": arguments.late, "steps": arguments.steps, "runs": shown}
     if arguments.keep:
-        evidence.keep(arguments.keep, {"commands": arguments.command, "late": arguments.late, "steps": arguments.steps, "runs": shown})
-    print(learners({"runs": shown}))
+        evidence.keep(arguments.keep, {"commands": arguments.command, **told})
+    print(learners(told))
 
 
 if __name__ == "__main__":
