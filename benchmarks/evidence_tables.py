@@ -178,6 +178,13 @@ def learners(record: Record) -> str:
     return table(["seed", "ours, s (steps)", "TRL, s (steps)", "TRL's time by ours", "start-up, ours, s", "TRL's, s"], rows)
 
 
+def trl_time(record: Record) -> str:
+    """How many times as long as our RL TRL's takes, seed by seed."""
+    runs = {(run["seed"], run["learner"]): run for run in record["runs"]}
+    seeds_ = sorted({seed for seed, _ in runs})
+    return ", ".join(_their_time(runs.get((seed, "ours")), runs.get((seed, "TRL")), record.get("steps")) for seed in seeds_)
+
+
 def _their_time(ours: Record | None, theirs: Record | None, steps: int | None) -> str:
     """TRL's time by ours; of a number of `steps`, by that of as many of ours as TRL made until it was given up."""
     if ours is None or theirs is None or not ours["seconds"]:
@@ -291,7 +298,7 @@ def peaks(record: Record) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
         stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, seconds, commands,
-        packing, peaks, learners, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
+        packing, peaks, learners, trl_time, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
     )
 }  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence_tables import learners
+from benchmarks.evidence_tables import learners, trl_time
 from benchmarks.learning import Outcome, Reached, Setting, Watch
 from benchmarks.trl_search import environment_of, reward_of, tokenizer_of
 from flows.config import FlywheelConfig
@@ -82,4 +82,5 @@ def test_who_does_not_come_that_far_bounds_the_ratio_from_below() -> None:
 def test_of_a_number_of_steps_as_many_are_compared_as_both_have_made() -> None:
     ours, theirs = Outcome("ours", 0, 1.0, 40.0, 3, 0.5, (10.0, 15.0, 40.0)), Outcome("TRL", 0, 2.0, None, 2, 0.5, (30.0, 60.0))
     assert "| 0 | 40 (3) | 60 (2, given up) | 4.0 | 1 | 2 |" in learners({"runs": [asdict(ours), asdict(theirs)], "steps": 3})
+    assert trl_time({"runs": [asdict(ours), asdict(theirs)], "steps": 3}) == "4.0"
     assert "| 0 | 40 (3) |  |  | 1 |  |" in learners({"runs": [asdict(ours)], "steps": 3})
