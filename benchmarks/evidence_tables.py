@@ -169,9 +169,7 @@ def packing(record: Record) -> str:
 def learners(record: Record) -> str:
     """Our RL and TRL's, seed by seed: the time to the goal or to the last step, and theirs by ours (to the goal: at least, if given up)."""
     rows = []
-    for seed, runs in groupby(record["runs"], key=lambda run: run["seed"]):
-        by_learner = {run["learner"]: run for run in runs}
-        ours, theirs = by_learner.get("ours"), by_learner.get("TRL")
+    for seed, ours, theirs in _by_seed(record):
         times = [f"{run['ends'][-1]:.0f} ({run['steps']}{'' if run['seconds'] else ', given up'})" if run else "" for run in (ours, theirs)]
         starts = [f"{run['started']:.0f}" if run else "" for run in (ours, theirs)]
         rows.append([str(seed), *times, _their_time(ours, theirs, record.get("steps")), *starts])
@@ -180,9 +178,13 @@ def learners(record: Record) -> str:
 
 def trl_time(record: Record) -> str:
     """How many times as long as our RL TRL's takes, seed by seed."""
+    return ", ".join(_their_time(ours, theirs, record.get("steps")) for _, ours, theirs in _by_seed(record))
+
+
+def _by_seed(record: Record) -> list[tuple[int, Record | None, Record | None]]:
+    """Each seed with our run and TRL's, as far as they were made."""
     runs = {(run["seed"], run["learner"]): run for run in record["runs"]}
-    seeds_ = sorted({seed for seed, _ in runs})
-    return ", ".join(_their_time(runs.get((seed, "ours")), runs.get((seed, "TRL")), record.get("steps")) for seed in seeds_)
+    return [(seed, runs.get((seed, "ours")), runs.get((seed, "TRL"))) for seed in sorted({seed for seed, _ in runs})]
 
 
 def _their_time(ours: Record | None, theirs: Record | None, steps: int | None) -> str:

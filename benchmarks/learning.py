@@ -201,6 +201,7 @@ def run_trl(setting: Setting) -> Outcome:
 
 
 LEARNERS = {"ours": run_ours, "TRL": run_trl}
+"""The learners by the names that results have them under."""
 
 
 def settings_of(home: Path, policy: str, seeds: Sequence[int], seconds: float, stop_after: int | None, late: bool) -> Iterator[Setting]:
@@ -237,16 +238,17 @@ def main() -> None:
     parser.add_argument("--command", action="append", default=[], help="what made home and figures, for --keep; repeatable")
     arguments = parser.parse_args()
     runs: dict[tuple[int, str], dict[str, Any]] = {}
-    if arguments.keep:
-        runs = {(run["seed"], run["learner"]): run for run in evidence.kept(arguments.keep).get("runs", [])}
+    if arguments.keep and (there := evidence.kept(arguments.keep)):
+        if (there["late"], there["steps"]) != (arguments.late, arguments.steps):
+            parser.error(f"{arguments.keep} holds runs of other --late or --steps, which cannot stand beside these: give another name.")
+        runs = {(run["seed"], run["learner"]): run for run in there["runs"]}
     wanted = (arguments.home, arguments.policy, arguments.seeds, arguments.seconds, arguments.steps, arguments.late)
     for setting in settings_of(*wanted):
         for learner in arguments.learners:
             outcome = LEARNERS[learner](setting)
             runs[setting.seed, learner] = {**asdict(outcome), "commit": evidence.current_commit()}
             print(f"seed {setting.seed}: {outcome}", file=sys.stderr)
-    shown = [runs[key] for key in sorted(runs, key=lambda key: (key[0], list(LEARNERS).index(key[1])))]
-    told = {"late": arguments.late, "steps": arguments.steps, "runs": shown}
+    told = {"late": arguments.late, "steps": arguments.steps, "runs": [runs[key] for key in sorted(runs)]}
     if arguments.keep:
         evidence.keep(arguments.keep, {"commands": arguments.command, **told})
     print(learners(told))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -79,10 +79,11 @@ def varlen_attention(
         query, key, value = (each.to(torch.get_autocast_dtype(query.device.type)) for each in (query, key, value))
     if pieces is None:
         return _over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling), None
-    query, key, value = (torch.cat(_made_whole(each, pieces), dim=2) for each in (query, key, value))
-    whole = [length + (pieces[first][0] if first >= 0 else 0) for length, first in pieces]
-    found = torch.split(_over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling), whole, dim=1)
-    return torch.cat([part[:, -length:] for part, (length, _) in zip(found, pieces, strict=True)], dim=1), None
+    whole = [_made_whole(each, pieces) for each in (query, key, value)]
+    query, key, value = (torch.cat(parts, dim=2) for parts in whole)
+    found = _over_themselves(query, key, value, cu_seq_lens_q, max_length_q, scaling)
+    parted = torch.split(found, [part.size(2) for part in whole[0]], dim=1)
+    return torch.cat([part[:, -length:] for part, (length, _) in zip(parted, pieces, strict=True)], dim=1), None
 
 
 def _made_whole(states: Tensor, pieces: Sequence[tuple[int, int]]) -> list[Tensor]:
@@ -94,10 +95,11 @@ def _made_whole(states: Tensor, pieces: Sequence[tuple[int, int]]) -> list[Tenso
 def _over_themselves(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, scaling: float | None) -> Tensor:
     if query.is_cuda and query.dtype != torch.float32:
         query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
-        found: Any = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scaling, window_size=CAUSAL, **GROUPED)
-        return torch.as_tensor(found).unsqueeze(0)
+        found = varlen_attn(query, key, value, ends, ends, longest, longest, scale=scaling, window_size=CAUSAL, **GROUPED)
+        return cast(Tensor, found).unsqueeze(0)
     # Split, and not sliced: the gradient of each slice would be as long as the row.
-    parts = zip(*(torch.split(each, ends.diff().tolist(), dim=2) for each in (query, key, value)), strict=True)
+    lengths = ends.diff().tolist()
+    parts = zip(*(torch.split(each, lengths, dim=2) for each in (query, key, value)), strict=True)
     causal: dict[str, Any] = {"is_causal": True, "scale": scaling, "enable_gqa": query.size(1) != key.size(1)}
     return torch.cat([scaled_dot_product_attention(*part, **causal).transpose(1, 2) for part in parts], dim=1)
 
@@ -139,6 +141,11 @@ def joins_rows(model: PreTrainedModel) -> bool:
     """Whether the attention that `model` computes keeps sequences of one row apart without a mask."""
     chosen = str(model.config._attn_implementation)
     return chosen in JOINED and obstacle(model, chosen) is None
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Whether sequences of one row may also go on from another that stands there once: `varlen` alone takes such pieces."""
+    return joins_rows(model) and str(model.config._attn_implementation) == VARLEN
 
 
 @torch.no_grad()

@@ -202,7 +202,7 @@ def share_groups(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     for row in sorted(rows, key=lambda row: -row.tokens):
         groups.setdefault(row.prompt_ids, []).append(row)
     most = max(1, sum(map(tokens_of, groups.values())) // parts)
-    shared = _shared_out([piece for group in groups.values() for piece in _pieces_of(group, round(tokens_of(group) / most))], parts)
+    shared = _shared_out([bundle for group in groups.values() for bundle in _dealt(group, round(tokens_of(group) / most))], parts)
     places = {prompt: place for place, prompt in enumerate(groups)}
     return [sorted(part, key=lambda row: places[row.prompt_ids]) for part in shared]
 
@@ -212,9 +212,10 @@ def tokens_of(group: Sequence[Row]) -> int:
     return len(group[0].prompt_ids) + sum(len(row.completion_ids) for row in group)
 
 
-def _pieces_of(group: Sequence[Row], pieces: int) -> list[list[Row]]:
-    """A group in so many lists of alternating rows, or whole."""
-    return [list(group[place::pieces]) for place in range(min(pieces, len(group)))] or [list(group)]
+def _dealt(group: Sequence[Row], hands: int) -> list[list[Row]]:
+    """A group row by row into so many lists, at least one and none empty."""
+    hands = max(1, min(hands, len(group)))
+    return [list(group[place::hands]) for place in range(hands)]
 
 
 def _shared_out(bundles: Sequence[list[Row]], parts: int) -> list[list[Row]]:

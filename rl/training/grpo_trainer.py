@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.vision import Vision
-from rl.training.attention import VARLEN, joins_rows, set_attention
+from rl.training.attention import joins_rows, set_attention, shares_prompts
 from rl.training.base import (
     GRPOConfig,
     GRPOTrainer,
@@ -78,7 +78,7 @@ class RowTrainer(GRPOTrainer):
         remove_dropout(model)
         set_attention(model, config)
         self._joins = joins_rows(model)
-        self._shares = self._joins and str(model.config._attn_implementation) == VARLEN
+        self._shares = shares_prompts(model)
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -441,7 +441,7 @@ def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
 
 def _computed(inputs: Mapping[str, Tensor], joined: JoinedRows | None) -> tuple[int, list[tuple[int, int]]]:
     """The tokens of a pass, and of each sequence that went through the model the tokens before it and its own."""
-    lengths = _sequences(inputs)[1].sum(dim=1).tolist()
+    lengths = (inputs["prompt_mask"].sum(dim=1) + inputs["completion_mask"].sum(dim=1)).tolist()
     return sum(lengths), joined.spans if joined else [(0, length) for length in lengths]
 
 

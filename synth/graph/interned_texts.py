@@ -8,6 +8,7 @@ buckets lie one after the other.
 from __future__ import annotations
 
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import overload
@@ -27,8 +28,9 @@ class _Numbered(Sequence[str]):
     __slots__ = ("_length",)
     _length: int
 
+    @abstractmethod
     def _text(self, number: int) -> str:
-        raise NotImplementedError
+        """The text of a number that there is."""
 
     def __len__(self) -> int:
         return self._length
