@@ -33,7 +33,7 @@ from warehouse.public_data.places import data_root
 CORPORA = ("films", "countries")
 RUNS = Path("trajectories", "fireact", "hotpotqa_dev500_gpt35_ft.json")
 """Runs of others, under the folder of public data, whose steps get alternatives."""
-PAGES = 20
+PAGES = 40
 """Documents that facts are read out of."""
 DESCRIPTION = Path(__file__).parents[1] / "examples" / "tool_worlds" / "library.md"
 COMMANDS = {
@@ -49,10 +49,10 @@ COMMANDS = {
 SETTINGS = (
     "synth.webshaper.counts={1=40}",
     "synth.direct_attempts={attempts=1}",
-    "synth.rewording={}",
+    'synth.rewording={relations="words", variants=6}',
     "synth.seeds={count=40, passages=2, max_tokens=400}",
     "synth.expander={count=8, attempts=1, horizon=6, max_action_tokens=200}",
-    'synth.fas={plan_slices=30, plans="teacher", reasoner="teacher", judge=true, reasoning={1=40}, max_question_tokens=300, '
+    'synth.fas={plan_slices=30, plans="teacher", reasoner="teacher", judge=true, reasoning={1=100}, max_question_tokens=300, '
     "max_plan_tokens=150, max_reasoning_tokens=250}",
     "synth.has_count=20",
     "synth.has={mixture={teacher=1.0}}",

@@ -7,6 +7,7 @@ fault of a tool, an engine or a judge says nothing about the policy: such a traj
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -479,7 +480,10 @@ def user(
     seed: int = 0,
     stop: tuple[str, ...] = (),
     form: str | None = None,
+    examples: Sequence[tuple[str, str]] = (),
 ) -> Request:
-    """A request of one user message, after a system message where there is one."""
-    messages = ((Message("system", system),) if system else ()) + (Message("user", text),)
+    """A request of one user message, after a system message where there is one; worked `examples`, each what was asked and what was
+    replied, are turns before it."""
+    shown = tuple(message for asked, replied in examples for message in (Message("user", asked), Message("assistant", replied)))
+    messages = ((Message("system", system),) if system else ()) + shown + (Message("user", text),)
     return Request(messages, max_tokens, temperature, seed, stop, form)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from synth.corpora.config import ExtractionConfig
-from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect, question_whether_stated
+from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect, whether_stated
 from synth.corpora.passages import short_passages_of
 from synth.questions.text_comparison import plain
 from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
@@ -41,10 +41,19 @@ class TypedFact(StatedFact):
     object_type: str = ""
 
 
-SYSTEM = """You extract facts from a passage as a JSON list of objects with the keys "subject", "subject_type", "relation", "object", \
-"object_type" and "quote". Write out names in full, as the passage or its title has them, and no pronouns. A relation is one or two \
+SYSTEM = """You extract facts from a passage as a JSON list of objects with the keys "subject", "relation", "object", "quote", \
+"subject_type" and "object_type". Write out names in full, as the passage or its title has them, and no pronouns. A relation is one or two \
 words, a type one word. The quote is the shortest run of words of the passage, copied exactly, that states the fact. State only what \
 the passage states. Reply with the JSON alone; a passage without facts gives []."""
+
+EXAMPLES = (
+    (
+        "Title: Sootlantern\nPassage: Sootlantern is a 1961 play by Orla Vennick. It was first performed in Larkmereth.",
+        '[{"subject": "Sootlantern", "relation": "written by", "object": "Orla Vennick", "quote": "a 1961 play by Orla Vennick", '
+        '"subject_type": "play", "object_type": "person"}, {"subject": "Sootlantern", "relation": "performed in", "object": "Larkmereth", '
+        '"quote": "first performed in Larkmereth", "subject_type": "play", "object_type": "town"}]',
+    ),
+)
 
 _STATEMENTS = TypeAdapter(list[TypedFact])
 
@@ -117,7 +126,8 @@ def _read(reply: Completion) -> list[TypedFact] | Failure:
 
 def _request(document: Document, passage: str, config: ExtractionConfig) -> Request:
     wanted = f"Relations: {', '.join(config.relations)}\n" if config.relations else ""
-    return user(f"{wanted}Title: {document.title}\nPassage: {passage}", SYSTEM, config.max_tokens, form=form_of(_STATEMENTS))
+    asked = f"{wanted}Title: {document.title}\nPassage: {passage}"
+    return user(asked, SYSTEM, config.max_tokens, form=form_of(_STATEMENTS), examples=EXAMPLES)
 
 
 def _grounded(claim: _Claim, config: ExtractionConfig, harvest: _Harvest) -> bool:
@@ -148,7 +158,7 @@ def _verified(claims: Sequence[_Claim], teacher: Teacher, harvest: _Harvest) -> 
 
 
 def _second_reading(claim: _Claim) -> Request:
-    return user(question_whether_stated(claim.statement, f"{claim.document.title}\n{claim.passage}"), max_tokens=64)
+    return whether_stated(claim.statement, f"{claim.document.title}\n{claim.passage}")
 
 
 def _link(claims: Sequence[_Claim], linker: Linker, harvest: _Harvest) -> None:

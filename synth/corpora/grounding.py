@@ -26,6 +26,7 @@ from enum import StrEnum
 from pydantic import BaseModel
 
 from synth.questions.text_comparison import NameKey, mentions, name_key, plain, unqualified
+from warehouse.records import Request, user
 
 
 class StatedFact(BaseModel):
@@ -40,6 +41,14 @@ class StatedFact(BaseModel):
     def claim(self) -> str:
         """The fact without its quotation, as it is shown to readers."""
         return f"{self.subject} — {self.relation} — {self.object}"
+
+
+_WHETHER_STATED = "Passage:\n{text}\n\nClaim: {claim}\nDoes the passage state the claim? Answer yes or no."
+_PLAY = "Sootlantern\nSootlantern is a play by Orla Vennick. Tamsin Rookhope played in it."
+_READINGS = (
+    (_WHETHER_STATED.format(text=_PLAY, claim="Sootlantern — author — Orla Vennick"), "Yes"),
+    (_WHETHER_STATED.format(text=_PLAY, claim="Sootlantern — author — Tamsin Rookhope"), "No"),
+)
 
 
 class GroundingDefect(StrEnum):
@@ -66,9 +75,9 @@ def grounding_defect(statement: StatedFact, title: str, text: str) -> GroundingD
     return None if mentions(statement.quote, statement.object) else GroundingDefect.OBJECT_NOT_NAMED
 
 
-def question_whether_stated(statement: StatedFact, text: str) -> str:
+def whether_stated(statement: StatedFact, text: str) -> Request:
     """What a second reader is asked; the answer is yes or no."""
-    return f"Passage:\n{text}\n\nClaim: {statement.claim}\nDoes the passage state the claim? Answer yes or no."
+    return user(_WHETHER_STATED.format(text=text, claim=statement.claim), max_tokens=64, examples=_READINGS)
 
 
 class AmbiguousMention(Exception):

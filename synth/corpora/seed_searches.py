@@ -48,6 +48,25 @@ Question: {question}
 By these passages, is {candidate!r} a right answer to the question, and another one than {answer!r}? Answer yes or no."""
 
 
+_PASSAGES = "[1] Sootlantern\nSootlantern is a play of 1961 by Orla Vennick."
+_CONTRADICTIONS = (
+    (
+        _CONTRADICTION.format(passages=_PASSAGES, claim="Sootlantern — year — 1974"),
+        '{"contradicted": true, "passage": 1, "quote": "a play of 1961"}',
+    ),
+    (
+        _CONTRADICTION.format(passages=_PASSAGES, claim="Sootlantern — performed in — Larkmereth"),
+        '{"contradicted": false, "passage": null, "quote": null}',
+    ),
+)
+_FOUND_ANSWERS = (
+    (
+        _ANSWERS.format(passages=_PASSAGES, question="Who wrote Sootlantern?"),
+        '[{"answer": "Orla Vennick", "passage": 1, "quote": "a play of 1961 by Orla Vennick"}]',
+    ),
+)
+
+
 class Contradiction(BaseModel):
     """What a teacher says of a claim and the passages that a search for it brought."""
 
@@ -113,7 +132,10 @@ class Searcher:
         """For each seed, whether a passage that a search for one of its facts brings says otherwise."""
         facts = ((place, seed, fact) for place, seed in enumerate(seeds) for fact in seed.proposal.projections)
         asked = [(place, fact, found) for place, seed, fact in facts if (found := self._on(seed, fact))]
-        requests = [user(_CONTRADICTION.format(passages=numbered(found), claim=fact.claim), max_tokens=256) for _, fact, found in asked]
+        requests = [
+            user(_CONTRADICTION.format(passages=numbered(found), claim=fact.claim), max_tokens=256, examples=_CONTRADICTIONS)
+            for _, fact, found in asked
+        ]
         replies = self._ask(requests, _VERDICT)
         verdicts: list[Verdict] = [True] * len(seeds)
         for (place, fact, found), reply in zip(asked, replies, strict=True):
@@ -152,7 +174,8 @@ class Searcher:
         return [*hits, *self.search.onward([*seed.walk.passages, *hits], 2 * self.k)]
 
     def _list(self, seed: Seed, passages: Sequence[Passage]) -> Request:
-        return user(_ANSWERS.format(passages=numbered(passages), question=seed.proposal.question), max_tokens=self.max_tokens)
+        asked = _ANSWERS.format(passages=numbered(passages), question=seed.proposal.question)
+        return user(asked, max_tokens=self.max_tokens, examples=_FOUND_ANSWERS)
 
     def _ask(self, requests: Sequence[Request], shape: TypeAdapter[T]) -> list[T | None]:
         """What was replied in that shape; None where nothing was."""

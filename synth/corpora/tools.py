@@ -19,7 +19,7 @@ from rl.envs.search import find
 from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex, passage
 from rl.tools import ToolError, tool
-from synth.corpora.grounding import StatedFact, question_whether_stated
+from synth.corpora.grounding import StatedFact, whether_stated
 from synth.corpora.passages import short_passages_of
 from synth.questions.text_comparison import mentions
 from synth.teachers.teacher import Fault, Reply, Teacher, read_yes
@@ -64,7 +64,7 @@ def validate_description(teacher: Teacher, constant: str, description: str) -> D
 
 def facts_stated(teacher: Teacher, facts: Sequence[tuple[StatedFact, Document]]) -> list[bool | None]:
     """Whether the passage of each document that holds the fact's quotation states it; None where there was no reply that could be read."""
-    asked = [user(question_whether_stated(fact, _around(fact.quote, document)), max_tokens=64) for fact, document in facts]
+    asked = [whether_stated(fact, _around(fact.quote, document)) for fact, document in facts]
     return [None if isinstance(reply, Failure) else read_yes(reply) for reply in teacher.complete(asked)]
 
 

@@ -25,6 +25,7 @@ from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions
 from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, form_of, read_json
+from synth.teachers.worked_examples import QUESTION
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, user
 
 _PLAN = """Question: {question}
@@ -34,6 +35,12 @@ Tools: {tools}
 Plan how to find the answer with these tools; what they will bring is not known yet. Reply with one line of JSON and nothing else:
 {{"plan": ["what to find out first", "what then"], "tool": "the first tool", "arguments": "its argument"}}"""
 SEARCH = "search"
+_EXAMPLES = (
+    (
+        _PLAN.format(question=QUESTION, tools=SEARCH),
+        '{"plan": ["who wrote Sootlantern", "in which town that author grew up"], "tool": "search", "arguments": "author of Sootlantern"}',
+    ),
+)
 
 
 class PlanDefect(StrEnum):
@@ -79,7 +86,7 @@ def build_memory_plans(
     offered = "; ".join(f"{tool['function']['name']}: {tool['function'].get('description', '')}" for tool in tools) or SEARCH
     read, before = ask_readable(
         teacher,
-        [_request(question, offered, max_plan_tokens) for question in questions],
+        [_request(question, offered, names, max_plan_tokens) for question in questions],
         lambda place, reply: _read(reply, questions[place], names),
         config.tries,
     )
@@ -125,8 +132,9 @@ def _holds(document: Document, known: Statement) -> bool:
     return document.id == known.source or (known.origin is not Origin.FACT and mentions(document.text, known.text) > 0)
 
 
-def _request(question: WrittenQuestion, offered: str, max_tokens: int) -> Request:
-    return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form_of(_ROW))
+def _request(question: WrittenQuestion, offered: str, names: Sequence[str], max_tokens: int) -> Request:
+    form = form_of(_ROW, tool=tuple(names))
+    return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form, examples=_EXAMPLES)
 
 
 def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str]) -> SliceQuestion | Failure:

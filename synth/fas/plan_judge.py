@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from synth.fas.memory import Statement
 from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher
+from synth.teachers.worked_examples import KNOWN, QUESTION
 from warehouse.records import Check, Failure, Request, user
 
 INDEX, TEACHER, VERIFIER = "index", "teacher", "verifier"
 """The checkers: the search was run, a teacher judged, an answer was compared."""
 
-VERSION = "2"
+VERSION = "3"
 """Version of the judge's prompt."""
 
 REASONS = ("content", "unnecessary", "logic", "invalid")
@@ -37,6 +38,24 @@ Its first action: {action}
 Would this action most probably bring some of that knowledge, and does the plan look for all the rest? Reply with one line: yes, or no and
 the reason in one word: content (it looks for something else), unnecessary (no search is needed), logic (the steps do not hang together),
 invalid (no proper action)."""
+
+_EXAMPLES = (
+    (
+        _ASK.format(
+            question=QUESTION,
+            required=KNOWN,
+            plan="who wrote Sootlantern; in which town that author grew up",
+            action='call search with "author of Sootlantern"',
+        ),
+        "yes",
+    ),
+    (
+        _ASK.format(
+            question=QUESTION, required=KNOWN, plan="who played in Glass Heronry", action='call search with "cast of Glass Heronry"'
+        ),
+        "no, content",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +110,9 @@ class PlanJudge:
     def _request(self, request: JudgeRequest) -> Request:
         required = "\n".join(f"- {known.entity}: {known.text}" for known in request.required)
         return user(
-            _ASK.format(question=request.question, required=required, plan=request.plan, action=request.action), max_tokens=self.max_tokens
+            _ASK.format(question=request.question, required=required, plan=request.plan, action=request.action),
+            max_tokens=self.max_tokens,
+            examples=_EXAMPLES,
         )
 
 

@@ -32,6 +32,21 @@ Write {count} questions that these statements answer, one of each style: {styles
 [{{"style": "...", "question": "...", "answer": "...", "requires": [numbers of statements]}}, ...]
 "requires" are the statements that the question rests on. The answer is as short as can be. No question may name its answer, and none may
 speak of the statements."""
+_EXAMPLES = (
+    (
+        _ASK.format(
+            statements="1. Sootlantern: author Orla Vennick (1961)\n2. Sootlantern: year 1961 (1961)\n"
+            "3. Glass Heronry: author Orla Vennick (1974)\n4. Glass Heronry: year 1974 (1974)",
+            count=3,
+            styles=", ".join((QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP, QuestionStyle.NUMERICAL)),
+        ),
+        '[{"style": "factual", "question": "Who wrote Sootlantern?", "answer": "Orla Vennick", "requires": [1]}, '
+        '{"style": "multi_hop", "question": "From which year is the other play by the author of Sootlantern, Glass Heronry?", '
+        '"answer": "1974", "requires": [1, 3, 4]}, '
+        '{"style": "numerical", "question": "How many years lie between Sootlantern and Glass Heronry?", "answer": 13, '
+        '"requires": [2, 4]}]',
+    ),
+)
 _ANSWERED_BY = (QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP)
 """Styles whose answers are taken from a statement, word for word."""
 
@@ -128,7 +143,7 @@ def _read(reply: Completion, statements: Sequence[Statement]) -> list[WrittenQue
 def _request(statements: Sequence[Statement], config: SliceConfig) -> Request:
     listed = "\n".join(f"{number}. {_shown(statement)}" for number, statement in enumerate(statements, start=1))
     asked = _ASK.format(statements=listed, count=len(config.styles), styles=", ".join(config.styles))
-    return user(asked, max_tokens=config.max_tokens, form=form_of(_ROWS))
+    return user(asked, max_tokens=config.max_tokens, form=form_of(_ROWS), examples=_EXAMPLES)
 
 
 def _shown(statement: Statement) -> str:

@@ -17,6 +17,7 @@ from synth.fas.plan_judge import TEACHER, VERIFIER
 from synth.parts import acted, asked, identity
 from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, parted
+from synth.teachers.worked_examples import KNOWN, QUESTION
 from warehouse.records import ANSWER, Check, Completion, Example, Failure, Request, Task, user
 
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
@@ -37,6 +38,24 @@ A first attempt, made without that knowledge:
 
 Write the reasoning anew: step by step, every step resting on what is known, wrong ones mended, the attempt itself not mentioned. End
 with the final answer, as short as can be, between <answer> and </answer>."""
+_ATTEMPT = "Who wrote it? I am not sure. Where did that author grow up? Perhaps by the sea. <answer>by the sea</answer>"
+_FIRSTS = ((_FIRST.format(question=QUESTION), _ATTEMPT),)
+_SECONDS = (
+    (
+        _SECOND.format(question=QUESTION, known=KNOWN, attempt=_ATTEMPT),
+        "The question asks for the town in which the author of Sootlantern grew up. The author of Sootlantern is Orla Vennick. "
+        "Orla Vennick grew up in Larkmereth. <answer>Larkmereth</answer>",
+    ),
+    (
+        _SECOND.format(
+            question="first performance of Glass Heronry?",
+            known="- Glass Heronry is a play of 1974 in two acts by Orla Vennick, which was first performed in 1978.",
+            attempt="Glass Heronry may be from the sixties. <answer>1965</answer>",
+        ),
+        "The question asks when Glass Heronry was first performed. It is a play of 1974, and was first performed in 1978. "
+        "<answer>1978</answer>",
+    ),
+)
 EXACT = "exact_match"
 """The version of the check by words."""
 
@@ -160,12 +179,12 @@ def read_second(assignment: Assignment, attempt: str, text: str, bounds: Reasoni
 
 
 def _first(assignment: Assignment, max_tokens: int) -> Request:
-    return user(_FIRST.format(question=assignment.task.question), max_tokens=max_tokens)
+    return user(_FIRST.format(question=assignment.task.question), max_tokens=max_tokens, examples=_FIRSTS)
 
 
 def _second(assignment: Assignment, attempt: str, max_tokens: int) -> Request:
     known = "\n".join(f"- {line}" for line in assignment.known)
-    return user(_SECOND.format(question=assignment.task.question, known=known, attempt=attempt), max_tokens=max_tokens)
+    return user(_SECOND.format(question=assignment.task.question, known=known, attempt=attempt), max_tokens=max_tokens, examples=_SECONDS)
 
 
 def _without_completion(assignment: Assignment, number: int, failure: Failure) -> Failure:

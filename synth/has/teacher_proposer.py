@@ -22,6 +22,7 @@ from synth.has.proposers import StepKey
 from synth.parts import Called, calls_of
 from synth.questions.text_comparison import numbers, plain
 from synth.teachers.teacher import Reply, Teacher, form_of, read_json
+from synth.teachers.worked_examples import QUESTION
 from warehouse.digests import seed_from
 from warehouse.records import Failure, Request, user
 
@@ -43,6 +44,20 @@ _FORM = """
 
 Reply with one line of JSON and nothing else:
 {"think": "why, in one short sentence", "tool": "the tool's name", "arguments": "its argument"}"""
+
+_BEGUN = _SITUATION.format(question=QUESTION, history="nothing yet", tools="answer, search")
+_TAKEN_EXAMPLES = (
+    (
+        _BEGUN + _TAKEN.format(tool="search", argument="author of Sootlantern") + _FORM,
+        '{"think": "The author has to be known first.", "tool": "search", "arguments": "author of Sootlantern"}',
+    ),
+)
+_OTHER_EXAMPLES = (
+    (
+        _BEGUN + _ANOTHER.format(considered="- The author has to be known first., search author of Sootlantern") + _FORM,
+        '{"think": "The play may have a page of its own.", "tool": "search", "arguments": "Sootlantern play"}',
+    ),
+)
 
 
 class ActionDefect(StrEnum):
@@ -89,7 +104,21 @@ class WrittenAction(BaseModel):
         return option(" ".join(self.think.split()), self.call)
 
 
-_ACTION = TypeAdapter(WrittenAction)
+class _OnText(WrittenAction):
+    """What a teacher is held to where the action that was taken has a text for an argument."""
+
+    think: str
+    arguments: str
+
+
+class _OnObject(WrittenAction):
+    """The same where it has an object."""
+
+    think: str
+    arguments: dict[str, Any]
+
+
+_ACTION, _ON_TEXT, _ON_OBJECT = TypeAdapter(WrittenAction), TypeAdapter(_OnText), TypeAdapter(_OnObject)
 
 
 @dataclass(slots=True)
@@ -145,9 +174,11 @@ class TeacherProposer:
         situation = _SITUATION.format(question=step.question, history="\n".join(lines) or "nothing yet", tools=", ".join(tools))
         seed = seed_from("has teacher", config.seed, *step.key, draft.asked)
         draft.asked, draft.left = draft.asked + 1, draft.left - 1
-        wanted = _taken(step) if draft.taken is None else _another(draft, seed)
-        text, form = situation + wanted + _FORM, form_of(_ACTION)
-        return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form)
+        wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), _OTHER_EXAMPLES)
+        ((taken, argument),) = calls_of(step.turn)
+        shape = _ON_OBJECT if isinstance(_json(argument), dict) else _ON_TEXT
+        text, form = situation + wanted + _FORM, form_of(shape, tool=(taken,) if draft.taken is None else tuple(tools))
+        return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form, examples=examples)
 
     def _take(self, draft: _Draft, reply: Reply, tools: Collection[str]) -> list[Failure]:
         """Add what a reply brought to the draft, or say why it brought nothing."""

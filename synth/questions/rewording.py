@@ -77,9 +77,20 @@ rewording, and nothing may be added. Write names as they stand. Do not answer. R
 
 READER = """You translate questions into triples [subject, relation, object], as a JSON list of lists of three strings. What is asked for \
 is written "?", every other unknown "V@a", "V@b" and so on, and a name "C@" followed by the name; alternatives are one constant, \
-"C@one | two". Use only the relations of the list. Reply with the JSON alone.
-Example: "Which city is the hometown of a star of Blue River or Red Hill?" with the relations hometown, star
-[["C@Blue River | Red Hill", "star", "V@a"], ["V@a", "hometown", "?"]]"""
+"C@one | two". Use only the relations of the list. Reply with the JSON alone."""
+
+EXAMPLES = (
+    ("Who directed the film with Orla Vennick and released in 1962?", "The film of 1962 in which Orla Vennick plays was directed by whom?"),
+    ("What is the genre of Sootlantern?", "To which genre does Sootlantern belong?"),
+    ("Name the town of Tamsin Rookhope and of Orla Vennick.", "In which town do both Tamsin Rookhope and Orla Vennick live?"),
+)
+READINGS = (
+    (
+        "Relations: genre, hometown, star\nQuestion: Which town is the hometown of a star of Glass Heronry or Sootlantern?",
+        '[["C@Glass Heronry | Sootlantern", "star", "V@a"], ["V@a", "hometown", "?"]]',
+    ),
+    ("Relations: genre, release year\nQuestion: To which genre does Sootlantern belong?", '[["C@Sootlantern", "genre", "?"]]'),
+)
 
 _FORMULA = TypeAdapter(list[tuple[str, str, str]])
 
@@ -166,7 +177,7 @@ def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: Knowledg
 
 
 def _request(task: Task, config: RewordingConfig, seed: int) -> Request:
-    return user(task.question, SYSTEM, config.max_question_tokens, config.temperature, seed)
+    return user(task.question, SYSTEM, config.max_question_tokens, config.temperature, seed, examples=EXAMPLES)
 
 
 def _unspoken(rest: str, formula: Sequence[Triple], phrasing: Phrasing) -> list[Finding]:
@@ -195,7 +206,8 @@ def _reading_request(task: Task, config: RewordingConfig, seed: int, graph: Know
     others = sorted(set(graph.relations) - own)
     rng = random.Random(seed_from("listed relations", seed, task.key))
     listed = sorted(own | set(rng.sample(others, min(len(others), max(0, config.listed_relations - len(own))))))
-    return user(f"Relations: {', '.join(listed)}\nQuestion: {task.question}", READER, config.max_formula_tokens, form=form_of(_FORMULA))
+    asked = f"Relations: {', '.join(listed)}\nQuestion: {task.question}"
+    return user(asked, READER, config.max_formula_tokens, form=form_of(_FORMULA), examples=READINGS)
 
 
 def _compared(reply: Completion, task: Task, teacher: Teacher, graph: KnowledgeGraph) -> Task | Failure:

@@ -15,7 +15,7 @@ from warehouse.records import Completion, Failure, Request
 
 T = TypeVar("T")
 
-_MENDED = frozenset({Fault.CUT, Fault.EMPTY})
+_MENDED = frozenset({Fault.CUT, Fault.EMPTY, Fault.COPIED})
 """Faults of a reply that another seed may mend; the others were tried often enough by the teacher, or are for good."""
 
 

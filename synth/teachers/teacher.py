@@ -1,8 +1,8 @@
 """The interface between synthesis and whatever writes text for it, the oracle that implements it without a model, and reading replies.
 
 A teacher completes requests. What comes back is a `Completion` or a `Failure` with the model's text, never an exception and
-never nothing, in the order of the requests. Which of the two a reply is, `judged` says: a reply that is empty or was cut off at its
-token limit is stored and counted as spent, but nobody downstream has to look for half a sentence.
+never nothing, in the order of the requests. Which of the two a reply is, `judged` says: a reply that is empty, was cut off at its
+token limit or copies the prompt's worked example is stored and counted as spent, but nobody downstream has to look for half a sentence.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from eval.graders.verifiers import right_answer
+from synth.teachers.worked_examples import copied_name
 from warehouse.digests import digest
 from warehouse.records import Completion, Failure, Request, Task
 from warehouse.settings import first_error
@@ -38,6 +39,7 @@ class Fault(StrEnum):
     REFUSED = "refused"
     EMPTY = "empty"
     CUT = "cut"
+    COPIED = "copied"
     UNKNOWN = "unknown"
 
 
@@ -79,11 +81,13 @@ def ask(teacher: Teacher, request: Request) -> Reply:
 
 
 def judged(completion: Completion) -> Reply:
-    """The completion, or the failure that it is: empty, or cut off."""
+    """The completion, or the failure that it is: empty, cut off, or copied."""
     if not completion.text.strip():
         return Failure(STAGE, Fault.EMPTY, "the completion is empty", _item(completion))
     if completion.ending == Ending.LENGTH:
         return Failure(STAGE, Fault.CUT, f"the completion was cut off after {completion.completion_tokens} tokens", _item(completion))
+    if name := copied_name(completion):
+        return Failure(STAGE, Fault.COPIED, f"the completion speaks of {name}, from the prompt's worked example", _item(completion))
     return completion
 
 
@@ -152,13 +156,18 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
 
 
 @cache
-def form_of(shape: TypeAdapter[Any]) -> str:
+def form_of(shape: TypeAdapter[Any], **choices: tuple[str, ...]) -> str:
     """What a request says of the form that `read_json` wants: the JSON schema of `shape`, without what is only said of it.
 
     A request is another one where its form is another, and not where a docstring is. An object has the properties that are named, and no
-    others unless it is one of any names: a model that wanders would make up more of them.
+    others unless it is one of any names: a model that wanders would make up more of them. They stand in the order in which they are
+    declared, for that is the order in which a grammar has them written: a question before its answer. `choices` are the texts that a
+    property may be.
     """
-    return json.dumps(_narrowed(shape.json_schema()), sort_keys=True)
+    form = _narrowed(shape.json_schema())
+    for name, texts in choices.items():
+        form["properties"][name] = {"enum": list(texts)}
+    return json.dumps(form)
 
 
 def _narrowed(schema: Any) -> Any:

@@ -81,7 +81,7 @@ def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) ->
 def test_a_server_with_faults_brings_no_wrong_question_and_is_asked_once(tmp_path: Path) -> None:
     pages = write_notes(tmp_path / "notes", FILMS)
     teacher = ["synth.teacher.timeout_seconds=2", "synth.teacher.first_pause_seconds=0.01"]
-    with FaultyServer(answer=asking_model, share=0.3) as server, Lake(tmp_path / "home") as lake:
+    with FaultyServer(answer=asking_model, share=0.3, seed=3) as server, Lake(tmp_path / "home") as lake:
         make(tmp_path / "home", lake, [*settings(pages), *teacher_at(server), *teacher])
         tasks, failures = lake.tasks(), lake.failures()
     assert {"cut", "chatty", "fenced", "keys", "refusal", "repetition"} <= set(server.met) and max(server.arrived.values()) == 1

@@ -131,12 +131,25 @@ def test_each_option_is_a_request_of_its_own_and_shows_what_is_there() -> None:
     assert len(proposer.propose(step, 9, (), random.Random(0))) == 3
 
 
-def test_the_limit_of_tokens_and_the_temperature_are_those_of_an_option() -> None:
-    class Recording(ScriptedTeacher):
-        def complete(self, requests):  # type: ignore[no-untyped-def]
-            self.requests = [*getattr(self, "requests", []), *requests]
-            return super().complete(requests)
+class Recording(ScriptedTeacher):
+    def complete(self, requests):  # type: ignore[no-untyped-def]
+        self.requests = [*getattr(self, "requests", []), *requests]
+        return super().complete(requests)
 
+
+@pytest.mark.parametrize(("argument", "kind"), [("Amber Stone", "string"), ('{"id": 7}', "object"), ("[1]", "string"), ("7", "string")])
+def test_an_action_is_held_to_a_tool_of_those_there_are_and_to_the_kind_of_argument(argument: str, kind: str) -> None:
+    teacher = Recording(lambda text: written("so", *(taken_in(text) or ("answer", "White Hill"))))
+    (step,) = steps_of(run_of(0, ("search", argument)), TASK.question)
+    TeacherProposer(teacher, tools=("answer", "open")).prepare([step], 1)
+    first, other, *_ = [json.loads(request.form) for request in teacher.requests]
+    assert first["properties"]["tool"] == {"enum": ["search"]} and other["properties"]["tool"] == {"enum": ["answer", "open", "search"]}
+    for form in (first, other):
+        assert list(form["properties"]) == form["required"] == ["think", "tool", "arguments"]
+        assert form["properties"]["arguments"]["type"] == kind
+
+
+def test_the_limit_of_tokens_and_the_temperature_are_those_of_an_option() -> None:
     teacher = Recording(writer)
     TeacherProposer(teacher, WriterConfig(max_tokens=77, temperature=0.4)).prepare(steps_of(RUN, TASK.question), 1)
     assert {(request.max_tokens, request.temperature) for request in teacher.requests} == {(77, 0.4)}

@@ -78,8 +78,8 @@ def check_teacher(teacher: Teacher, lake: Lake) -> None:
 class Row(BaseModel):
     """What a reply is held to."""
 
-    found: bool
     kind: Literal["town", "river"]
+    found: bool
 
 
 FORMS = {
@@ -167,6 +167,9 @@ def test_a_form_is_the_same_whatever_is_said_of_it() -> None:
     form = form_of(TypeAdapter(Said))
     assert form == form_of(TypeAdapter(Plain)) and json.loads(form)["properties"] == {"description": {"type": "string"}}
     assert json.loads(form)["additionalProperties"] is False
+    assert list(json.loads(form_of(TypeAdapter(Row)))["properties"]) == ["kind", "found"], (
+        "in the order in which a grammar has them written"
+    )
     assert json.loads(form_of(TypeAdapter(dict[str, int])))["additionalProperties"] == {"type": "integer"}
 
 

@@ -1,0 +1,117 @@
+"""Worked examples in prompts: each is done as its prompt asks, and a reply that copies one is a failure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from synth.corpora import extraction, grounding, seed_questions, seed_searches
+from synth.fas import memory_plans, plan_judge, slice_questions, taught_reasoning
+from synth.has import teacher_proposer
+from synth.questions import rewording
+from synth.teachers.teacher import Ending, Fault, form_of, judged, read_json, read_yes
+from synth.teachers.worked_examples import INVENTED
+from warehouse.records import Completion, Failure, Request, user
+
+Examples = tuple[tuple[str, str], ...]
+OF_A_FORM: dict[str, tuple[Examples, TypeAdapter[Any]]] = {
+    "formula": (rewording.READINGS, rewording._FORMULA),
+    "facts": (extraction.EXAMPLES, extraction._STATEMENTS),
+    "seed": (seed_questions.EXAMPLES, seed_questions._PROPOSAL),
+    "contradiction": (seed_searches._CONTRADICTIONS, seed_searches._VERDICT),
+    "answers": (seed_searches._FOUND_ANSWERS, seed_searches._FOUND),
+    "questions": (slice_questions._EXAMPLES, slice_questions._ROWS),
+    "plan": (memory_plans._EXAMPLES, memory_plans._ROW),
+    "action": (teacher_proposer._TAKEN_EXAMPLES, teacher_proposer._ON_TEXT),
+    "another": (teacher_proposer._OTHER_EXAMPLES, teacher_proposer._ON_TEXT),
+}
+IN_WORDS: dict[str, Examples] = {
+    "rewording": rewording.EXAMPLES,
+    "stated": grounding._READINGS,
+    "judge": plan_judge._EXAMPLES,
+    "first": taught_reasoning._FIRSTS,
+    "second": taught_reasoning._SECONDS,
+}
+ALL = [example for examples in (*(examples for examples, _ in OF_A_FORM.values()), *IN_WORDS.values()) for example in examples]
+
+
+def replied(text: str, request: Request) -> Completion:
+    return Completion("c", "scripted", request.content, text, Ending.STOP, 1, 1)
+
+
+@pytest.mark.parametrize("name", OF_A_FORM)
+def test_an_example_has_the_form_that_is_asked_for_in_the_order_of_the_form(name: str) -> None:
+    examples, shape = OF_A_FORM[name]
+    for asked, reply in examples:
+        assert not isinstance(read_json(replied(reply, user(asked)), shape), Failure)
+        assert keys(json.loads(reply)) == ordered(json.loads(form_of(shape)), json.loads(reply))
+
+
+def keys(value: Any) -> list[Any]:
+    """The names of all objects in a value, in their order."""
+    if isinstance(value, list):
+        return [name for item in value for name in keys(item)]
+    return [part for name, item in value.items() for part in (name, *keys(item))] if isinstance(value, dict) else []
+
+
+def ordered(form: dict[str, Any], value: Any) -> list[Any]:
+    """The names in the order that a grammar of `form` would have them written."""
+    definitions = form.get("$defs", {})
+
+    def walk(form: dict[str, Any], value: Any) -> list[Any]:
+        form = definitions[form["$ref"].rpartition("/")[2]] if "$ref" in form else form
+        if isinstance(value, list):
+            return [name for item in value for name in walk(form.get("items", {}), item)]
+        if not isinstance(value, dict):
+            return []
+        assert set(value) <= set(form["properties"]) and set(value) >= set(form["required"])
+        return [part for name, inner in form["properties"].items() if name in value for part in (name, *walk(inner, value[name]))]
+
+    return walk(form, value)
+
+
+def test_examples_in_words_are_what_is_read() -> None:
+    assert [read_yes(replied(reply, user(asked))) for asked, reply in grounding._READINGS] == [True, False]
+    verdicts = [plan_judge.read_verdict("s", reply) for _, reply in plan_judge._EXAMPLES]
+    assert verdicts == [plan_judge.PlanVerdict(True), plan_judge.PlanVerdict(False, "content")]
+    assert all(taught_reasoning._ANSWER.search(reply) for _, reply in (*taught_reasoning._FIRSTS, *taught_reasoning._SECONDS))
+    for question, reworded in rewording.EXAMPLES:
+        assert [name for name in INVENTED if name in question] == [name for name in INVENTED if name in reworded]
+
+
+def test_a_quotation_of_an_example_stands_in_its_passage() -> None:
+    for asked, reply in (*extraction.EXAMPLES, *seed_questions.EXAMPLES, *seed_searches._CONTRADICTIONS, *seed_searches._FOUND_ANSWERS):
+        assert all(quote in asked for quote in re.findall(r'"quote": "([^"]+)"', reply))
+
+
+def test_a_copied_example_is_a_failure_and_a_name_that_was_asked_about_is_none() -> None:
+    """A reply that could be taken for one's own names something of the example."""
+    for examples, _ in OF_A_FORM.values():
+        request = user("Question: Where was Ann Lee born?", examples=examples)
+        for _, reply in examples:
+            copied = judged(replied(reply, request))
+            assert not named(reply) or (isinstance(copied, Failure) and copied.kind == Fault.COPIED and copied.item["text"] == reply)
+    asked = user("Where did Orla Vennick grow up?", examples=taught_reasoning._SECONDS)
+    assert isinstance(judged(replied("Orla Vennick grew up by the sea.", asked)), Completion)
+    assert isinstance(judged(replied("ORLA VENNICK grew up in larkmereth.", asked)), Failure)
+    assert isinstance(judged(replied("Ann Lee was born in Salem.", user("Where?", examples=rewording.EXAMPLES))), Completion)
+
+
+def named(text: str) -> bool:
+    return any(name in text for name in INVENTED)
+
+
+def test_all_examples_speak_of_invented_names() -> None:
+    assert len(ALL) >= 15 and all(named(asked) for asked, _ in ALL)
+
+
+def test_examples_are_turns_between_the_system_and_the_request() -> None:
+    request = user("asked", "system", examples=(("one", "two"),))
+    assert [(each.role, each.content) for each in request.messages] == [
+        ("system", "system"), ("user", "one"), ("assistant", "two"), ("user", "asked"),
+    ]  # fmt: skip
+    assert request.digest != user("asked", "system").digest
