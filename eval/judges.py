@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from eval.graders.base import Attempt, graded, invalid
 from eval.graders.verifiers import asks_for_set, why_not_judged
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.forms import form_of
 from warehouse.records import Check, Completion, Failure, Request, Score, Task, Trajectory, user
 from warehouse.settings import Section, first_error
 
@@ -39,7 +40,7 @@ answer: {answer}
 The answer is right only if it states {wanted}, in any wording, and nothing that contradicts it. It is wrong if it is another thing, vague,
 a choice between several, a denial, or only repeats the question. Reply with one JSON object and nothing else:
 {{"verdict": "right" or "wrong", "reason": "one sentence"}}"""
-VERSION = f"2-{digest(PROMPT, 8)}"
+VERSION = f"3-{digest(PROMPT, 8)}"
 """The version of the prompt, and its digest, so that no other prompt can bear the name."""
 
 _LINE_ENDS = {ord(one): f"\\u{ord(one):04x}" for one in "\x85\u2028\u2029"}
@@ -157,14 +158,16 @@ def ask_until_read(
 ) -> list[V | Failure]:
     """A verdict of `shape` on each case, in their order, or the failure that its last attempt came to.
 
-    Asked again are replies that cannot be read, and at a temperature at which another seed makes another reply.
+    Each request names the form of the verdict. Asked again are replies that cannot be read, and at a temperature at which another seed
+    makes another reply.
     """
+    form = form_of(TypeAdapter(shape))
     verdicts: list[V | Failure] = [Failure(STAGE, "not_asked", "the judge was not asked")] * len(cases)
     open_ = list(range(len(cases)))
     for seed in range(attempts):
         if not open_:
             break
-        wanted = [request(cases[place], seed) for place in open_]
+        wanted = [replace(request(cases[place], seed), form=form) for place in open_]
         replies = model.complete([_warmer(again) for again in wanted] if seed else wanted)
         for place, reply in zip(open_, replies, strict=True):
             verdicts[place] = reply if isinstance(reply, Failure) else read_reply(reply, shape)

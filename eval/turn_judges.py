@@ -32,7 +32,7 @@ found nothing, or if it is a right answer that the results before support. It is
 else, cannot be carried out, gives up where more could be found, or is an answer that is wrong or that no result before supports.
 Reply with one JSON object and nothing else:
 {{"verdict": "useful" or "useless", "reason": "one sentence"}}"""
-VERSION = f"1-{digest(PROMPT, 8)}"
+VERSION = f"2-{digest(PROMPT, 8)}"
 """The version of the prompt, and its digest."""
 
 LONGEST_STEP = 2_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import evidence
-from benchmarks.teachers import CORPORA, rows_of, shown, write_pages
+from benchmarks.teachers import CORPORA, PAGES, rows_of, shown, write_pages
 from tests.flows.test_expansions import teacher_at
 from tests.flows.test_seeds import FILMS, make, settings
 from tests.synth.corpora.notes import asking_model, write_notes
@@ -44,4 +44,4 @@ def test_a_teachers_questions_become_rows_tables_and_texts_to_be_judged(tmp_path
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_pages_are_real_documents(corpus: str, tmp_path: Path) -> None:
     pages = sorted(write_pages(tmp_path / "pages", corpus).iterdir())
-    assert len(pages) == 20 and all(page.read_text().startswith("# ") and len(page.read_text()) > 40 for page in pages)
+    assert len(pages) == PAGES and all(page.read_text().startswith("# ") and len(page.read_text()) > 40 for page in pages)

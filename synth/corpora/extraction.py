@@ -18,8 +18,9 @@ from synth.corpora.config import ExtractionConfig
 from synth.corpora.grounding import AmbiguousMention, GroundingDefect, Linker, StatedFact, grounding_defect, whether_stated
 from synth.corpora.passages import short_passages_of
 from synth.questions.text_comparison import plain
-from synth.teachers.teacher import Teacher, form_of, read_json, read_yes
+from synth.teachers.teacher import Teacher, read_json, read_yes
 from warehouse.corpora.corpus import Corpus
+from warehouse.forms import form_of
 from warehouse.records import Completion, Document, Fact, Failure, Request, user
 
 STAGE = "extraction"

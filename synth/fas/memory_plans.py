@@ -24,8 +24,9 @@ from synth.fas.slices import Plan, SliceQuestion
 from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions
 from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, form_of, read_json
+from synth.teachers.teacher import Teacher, read_json
 from synth.teachers.worked_examples import QUESTION
+from warehouse.forms import form_of
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, user
 
 _PLAN = """Question: {question}

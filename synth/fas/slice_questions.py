@@ -20,8 +20,9 @@ from synth.fas.slices import QuestionStyle
 from synth.fas.taught_reasoning import Assignment
 from synth.questions.text_comparison import mentions, plain
 from synth.teachers.asking import ask_readable
-from synth.teachers.teacher import Teacher, form_of, json_values
+from synth.teachers.teacher import Teacher, json_values
 from warehouse.digests import digest, seed_from
+from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request, Task, user
 from warehouse.settings import first_error
 

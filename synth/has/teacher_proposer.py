@@ -21,9 +21,10 @@ from synth.has.decisions import Option, Step, describe, option, shortened
 from synth.has.proposers import StepKey
 from synth.parts import Called, calls_of
 from synth.questions.text_comparison import numbers, plain
-from synth.teachers.teacher import Reply, Teacher, form_of, read_json
+from synth.teachers.teacher import Reply, Teacher, read_json
 from synth.teachers.worked_examples import QUESTION
 from warehouse.digests import seed_from
+from warehouse.forms import form_of
 from warehouse.records import Failure, Request, user
 
 _SITUATION = """A task is being worked on with tools. Question: {question}

@@ -1,6 +1,7 @@
 """Questions reworded by a teacher, kept only where the rewording still asks the same.
 
-Every constant must be named, no number may be new, and neither the answer nor an entity on the way to it may be named. The relations
+It must be a question, and not one for yes or no. Every constant must be named, no number may be new, and neither the answer nor an
+entity on the way to it may be named. The relations
 are accounted for in one of two ways: by the words that the phrasing knows for them, or by reading the question back: a teacher that sees
 only the rewording and a list of relations writes its formula, which must be the same graph up to the names of its variables; who is
 mentor of whom must be the same too, where the ends of a relation are things of one kind.
@@ -25,8 +26,9 @@ from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions, numbers, plain, without
 from synth.questions.wording import Phrasing, spoken
-from synth.teachers.teacher import Teacher, form_of, parted, read_json
+from synth.teachers.teacher import Teacher, parted, read_json
 from warehouse.digests import digest, seed_from
+from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request, Task, Triple, user
 from warehouse.settings import Section
 
@@ -54,6 +56,8 @@ class RewordingDefect(StrEnum):
     """Why a rewording is no question of the task's."""
 
     UNCHANGED = "unchanged"
+    DOUBLE = "double"
+    NOT_ASKED = "not_asked"
     SEVERAL_LINES = "several_lines"
     CONSTANT_MISSING = "constant_missing"
     NUMBER_ADDED = "number_added"
@@ -62,6 +66,13 @@ class RewordingDefect(StrEnum):
     RELATION_MISSING = "relation_missing"
     READ_DIFFERENTLY = "read_differently"
     UNREADABLE = "unreadable"
+
+
+_MARKS = ("?", "？", "؟", ";")
+"""What a question ends with; the last is Greek."""
+_REQUESTS = frozenset(["find", "give", "identify", "list", "name", "please", "provide", "say", "specify", "state", "tell"])
+_YES_OR_NO = frozenset(["are", "did", "do", "does", "had", "has", "have", "is", "was", "were"])
+"""First words, in English, of requests and of questions for yes or no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +130,16 @@ def reword(
     ]
     replies = teacher.complete([_request(task, config, seed_from(seed, task.key, variant)) for task, variant in wanted])
     made: list[Task] = []
+    seen: set[tuple[str, str]] = set()
     for (task, variant), reply in zip(wanted, replies, strict=True):
         if isinstance(reply, Failure):
             failures.append(reply)
             continue
         question = reply.text.strip().strip('"').strip()
         findings = check(question, task, hidden_of(graph, task), phrasing if config.relations == "words" else None)
+        if (task.key, plain(question)) in seen:
+            findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task says the same")]
+        seen.add((task.key, plain(question)))
         failures += [_failure(finding, task, question, teacher) for finding in findings[:1]]
         made += [] if findings else [_reworded(task, variant, question, teacher, config)]
     if config.relations == "reading":
@@ -145,6 +160,7 @@ def check(question: str, task: Task, hidden: Collection[str], phrasing: Phrasing
     new_numbers = numbers(question) - numbers(task.question) - {number for text in constants for number in numbers(text)}
     findings = [Finding(RewordingDefect.SEVERAL_LINES, "the reply is more than a question")] if "\n" in question else []
     findings += [Finding(RewordingDefect.UNCHANGED, "the question is as it was")] if plain(question) == plain(task.question) else []
+    findings += [Finding(RewordingDefect.NOT_ASKED, "it asks nothing, or for yes or no")] if not _asks(question) else []
     findings += [Finding(RewordingDefect.CONSTANT_MISSING, f"{text!r} is not named") for text in constants if not mentions(question, text)]
     findings += [Finding(RewordingDefect.NUMBER_ADDED, f"{number} is not in the question") for number in sorted(new_numbers)]
     findings += [Finding(RewordingDefect.ANSWER_LEAKED, f"the answer {text!r} is named") for text in task.answers if mentions(rest, text)]
@@ -174,6 +190,12 @@ def same_formula(one: Sequence[Triple], other: Sequence[Triple], graph: Knowledg
     nodes, edges = categorical_node_match("label", None), categorical_multiedge_match("relation", None)
     directed = {_plain_relation(name) for name in {triple[1] for triple in (*one, *other)} if graph.is_directed(name)}
     return bool(is_isomorphic(_shape(one, directed), _shape(other, directed), node_match=nodes, edge_match=edges))
+
+
+def _asks(question: str) -> bool:
+    """Whether a text asks for an answer other than yes or no, as far as its mark and its first word say."""
+    first = plain(question).split(" ", 1)[0]
+    return first in _REQUESTS or (question.endswith(_MARKS) and first not in _YES_OR_NO)
 
 
 def _request(task: Task, config: RewordingConfig, seed: int) -> Request:

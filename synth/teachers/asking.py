@@ -9,8 +9,9 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from eval.judges import LEAST_TEMPERATURE
-from synth.teachers.teacher import Fault, Teacher, form_of, read_json
+from synth.teachers.teacher import Fault, Teacher, read_json
 from warehouse.digests import seed_from
+from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request
 
 T = TypeVar("T")

@@ -52,6 +52,17 @@ def judge_of(server: MisbehavingServer, lake: Lake | None = None, **options: Any
         yield Judge(teacher)
 
 
+def test_a_verdict_is_asked_for_in_its_form_where_that_is_configured() -> None:
+    with MisbehavingServer(answer=grading(strict)) as server, judge_of(server, structured=True) as judge:
+        judge.judge([Case("Where?", ("Salem",), "Salem")])
+    (body,) = server.bodies
+    form = body["response_format"]["json_schema"]["schema"]
+    assert list(form["properties"]) == form["required"] == ["verdict", "reason"] and form["properties"]["verdict"]["enum"] == [
+        "right",
+        "wrong",
+    ]
+
+
 @pytest.mark.slow
 def test_a_judge_that_grades_is_calibrated_and_judges() -> None:
     with MisbehavingServer(answer=grading(strict)) as server, judge_of(server) as judge:
@@ -66,6 +77,7 @@ def test_a_judge_that_grades_is_calibrated_and_judges() -> None:
                 (TASK, replace(attempt("answer", "Green Lake"), stop_reason=StopReason.FAULT)),
             ]
         )
+    assert not any("response_format" in body for body in server.bodies), "this server may know no forms"
     assert [score.verdict for score in (right, wrong, silent, fault)] == [
         Outcome.SUCCESS,
         Outcome.FAILURE,

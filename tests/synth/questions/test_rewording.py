@@ -60,14 +60,25 @@ def defects(question: str, task: Task = TASK, hidden: Sequence[str] = ("Blue Riv
     [
         (GOOD, []),
         ("In which city lies the base of the WORKPLACE of amber stone?", []),
-        ("base of workplace of Amber Stone", [RewordingDefect.UNCHANGED]),
+        ("base of workplace, of Amber Stone?", [RewordingDefect.UNCHANGED]),
         ("Where is the base of the workplace of Amber?", [RewordingDefect.CONSTANT_MISSING]),
         ("Where is the base of the workplace of Amber Stone, in Green Lake?", [RewordingDefect.ANSWER_LEAKED]),
         ("Where is the base of Blue River, the workplace of Amber Stone?", [RewordingDefect.WAY_LEAKED]),
         ("Where was the base of the workplace of Amber Stone in 1999?", [RewordingDefect.NUMBER_ADDED]),
         ("Where is the base of Amber Stone?", [RewordingDefect.RELATION_MISSING]),
         ("Sure!\nWhere is the base of the workplace of Amber Stone?", [RewordingDefect.SEVERAL_LINES]),
-        ("", [RewordingDefect.CONSTANT_MISSING, RewordingDefect.RELATION_MISSING, RewordingDefect.RELATION_MISSING]),
+        ("The base of the workplace of Amber Stone is a city.", [RewordingDefect.NOT_ASKED]),
+        ("Is the base of the workplace of Amber Stone a city?", [RewordingDefect.NOT_ASKED]),
+        ("Name the city of the base of the workplace of Amber Stone.", []),
+        (
+            "",
+            [
+                RewordingDefect.NOT_ASKED,
+                RewordingDefect.CONSTANT_MISSING,
+                RewordingDefect.RELATION_MISSING,
+                RewordingDefect.RELATION_MISSING,
+            ],
+        ),
     ],
 )
 def test_what_a_rewording_must_say(question: str, expected: list[RewordingDefect]) -> None:
@@ -86,7 +97,7 @@ def test_names_inside_names_leak_nothing() -> None:
     formula = (("C@Green Lake", "founder", "?"),)
     task = Task("k", "search", "creator of Green Lake?", ("Green",), formula)
     assert defects("Who is the creator of Green Lake?", task) == []
-    assert defects("Is Green the creator of Green Lake?", task) == [RewordingDefect.ANSWER_LEAKED]
+    assert defects("Who but Green is the creator of Green Lake?", task) == [RewordingDefect.ANSWER_LEAKED]
 
 
 def test_every_member_of_a_union_is_named() -> None:
@@ -97,7 +108,7 @@ def test_every_member_of_a_union_is_named() -> None:
 
 def test_accents_and_case_do_not_hide_a_leak() -> None:
     task = Task("k", "search", "seat of Blue River?", ("Málaga",), (("C@Blue River", "seat", "?"),))
-    assert defects("Is MALAGA the base of Blue River?", task, ()) == [RewordingDefect.ANSWER_LEAKED]
+    assert defects("Which base has Blue River, if not MALAGA?", task, ()) == [RewordingDefect.ANSWER_LEAKED]
 
 
 def test_formulas_are_the_same_whatever_their_names_and_order(graph: KnowledgeGraph) -> None:
@@ -171,7 +182,7 @@ def test_a_reading_may_stand_in_prose(graph: KnowledgeGraph) -> None:
 
 
 def test_what_fails_is_kept_with_its_text(graph: KnowledgeGraph) -> None:
-    leaked = "Is Green Lake the base of the workplace of Amber Stone?"
+    leaked = "Where, if not in Green Lake, is the base of the workplace of Amber Stone?"
     made, failures = reword([TASK], says(leaked), RewordingConfig(), 0, graph)
     assert made == []
     item = {"task": "k", "text": leaked, "teacher": "scripted"}
@@ -182,10 +193,20 @@ def test_what_fails_is_kept_with_its_text(graph: KnowledgeGraph) -> None:
 
 def test_variants_are_tasks_of_their_own_and_repeat(graph: KnowledgeGraph) -> None:
     config = RewordingConfig(variants=3, relations="words")
-    made, _ = reword([TASK], says(GOOD), config, 0, graph)
-    again, _ = reword([TASK], says(GOOD), config, 0, graph)
-    assert len({task.key for task in made}) == 3
-    assert made == again
+    places = {request.seed: place for place, request in enumerate(_asked(config, graph))}
+    teacher = Scripted(lambda request: f"{('', 'Say: ', 'Now, ')[places[request.seed]]}{GOOD}")
+    made, failures = reword([TASK], teacher, config, 0, graph)
+    assert len({task.key for task in made}) == len({task.question for task in made}) == 3 and failures == []
+    assert made == reword([TASK], teacher, config, 0, graph)[0]
+    once, (second, third) = reword([TASK], says(GOOD), config, 0, graph)
+    assert len(once) == 1 and second.kind == third.kind == RewordingDefect.DOUBLE
+
+
+def _asked(config: RewordingConfig, graph: KnowledgeGraph) -> list[Request]:
+    """The requests for the variants."""
+    teacher = says(None)
+    reword([TASK], teacher, config, 0, graph)
+    return teacher.asked
 
 
 def test_the_way_is_what_the_graph_says(graph: KnowledgeGraph) -> None:

@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 
 from synth.teachers.config import TeacherConfig
 from synth.teachers.model_teacher import ModelTeacher, open_teacher
-from synth.teachers.teacher import Fault, Reply, ask, form_of
+from synth.teachers.teacher import Fault, Reply, ask
 from tests.synth.teachers.misbehaving_server import MisbehavingServer
 from warehouse import Completion, Failure, Lake, RequestError
+from warehouse.forms import form_of
 from warehouse.records import Request, user
 
 pytestmark = pytest.mark.slow

@@ -23,10 +23,11 @@ from synth.questions import rewording
 from synth.teachers.config import TeacherConfig
 from synth.teachers.engine import render, until
 from synth.teachers.model_teacher import open_teacher
-from synth.teachers.teacher import Fault, Reply, Teacher, form_of, read_json
+from synth.teachers.teacher import Fault, Reply, Teacher, read_json
 from synth.worlds import world_proposals
 from tests.synth.teachers.served import serve
 from warehouse import Completion, Failure, Lake, RequestError
+from warehouse.forms import form_of
 from warehouse.records import Message, user
 
 WORDS = ("Amber", "Stone", "Blue", "River")

@@ -13,8 +13,9 @@ from synth.corpora import extraction, grounding, seed_questions, seed_searches
 from synth.fas import memory_plans, plan_judge, slice_questions, taught_reasoning
 from synth.has import teacher_proposer
 from synth.questions import rewording
-from synth.teachers.teacher import Ending, Fault, form_of, judged, read_json, read_yes
+from synth.teachers.teacher import Ending, Fault, judged, read_json, read_yes
 from synth.teachers.worked_examples import INVENTED
+from warehouse.forms import form_of
 from warehouse.records import Completion, Failure, Request, user
 
 Examples = tuple[tuple[str, str], ...]
