@@ -42,7 +42,7 @@ COMMANDS = {
     "imported": ("import", "fireact"),
     "higher_order": ("synth", "has"),
     "tool_worlds": ("synth", "toolworld"),
-    "played": ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--samples", "1", "--horizon", "4"),
+    "played": ("rollout", "--policy", "teacher", "--tasks", "split = 'train'", "--samples", "1", "--horizon", "2"),
     "extracted": ("extract",),
 }
 """What is typed in a home, in this order."""

@@ -9,13 +9,17 @@ and the judge accepts. Where the knowledge was brought by tools and no document 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
+from rl.renderers.arguments import as_object, as_text, parameters_of
 from rl.renderers.base import Schema
+from rl.tools import ToolError
+from rl.tools.arguments import ArgumentsSchema
 from synth.fas.memory import Memory, Origin, Statement
 from synth.fas.plan_judge import INDEX, PlanJudge, PlanVerdict
 from synth.fas.plans import Misalignment, example_of, judge_request, judged_reason, rejected
@@ -25,7 +29,7 @@ from synth.questions.paths import Retrieve
 from synth.questions.text_comparison import mentions
 from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, read_json
-from synth.teachers.worked_examples import QUESTION
+from synth.teachers.worked_examples import BLANK, QUESTION
 from warehouse.forms import form_of
 from warehouse.records import ANSWER, Completion, Document, Example, Failure, Request, user
 
@@ -33,8 +37,9 @@ _PLAN = """Question: {question}
 
 Tools: {tools}
 
-Plan how to find the answer with these tools; what they will bring is not known yet. Reply with one line of JSON and nothing else:
-{{"plan": ["what to find out first", "what then"], "tool": "the first tool", "arguments": "its argument"}}"""
+Plan how to find the answer with these tools; what they will bring is not known yet. Reply with one line of JSON and nothing else: what to
+find out first and what then, the first tool, and its argument.
+{{"plan": ["...", "..."], "tool": "...", "arguments": "..."}}"""
 SEARCH = "search"
 _EXAMPLES = (
     (
@@ -49,6 +54,7 @@ class PlanDefect(StrEnum):
 
     UNREADABLE = "fas_plan_no_plan"
     UNKNOWN_TOOL = "fas_plan_unknown_tool"
+    WRONG_ARGUMENTS = "fas_plan_wrong_arguments"
 
 
 class _Row(BaseModel):
@@ -88,7 +94,7 @@ def build_memory_plans(
     read, before = ask_readable(
         teacher,
         [_request(question, offered, names, max_plan_tokens) for question in questions],
-        lambda place, reply: _read(reply, questions[place], names),
+        lambda place, reply: _read(reply, questions[place], names, tools),
         config.tries,
     )
     failures += before + [plan for plan in read if isinstance(plan, Failure)]
@@ -138,18 +144,32 @@ def _request(question: WrittenQuestion, offered: str, names: Sequence[str], max_
     return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form, examples=_EXAMPLES)
 
 
-def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str]) -> SliceQuestion | Failure:
+def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str], tools: Sequence[Schema]) -> SliceQuestion | Failure:
     row = read_json(reply, _ROW)
     if isinstance(row, Failure):
         return Failure("synth", PlanDefect.UNREADABLE, f"what the teacher wrote is no plan: {row.reason}", row.item)
-    steps = tuple(step.strip() for step in row.plan if step.strip())
+    steps = tuple(step.strip() for step in row.plan if step.strip() not in ("", BLANK))
     argument = row.arguments.strip() if isinstance(row.arguments, str) else json.dumps(row.arguments, ensure_ascii=False)
-    if not steps or not argument:
+    if not steps or argument in ("", BLANK):
         return Failure("synth", PlanDefect.UNREADABLE, "the plan or its first action is empty", {"text": reply.text})
     tool = row.tool.strip()
     if tool not in names or tool == ANSWER:
         return Failure(
             "synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is none of the tools", {"text": reply.text}
         )
-    plan = Plan(steps, argument, tool)
+    parameters = parameters_of(tool, tools)
+    if reason := _misfit(tool, argument, parameters):
+        return Failure("synth", PlanDefect.WRONG_ARGUMENTS, reason, {"text": reply.text})
+    plan = Plan(steps, as_text(argument, parameters) if parameters else argument, tool)
     return SliceQuestion(question.style, question.question, question.answer, question.required, plan, question.secret, True)
+
+
+def _misfit(tool: str, argument: str, parameters: Mapping[str, Any]) -> str | None:
+    """What the tool's schema, where it has one, says against the argument."""
+    if not parameters:
+        return None
+    try:
+        ArgumentsSchema(parameters, tool).check(as_object(argument, parameters))
+    except (ValueError, ToolError) as error:
+        return f"the first action does not fit {tool}: {error}"
+    return None

@@ -50,9 +50,7 @@ _EXAMPLES = (
         "yes",
     ),
     (
-        _ASK.format(
-            question=QUESTION, required=KNOWN, plan="who played in Glass Heronry", action='call search with "cast of Glass Heronry"'
-        ),
+        _ASK.format(question=QUESTION, required=KNOWN, plan="who played in Glasheron", action='call search with "cast of Glasheron"'),
         "no, content",
     ),
 )

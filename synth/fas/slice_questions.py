@@ -37,14 +37,14 @@ _EXAMPLES = (
     (
         _ASK.format(
             statements="1. Sootlantern: author Orla Vennick (1961)\n2. Sootlantern: year 1961 (1961)\n"
-            "3. Glass Heronry: author Orla Vennick (1974)\n4. Glass Heronry: year 1974 (1974)",
+            "3. Glasheron: author Orla Vennick (1974)\n4. Glasheron: year 1974 (1974)",
             count=3,
             styles=", ".join((QuestionStyle.FACTUAL, QuestionStyle.MULTI_HOP, QuestionStyle.NUMERICAL)),
         ),
         '[{"style": "factual", "question": "Who wrote Sootlantern?", "answer": "Orla Vennick", "requires": [1]}, '
-        '{"style": "multi_hop", "question": "From which year is the other play by the author of Sootlantern, Glass Heronry?", '
+        '{"style": "multi_hop", "question": "From which year is the other play by the author of Sootlantern, Glasheron?", '
         '"answer": "1974", "requires": [1, 3, 4]}, '
-        '{"style": "numerical", "question": "How many years lie between Sootlantern and Glass Heronry?", "answer": 13, '
+        '{"style": "numerical", "question": "How many years lie between Sootlantern and Glasheron?", "answer": 13, '
         '"requires": [2, 4]}]',
     ),
 )

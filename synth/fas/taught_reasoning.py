@@ -1,7 +1,8 @@
 """Reasoning that a teacher writes in two passes (AgentFounder, arXiv 2509.13310, section 2.3); no tool is run.
 
 The first pass breaks the question down and answers from memory; it is not judged. The second is given the knowledge that the question is
-known to require, mends the first, and is kept if it is neither too short nor too long and its answer is the accepted one. Words alone may
+known to require, mends the first, and is kept if it is neither too short nor too long, says what it answers, and its answer is the accepted
+one. Words alone may
 say that it is; where they do not, a judge is asked that has passed its calibration (`eval.judges`). Both verdicts are recorded.
 """
 
@@ -15,6 +16,7 @@ from eval.graders.answers import exact_match
 from eval.judges import Case, Judge, Verdict
 from synth.fas.plan_judge import TEACHER, VERIFIER
 from synth.parts import acted, asked, identity
+from synth.questions.text_comparison import plain
 from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, parted
 from synth.teachers.worked_examples import KNOWN, QUESTION
@@ -48,11 +50,11 @@ _SECONDS = (
     ),
     (
         _SECOND.format(
-            question="first performance of Glass Heronry?",
-            known="- Glass Heronry is a play of 1974 in two acts by Orla Vennick, which was first performed in 1978.",
-            attempt="Glass Heronry may be from the sixties. <answer>1965</answer>",
+            question="first performance of Glasheron?",
+            known="- Glasheron is a play of 1974 in two acts by Orla Vennick, which was first performed in 1978.",
+            attempt="Glasheron may be from the sixties. <answer>1965</answer>",
         ),
-        "The question asks when Glass Heronry was first performed. It is a play of 1974, and was first performed in 1978. "
+        "The question asks when Glasheron was first performed. It is a play of 1974, and was first performed in 1978. "
         "<answer>1978</answer>",
     ),
 )
@@ -175,7 +177,15 @@ def read_second(assignment: Assignment, attempt: str, text: str, bounds: Reasoni
         return draft.failure("too_short", f"the reasoning has {words} words, and {bounds.min_words} are wanted at least")
     if words > bounds.max_words:
         return draft.failure("too_long", f"the reasoning has {words} words, and {bounds.max_words} are allowed")
+    if not _says(draft.thought, (draft.answer, *assignment.task.answers)):
+        return draft.failure("not_reached", "the reasoning does not say what it answers")
     return draft
+
+
+def _says(thought: str, answers: Sequence[str]) -> bool:
+    """Whether all words of one of the answers stand in a thought."""
+    words = set(plain(thought).split())
+    return any(set(plain(answer).split()) <= words for answer in answers)
 
 
 def _first(assignment: Assignment, max_tokens: int) -> Request:

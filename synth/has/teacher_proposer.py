@@ -22,7 +22,7 @@ from synth.has.proposers import StepKey
 from synth.parts import Called, calls_of
 from synth.questions.text_comparison import numbers, plain
 from synth.teachers.teacher import Reply, Teacher, read_json
-from synth.teachers.worked_examples import QUESTION
+from synth.teachers.worked_examples import BLANK, QUESTION
 from warehouse.digests import seed_from
 from warehouse.forms import form_of
 from warehouse.records import Failure, Request, user
@@ -43,8 +43,8 @@ _ANOTHER = """Actions that are considered already:
 Write one other action that could be taken now."""
 _FORM = """
 
-Reply with one line of JSON and nothing else:
-{"think": "why, in one short sentence", "tool": "the tool's name", "arguments": "its argument"}"""
+Reply with one line of JSON and nothing else: why, in one short sentence, the name of the tool, and its argument.
+{"think": "...", "tool": "...", "arguments": "..."}"""
 
 _BEGUN = _SITUATION.format(question=QUESTION, history="nothing yet", tools="answer, search")
 _TAKEN_EXAMPLES = (
@@ -68,6 +68,7 @@ class ActionDefect(StrEnum):
     UNKNOWN_TOOL = "proposal_unknown_tool"
     REPEATED = "proposal_repeated"
     TAKEN_CHANGED = "proposal_taken_changed"
+    WRONG_ARGUMENTS = "proposal_wrong_arguments"
     NOT_ONE_CALL = "proposal_not_one_call"
 
 
@@ -141,10 +142,14 @@ class TeacherProposer:
         self._teacher, self._config = teacher, config or WriterConfig()
         self._tools = frozenset(tools)
         self._drafts: dict[StepKey, _Draft] = {}
+        self._of_objects: dict[str, set[bool]] = {}
+        """Of each tool that the runs call, whether its arguments are objects, texts, or both."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
         """Has all steps written; the failures are of requests without a reply and of replies that gave no option."""
         tools = sorted(self._tools | {tool for step in steps for tool, _ in calls_of(step.turn)})
+        for tool, argument in (call for step in steps for call in calls_of(step.turn)):
+            self._of_objects.setdefault(tool, set()).add(_of_object(argument))
         single = [step for step in steps if len(calls_of(step.turn)) == 1]
         failures = [_without_one_call(step) for step in steps if len(calls_of(step.turn)) != 1]
         drafts = [_Draft(step, 1 + count + self._config.spare_requests) for step in single]
@@ -177,7 +182,7 @@ class TeacherProposer:
         draft.asked, draft.left = draft.asked + 1, draft.left - 1
         wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), _OTHER_EXAMPLES)
         ((taken, argument),) = calls_of(step.turn)
-        shape = _ON_OBJECT if isinstance(_json(argument), dict) else _ON_TEXT
+        shape = _ON_OBJECT if _of_object(argument) else _ON_TEXT
         text, form = situation + wanted + _FORM, form_of(shape, tool=(taken,) if draft.taken is None else tuple(tools))
         return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form, examples=examples)
 
@@ -188,6 +193,8 @@ class TeacherProposer:
         written = read_json(reply, _ACTION)
         if isinstance(written, Failure):
             return [_failure(ActionDefect.UNREADABLE, f"what the teacher wrote is no action: {written.reason}", draft, reply.text)]
+        if BLANK in (written.think.strip(), written.call[1]):
+            return [_failure(ActionDefect.UNREADABLE, "what the teacher wrote is the form itself", draft, reply.text)]
         ((tool, argument),) = calls_of(draft.step.turn)
         if draft.taken is None:
             if not same_call((tool, argument), written.call):
@@ -195,6 +202,8 @@ class TeacherProposer:
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
             return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
+        elif _of_object(written.call[1]) not in self._of_objects.get(written.call[0], {True, False}):
+            return [_failure(ActionDefect.WRONG_ARGUMENTS, f"{written.call[0]} takes another kind of argument", draft, reply.text)]
         elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
             return [_failure(ActionDefect.REPEATED, "the action is there already", draft, reply.text)]
         else:
@@ -220,6 +229,10 @@ def same_call(one: Called, other: Called) -> bool:
 
 def _alike(one: Called, other: Called) -> bool:
     return same_call(one, other) or same_call(other, one)
+
+
+def _of_object(argument: str) -> bool:
+    return isinstance(_json(argument), dict)
 
 
 def _json(argument: str) -> Any:

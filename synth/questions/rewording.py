@@ -97,8 +97,8 @@ EXAMPLES = (
 )
 READINGS = (
     (
-        "Relations: genre, hometown, star\nQuestion: Which town is the hometown of a star of Glass Heronry or Sootlantern?",
-        '[["C@Glass Heronry | Sootlantern", "star", "V@a"], ["V@a", "hometown", "?"]]',
+        "Relations: genre, hometown, star\nQuestion: Which town is the hometown of a star of Glasheron or Sootlantern?",
+        '[["C@Glasheron | Sootlantern", "star", "V@a"], ["V@a", "hometown", "?"]]',
     ),
     ("Relations: genre, release year\nQuestion: To which genre does Sootlantern belong?", '[["C@Sootlantern", "genre", "?"]]'),
 )

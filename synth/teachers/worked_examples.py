@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from warehouse.records import Completion
 
-INVENTED = ("Orla Vennick", "Tamsin Rookhope", "Larkmereth", "Glass Heronry", "Sootlantern")
+BLANK = "..."
+"""What stands in a form for what is to be said; words there would be copied."""
+INVENTED = ("Orla Vennick", "Tamsin Rookhope", "Larkmereth", "Glasheron", "Sootlantern")
 """Two people, a town and two works."""
+_MARKS = ("orla ven", "tamsin roo", "larkmer", "glasher", "sootlan")
+"""What tells each of them, where a copy is misspelt."""
 QUESTION = "In which town did the author of Sootlantern grow up?"
 KNOWN = "- Sootlantern: author Orla Vennick\n- Orla Vennick: grew up in Larkmereth"
 """What the question requires."""
 
 
 def copied_name(completion: Completion) -> str | None:
-    """The first invented name that a completion says though what it was asked last does not; None where it says none."""
+    """The first invented name that a completion says, rightly spelt or nearly, though what it was asked last does not; None without one."""
     asked, said = str(completion.request["messages"][-1]["content"]).casefold(), completion.text.casefold()
-    return next((name for name in INVENTED if name.casefold() in said and name.casefold() not in asked), None)
+    return next((name for name, mark in zip(INVENTED, _MARKS, strict=True) if mark in said and mark not in asked), None)

@@ -25,6 +25,12 @@ STATEMENTS = (
 )
 DOCUMENTS = {title: Document(f"d{title}", title, f"{title} is a film.", "films") for title in ("Alpha", "Beta", "Gamma")}
 TOOLS = [{"function": {"name": name, "description": f"{name} things"}} for name in ("search", "lookup")]
+TOOLS[0]["function"]["parameters"] = {  # type: ignore[assignment]
+    "type": "object",
+    "properties": {"query": {"type": "string"}},
+    "required": ["query"],
+    "additionalProperties": False,
+}
 
 
 def row(**changed: object) -> dict[str, object]:
@@ -81,11 +87,16 @@ def test_a_plan_that_search_and_judge_accept_is_kept() -> None:
         ({"plans": plan(arguments="films by Dan")}, "answer_given"),
         ({"plans": plan(tool="lookup")}, None),
         ({"plans": plan(arguments={"title": "Alpha"}, tool="lookup")}, None),
+        ({"plans": plan(arguments={"query": "Alpha"})}, None),
+        ({"plans": plan(arguments={"author of Alpha": "Alpha"})}, "wrong_arguments"),
+        ({"plans": plan(arguments={"query": ["Alpha"]})}, "wrong_arguments"),
         ({"plans": plan(tool="browse")}, "unknown_tool"),
         ({"plans": plan(tool="answer")}, "unknown_tool"),
         ({"plans": plan(plan=[])}, "no_plan"),
         ({"plans": plan(plan=[" "])}, "no_plan"),
         ({"plans": plan(arguments="")}, "no_plan"),
+        ({"plans": plan(plan=["...", "..."])}, "no_plan"),
+        ({"plans": plan(arguments="...")}, "no_plan"),
         ({"plans": '{"steps": ["a"], "query": "b"}'}, "no_plan"),
         ({"plans": "I'm sorry, but I can't help with that."}, "no_plan"),
         ({"plans": f"Sure!\n```json\n{plan()}\n```\nGood luck!"}, None),

@@ -19,7 +19,7 @@ from warehouse import Failure, PartKind, Task
 from warehouse.errors import RequestError
 
 ASSIGNMENT = Assignment(Task("k", "search", "Who made Alpha?", ("Dan Lee",)), ("Alpha: director Dan Lee",), ("d1",))
-STEPS = "Alpha was made by its director, and that is stated."
+STEPS = "Alpha was made by its director, Dan Lee, as is stated."
 SHORT = ReasoningBounds(min_words=1)
 
 
@@ -72,6 +72,7 @@ def test_where_words_differ_a_judge_decides(verdict: str | None, kept: bool, rea
         ("So it is. <answer>Dan Lee</answer>", "too_short"),
         (f"{'so ' * 50}<answer>Dan Lee</answer>", "too_long"),
         ("I'm sorry, but I can't help with that.", "no_answer"),
+        ("Alpha was made by its director Lee, as is stated. <answer>Dan Lee</answer>", "not_reached"),
         (f"{STEPS} <answer>Dan Lee</answer>", None),
         (f"<think>{STEPS}</think> <answer>Eve</answer> or rather <answer>Dan Lee</answer>", None),
     ],
@@ -106,7 +107,8 @@ def test_a_graphs_questions_are_reasoned_on_over_the_documents_that_they_require
 
     def says(asked: str) -> str:
         question = asked.split("Question: ")[1].split("\n")[0]
-        return f"{STEPS} <answer>{'nobody' if question in wrong else answers[question]}</answer>"
+        said = "nobody" if question in wrong else answers[question]
+        return f"{STEPS} So it is {said}. <answer>{said}</answer>"
 
     examples, failures = build_fas(graph, config, 1, retrieve, teacher=ScriptedTeacher(says))
     assert len(examples) == len(answers) - 3 and Counter(failure.kind for failure in failures) == {"fas_reason_not_gold": 3}

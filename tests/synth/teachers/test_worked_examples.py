@@ -99,6 +99,7 @@ def test_a_copied_example_is_a_failure_and_a_name_that_was_asked_about_is_none()
     asked = user("Where did Orla Vennick grow up?", examples=taught_reasoning._SECONDS)
     assert isinstance(judged(replied("Orla Vennick grew up by the sea.", asked)), Completion)
     assert isinstance(judged(replied("ORLA VENNICK grew up in larkmereth.", asked)), Failure)
+    assert isinstance(judged(replied("Sootlantor was born in Salem.", user("Where?", examples=rewording.EXAMPLES))), Failure)
     assert isinstance(judged(replied("Ann Lee was born in Salem.", user("Where?", examples=rewording.EXAMPLES))), Completion)
 
 
