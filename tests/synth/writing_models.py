@@ -41,7 +41,7 @@ def first_order_model(body: dict[str, Any]) -> str:
         query = _after(r"Question: .* of (.*)\?", asked) or _after(r"Question: (.*)", asked)
         return json.dumps({"plan": ["find the page", "read it there"], "tool": "search", "arguments": query})
     if "Judge a plan" in asked:
-        return "yes" if chance.random() < 0.85 else "no, logic"
+        return "yes" if chance.random() < 0.7 else "no, logic"
     if "You grade one answer" in asked:
         return grading(strict)(body)
     if "What is known" in asked:
@@ -69,7 +69,7 @@ def _reasoned(asked: str, chance: random.Random) -> str:
     found = _STATED.search(asked.split("What is known:")[1])
     entity, relation, value = found.groups() if found else ("it", "name", "Nobody")
     answer = chance.choice((value, value, f"It is {value}.", "Somebody Else"))
-    return f"It is known of {entity} that its {relation} is given, and so the answer follows. <answer>{answer}</answer>"
+    return f"It is known of {entity} that its {relation} is {answer}, and so the answer follows. <answer>{answer}</answer>"
 
 
 def _after(pattern: str, text: str) -> str:
