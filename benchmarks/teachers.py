@@ -140,7 +140,12 @@ def rows_of(home: Path, corpus: str) -> Iterator[dict[str, Any]]:
 
 
 _TASK = "SELECT question || chr(10) || answers::VARCHAR || chr(10) || ({})::VARCHAR AS text FROM tasks WHERE {}"
-_EXAMPLE = "SELECT parts::VARCHAR AS text FROM examples WHERE kind = '{}'"
+_EXAMPLE = """
+SELECT array_to_string(list_transform(list_filter(parts, lambda p: p.kind <> 'tools'), lambda p: p.kind || ': ' || p.text), chr(10))
+    || chr(10) || 'of: '
+    || coalesce((SELECT string_agg(left(d.text, 300), ' | ') FROM documents d WHERE list_contains(e.sources, d.id)), '') AS text
+FROM examples e WHERE kind = '{}'
+"""
 _KEPT = {
     "rewordings": _TASK.format("provenance->'reworded_from'", "json_exists(provenance, '$.reworded_from')"),
     "seeds": _TASK.format("provenance->'projections'", "provenance->>'shape' = 'seed'"),

@@ -197,7 +197,7 @@ class TeacherProposer:
             return [_failure(ActionDefect.UNREADABLE, "what the teacher wrote is the form itself", draft, reply.text)]
         ((tool, argument),) = calls_of(draft.step.turn)
         if draft.taken is None:
-            if not same_call((tool, argument), written.call):
+            if not same_call((tool, argument), written.call) or _outgrown(argument, written.call[1]):
                 return [_failure(ActionDefect.TAKEN_CHANGED, "the action that was taken became another", draft, reply.text)]
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
@@ -229,6 +229,11 @@ def same_call(one: Called, other: Called) -> bool:
 
 def _alike(one: Called, other: Called) -> bool:
     return same_call(one, other) or same_call(other, one)
+
+
+def _outgrown(argument: str, written: str) -> bool:
+    """Whether an argument that was written anew is another by its length alone: more than twice the words, and five."""
+    return len(plain(written).split()) > 2 * len(plain(argument).split()) + 5
 
 
 def _of_object(argument: str) -> bool:

@@ -140,7 +140,7 @@ def _plan(text: str) -> str:
 def _reasoned(text: str) -> str:
     question = text.partition("\n")[0]
     answer = answer_in(question, text.partition("What is known:")[2]) or "nobody"
-    return f"The page that is known says it in so many words: {answer}. So the answer to the question follows from it. <answer>{answer}</answer>"
+    return f"The page that is known says it in so many words: {answer}. The answer follows from it. <answer>{answer}</answer>"
 
 
 def _action(messages: list[str]) -> str:

@@ -186,7 +186,13 @@ def test_what_a_teacher_may_write_for_an_alternative(reply: str | None, kind: st
 
 @pytest.mark.parametrize(
     "reply",
-    [written("so", "answer", "Amber Stone"), written("so", "search", "Amber"), written("so", "search", "Amber Stone 1990"), "no"],
+    [
+        written("so", "answer", "Amber Stone"),
+        written("so", "search", "Amber"),
+        written("so", "search", "Amber Stone 1990"),
+        "no",
+        written("so", "search", "Amber Stone is a good choice for a search, given the question that was asked"),
+    ],
 )
 def test_a_taken_action_that_became_another_is_asked_for_again_and_then_left_out(reply: str) -> None:
     made = decided(
