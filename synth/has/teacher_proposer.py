@@ -103,7 +103,7 @@ class WrittenAction(BaseModel):
     @property
     def option(self) -> Option:
         """The action as an option."""
-        return option(" ".join(self.think.split()), self.call)
+        return option(" ".join(self.think.split()) if plain(self.think) else "", self.call)
 
 
 class _OnText(WrittenAction):
@@ -142,14 +142,14 @@ class TeacherProposer:
         self._teacher, self._config = teacher, config or WriterConfig()
         self._tools = frozenset(tools)
         self._drafts: dict[StepKey, _Draft] = {}
-        self._of_objects: dict[str, set[bool]] = {}
-        """Of each tool that the runs call, whether its arguments are objects, texts, or both."""
+        self._kinds: dict[str, set[str]] = {}
+        """Of each tool that the runs call, what they give it."""
 
     def prepare(self, steps: Sequence[Step], count: int) -> list[Failure]:
         """Has all steps written; the failures are of requests without a reply and of replies that gave no option."""
         tools = sorted(self._tools | {tool for step in steps for tool, _ in calls_of(step.turn)})
         for tool, argument in (call for step in steps for call in calls_of(step.turn)):
-            self._of_objects.setdefault(tool, set()).add(_of_object(argument))
+            self._kinds.setdefault(tool, set()).add(_kind(argument))
         single = [step for step in steps if len(calls_of(step.turn)) == 1]
         failures = [_without_one_call(step) for step in steps if len(calls_of(step.turn)) != 1]
         drafts = [_Draft(step, 1 + count + self._config.spare_requests) for step in single]
@@ -182,7 +182,7 @@ class TeacherProposer:
         draft.asked, draft.left = draft.asked + 1, draft.left - 1
         wanted, examples = (_taken(step), _TAKEN_EXAMPLES) if draft.taken is None else (_another(draft, seed), _OTHER_EXAMPLES)
         ((taken, argument),) = calls_of(step.turn)
-        shape = _ON_OBJECT if _of_object(argument) else _ON_TEXT
+        shape = _ON_OBJECT if _kind(argument) == "object" else _ON_TEXT
         text, form = situation + wanted + _FORM, form_of(shape, tool=(taken,) if draft.taken is None else tuple(tools))
         return user(text, max_tokens=config.max_tokens, temperature=config.temperature, seed=seed, form=form, examples=examples)
 
@@ -202,7 +202,7 @@ class TeacherProposer:
             draft.taken = Option(written.option.text, ((tool, argument),))
         elif written.call[0] not in tools:
             return [_failure(ActionDefect.UNKNOWN_TOOL, f"there is no tool {written.call[0]!r}", draft, reply.text)]
-        elif _of_object(written.call[1]) not in self._of_objects.get(written.call[0], {True, False}):
+        elif (kind := _kind(written.call[1])) not in self._kinds.get(written.call[0], {kind}):
             return [_failure(ActionDefect.WRONG_ARGUMENTS, f"{written.call[0]} takes another kind of argument", draft, reply.text)]
         elif any(_alike(written.call, known) for known in ((tool, argument), *(found.calls[0] for found in draft.others.values()))):
             return [_failure(ActionDefect.REPEATED, "the action is there already", draft, reply.text)]
@@ -236,8 +236,9 @@ def _outgrown(argument: str, written: str) -> bool:
     return len(plain(written).split()) > 2 * len(plain(argument).split()) + 5
 
 
-def _of_object(argument: str) -> bool:
-    return isinstance(_json(argument), dict)
+def _kind(argument: str) -> str:
+    """What an argument is: an object, a text, or nothing that has a word."""
+    return "object" if isinstance(_json(argument), dict) else "text" if plain(argument) else "nothing"
 
 
 def _json(argument: str) -> Any:

@@ -149,6 +149,14 @@ def test_an_action_is_held_to_a_tool_of_those_there_are_and_to_the_kind_of_argum
         assert form["properties"]["arguments"]["type"] == kind
 
 
+def test_a_thought_without_a_word_is_none() -> None:
+    teacher = ScriptedTeacher(lambda text: written(",,", *(taken_in(text) or ("search", "White Hill"))))
+    proposer = TeacherProposer(teacher)
+    (step, *_) = steps_of(RUN, TASK.question)
+    proposer.prepare([step], 1)
+    assert [found.text for found in proposer.propose(step, 1, (), random.Random(0))] == ["search White Hill"]
+
+
 def test_the_limit_of_tokens_and_the_temperature_are_those_of_an_option() -> None:
     teacher = Recording(writer)
     TeacherProposer(teacher, WriterConfig(max_tokens=77, temperature=0.4)).prepare(steps_of(RUN, TASK.question), 1)
@@ -170,6 +178,7 @@ def test_the_limit_of_tokens_and_the_temperature_are_those_of_an_option() -> Non
         (written("so", "search", "..."), "proposal_unreadable"),
         (written("so", "browse", "White Hill"), "proposal_unknown_tool"),
         (written("so", "search", {"id": "White Hill"}), "proposal_wrong_arguments"),
+        (written("so", "search", " , "), "proposal_wrong_arguments"),
         (written("as before", "search", "amber stone!"), "proposal_repeated"),
         (None, "timeout"),
     ],
