@@ -20,7 +20,7 @@ def form_of(shape: TypeAdapter[Any], **choices: tuple[str, ...]) -> str:
     """
     form = _narrowed(shape.json_schema())
     for name, texts in choices.items():
-        form["properties"][name] = {"enum": list(texts)}
+        form["properties"][name] = {"enum": list(texts), "type": "string"}
     return json.dumps(form)
 
 

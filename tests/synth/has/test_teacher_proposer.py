@@ -143,7 +143,8 @@ def test_an_action_is_held_to_a_tool_of_those_there_are_and_to_the_kind_of_argum
     (step,) = steps_of(run_of(0, ("search", argument)), TASK.question)
     TeacherProposer(teacher, tools=("answer", "open")).prepare([step], 1)
     first, other, *_ = [json.loads(request.form) for request in teacher.requests]
-    assert first["properties"]["tool"] == {"enum": ["search"]} and other["properties"]["tool"] == {"enum": ["answer", "open", "search"]}
+    assert first["properties"]["tool"] == {"enum": ["search"], "type": "string"}
+    assert other["properties"]["tool"] == {"enum": ["answer", "open", "search"], "type": "string"}
     for form in (first, other):
         assert list(form["properties"]) == form["required"] == ["think", "tool", "arguments"]
         assert form["properties"]["arguments"]["type"] == kind
