@@ -81,6 +81,9 @@ class Verdict(Section):
     reason: str
 
 
+_VERDICT = TypeAdapter(Verdict)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One answer to judge, with its question and accepted answers, of which one is wanted or `all_of_them`."""
@@ -139,7 +142,8 @@ class Judge:
         )
         texts = {"question": case.question, "golds": list(case.golds), "answer": case.answer}
         shown = {name: quoted(text) for name, text in texts.items()}
-        return user(PROMPT.format(accepted=accepted, wanted=wanted, **shown), max_tokens=self.max_tokens, seed=seed)
+        asked = PROMPT.format(accepted=accepted, wanted=wanted, **shown)
+        return user(asked, max_tokens=self.max_tokens, seed=seed, form=form_of(_VERDICT))
 
     def _judged(self, trajectory: Trajectory, verdict: Verdict | Failure) -> Score:
         if isinstance(verdict, Failure):
@@ -158,16 +162,14 @@ def ask_until_read(
 ) -> list[V | Failure]:
     """A verdict of `shape` on each case, in their order, or the failure that its last attempt came to.
 
-    Each request names the form of the verdict. Asked again are replies that cannot be read, and at a temperature at which another seed
-    makes another reply.
+    Asked again are replies that cannot be read, and at a temperature at which another seed makes another reply.
     """
-    form = form_of(TypeAdapter(shape))
     verdicts: list[V | Failure] = [Failure(STAGE, "not_asked", "the judge was not asked")] * len(cases)
     open_ = list(range(len(cases)))
     for seed in range(attempts):
         if not open_:
             break
-        wanted = [replace(request(cases[place], seed), form=form) for place in open_]
+        wanted = [request(cases[place], seed) for place in open_]
         replies = model.complete([_warmer(again) for again in wanted] if seed else wanted)
         for place, reply in zip(open_, replies, strict=True):
             verdicts[place] = reply if isinstance(reply, Failure) else read_reply(reply, shape)

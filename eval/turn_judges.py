@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter
 
 from eval.judges import Calibration, Model, ask_until_read, compared, labelled, quoted
 from warehouse.digests import digest
+from warehouse.forms import form_of
 from warehouse.records import Failure, Request, Task, Trajectory, Turn, user
 from warehouse.settings import Section
 
@@ -53,6 +54,9 @@ class TurnVerdict(Section):
 
     verdict: Literal["useful", "useless"]
     reason: str
+
+
+_VERDICT = TypeAdapter(TurnVerdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class TurnJudge:
             "result": _cut(case.result, LONGEST_STEP),
         }
         shown = {name: quoted(part) for name, part in parts.items()}
-        return user(PROMPT.format(**shown), max_tokens=self.max_tokens, seed=seed)
+        return user(PROMPT.format(**shown), max_tokens=self.max_tokens, seed=seed, form=form_of(_VERDICT))
 
 
 def cases_of(task: Task, trajectory: Trajectory) -> list[TurnCase]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from rl.renderers.arguments import as_object, as_text, parameters_of
+from rl.renderers.arguments import as_object, as_text
 from rl.renderers.base import Schema
 from rl.tools import ToolError
 from rl.tools.arguments import ArgumentsSchema
@@ -89,12 +89,12 @@ def build_memory_plans(
 ) -> MemoryPlans:
     """Plans over `count` slices. `tools` are those on offer, by default a search alone; `retrieve` is the first hit of that search."""
     questions, failures = write_questions(memory, teacher, count, config, seed)
-    names = [str(tool["function"]["name"]) for tool in tools] or [SEARCH]
+    parameters = {str(tool["function"]["name"]): tool["function"].get("parameters") or {} for tool in tools} or {SEARCH: {}}
     offered = "; ".join(f"{tool['function']['name']}: {tool['function'].get('description', '')}" for tool in tools) or SEARCH
     read, before = ask_readable(
         teacher,
-        [_request(question, offered, names, max_plan_tokens) for question in questions],
-        lambda place, reply: _read(reply, questions[place], names, tools),
+        [_request(question, offered, tuple(parameters), max_plan_tokens) for question in questions],
+        lambda place, reply: _read(reply, questions[place], parameters),
         config.tries,
     )
     failures += before + [plan for plan in read if isinstance(plan, Failure)]
@@ -139,12 +139,13 @@ def _holds(document: Document, known: Statement) -> bool:
     return document.id == known.source or (known.origin is not Origin.FACT and mentions(document.text, known.text) > 0)
 
 
-def _request(question: WrittenQuestion, offered: str, names: Sequence[str], max_tokens: int) -> Request:
-    form = form_of(_ROW, tool=tuple(names))
+def _request(question: WrittenQuestion, offered: str, names: tuple[str, ...], max_tokens: int) -> Request:
+    form = form_of(_ROW, tool=names)
     return user(_PLAN.format(question=question.question, tools=offered), max_tokens=max_tokens, form=form, examples=_EXAMPLES)
 
 
-def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str], tools: Sequence[Schema]) -> SliceQuestion | Failure:
+def _read(reply: Completion, question: WrittenQuestion, parameters: Mapping[str, Mapping[str, Any]]) -> SliceQuestion | Failure:
+    """The plan in a reply; `parameters` are the schemas of the arguments of the tools that there are, by their names."""
     row = read_json(reply, _ROW)
     if isinstance(row, Failure):
         return Failure("synth", PlanDefect.UNREADABLE, f"what the teacher wrote is no plan: {row.reason}", row.item)
@@ -153,23 +154,23 @@ def _read(reply: Completion, question: WrittenQuestion, names: Sequence[str], to
     if not steps or argument in ("", BLANK):
         return Failure("synth", PlanDefect.UNREADABLE, "the plan or its first action is empty", {"text": reply.text})
     tool = row.tool.strip()
-    if tool not in names or tool == ANSWER:
+    if tool not in parameters or tool == ANSWER:
         return Failure(
             "synth", PlanDefect.UNKNOWN_TOOL, f"the first action calls {tool!r}, which is none of the tools", {"text": reply.text}
         )
-    parameters = parameters_of(tool, tools)
-    if reason := _misfit(tool, argument, parameters):
+    schema = parameters[tool]
+    if reason := _misfit(tool, argument, schema):
         return Failure("synth", PlanDefect.WRONG_ARGUMENTS, reason, {"text": reply.text})
-    plan = Plan(steps, as_text(argument, parameters) if parameters else argument, tool)
+    plan = Plan(steps, as_text(argument, schema) if schema else argument, tool)
     return SliceQuestion(question.style, question.question, question.answer, question.required, plan, question.secret, True)
 
 
-def _misfit(tool: str, argument: str, parameters: Mapping[str, Any]) -> str | None:
+def _misfit(tool: str, argument: str, schema: Mapping[str, Any]) -> str | None:
     """What the tool's schema, where it has one, says against the argument."""
-    if not parameters:
+    if not schema:
         return None
     try:
-        ArgumentsSchema(parameters, tool).check(as_object(argument, parameters))
+        ArgumentsSchema(schema, tool).check(as_object(argument, schema))
     except (ValueError, ToolError) as error:
         return f"the first action does not fit {tool}: {error}"
     return None

@@ -136,10 +136,11 @@ def reword(
             failures.append(reply)
             continue
         question = reply.text.strip().strip('"').strip()
-        findings = check(question, task, hidden_of(graph, task), phrasing if config.relations == "words" else None)
-        if (task.key, plain(question)) in seen:
+        if (said := (task.key, plain(question))) in seen:
             findings = [Finding(RewordingDefect.DOUBLE, "another rewording of the task says the same")]
-        seen.add((task.key, plain(question)))
+        else:
+            findings = check(question, task, hidden_of(graph, task), phrasing if config.relations == "words" else None)
+        seen.add(said)
         failures += [_failure(finding, task, question, teacher) for finding in findings[:1]]
         made += [] if findings else [_reworded(task, variant, question, teacher, config)]
     if config.relations == "reading":
