@@ -277,7 +277,9 @@ class EngineMemory:
         return self.weights + self.cache + self.activations
 
 
-def engine_memory(policy: Architecture, number_bytes: int, workers: int, cache: int, batched_tokens: int, sequences: int) -> EngineMemory:
+def engine_memory(
+    policy: Architecture, number_bytes: int, workers: int, cache: int, batched_tokens: int, sequences: int, adapters: int | None = None
+) -> EngineMemory:
     """Of one of an engine's workers, which share weights and heads: all but the embedding's rows are divided by them.
 
     Args:
@@ -285,10 +287,12 @@ def engine_memory(policy: Architecture, number_bytes: int, workers: int, cache: 
         cache: for keys and values, of each worker; it is given and not computed.
         batched_tokens: in one forward pass.
         sequences: in one batch.
+        adapters: the rank of the adapters that it serves beside the weights.
     """
     widest = max(policy.hidden * 2, 2 * policy.intermediate // workers)
     batch = number_bytes * batched_tokens * (widest + 2 * policy.hidden) + 3 * FLOAT32 * sequences * policy.vocabulary
-    return EngineMemory(number_bytes * policy.parameters // workers, cache, batch)
+    numbers = policy.parameters + (0 if adapters is None else adapter_parameters(policy, adapters))
+    return EngineMemory(number_bytes * numbers // workers, cache, batch)
 
 
 def cache_bytes(policy: Architecture, number_bytes: int, workers: int = 1) -> int:

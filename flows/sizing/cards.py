@@ -85,7 +85,8 @@ def _tokens_of_pass(own: OptimizerConfig, config: FlywheelConfig) -> int:
 def _engine(policy: Architecture, config: FlywheelConfig) -> EngineMemory:
     engine = config.rollout.engine
     cache = int(engine.kv_cache_gib * GIB)
-    return engine_memory(policy, engine_bytes(config), engine.tensor_parallel, cache, engine.max_batched_tokens, engine.max_num_seqs)
+    sizes = (engine.tensor_parallel, cache, engine.max_batched_tokens, engine.max_num_seqs, engine.adapter_rank)
+    return engine_memory(policy, engine_bytes(config), *sizes)
 
 
 def _shared(

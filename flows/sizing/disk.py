@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flows.config import FlywheelConfig
 from flows.preflight import OPTIMISER_STATES
-from flows.sizing.times import StageTime
+from flows.sizing.times import StageTime, published_bytes
 from rl.memory import FLOAT32, Architecture, adapter_parameters, bytes_of
 from rl.training.optimizer_config import OptimizerConfig
 
@@ -27,5 +27,5 @@ def bytes_written(policy: Architecture, config: FlywheelConfig, stages: Sequence
         written["checkpoints"] += math.ceil(steps / own.save_every) * (1 + OPTIMISER_STATES) * FLOAT32 * trained
         if stage.stage == "rl":
             versions = steps + 1 if config.rollout.engine.transfer == "files" else max(steps - 1, 0) // own.save_every
-            written["published weights"] += versions * bytes_of(config.rollout.engine.own_dtype) * policy.parameters
+            written["published weights"] += versions * published_bytes(policy, config, settings)
     return written

@@ -9,7 +9,7 @@ from flows.config import FlywheelConfig, TrainingStage, TurnConfig
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import engine_bytes, shares
 from rl.devices import TERA, forward_flops, training_flops
-from rl.memory import GIB, Architecture, cache_bytes, trained_matrices
+from rl.memory import GIB, Architecture, adapter_parameters, cache_bytes, trained_matrices
 from rl.training.optimizer_config import OptimizerConfig
 from rl.training.supervised_config import SupervisedConfig
 
@@ -93,9 +93,16 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
         "sampling": steps * moved / (device.bandwidth * GIGA * assumptions.decode_share),
         "reading": 2 * policy.matrices * read / (cards * device.teraflops * TERA * assumptions.prefill_share),
         "learning": learning,
-        "weights": _publishing(size * policy.parameters, engine.transfer, assumptions),
+        "weights": _publishing(published_bytes(policy, config, settings), engine.transfer, assumptions),
     }
     return StageTime("rl", own.steps, tokens, seconds, overlapping=own.mode != "synchronous" and not shares(config, "rl", settings))
+
+
+def published_bytes(policy: Architecture, config: FlywheelConfig, settings: TurnConfig) -> int:
+    """Of one version as engines are given it: the whole policy, or the adapters alone that they serve."""
+    lora = settings.rl.lora
+    numbers = policy.parameters if lora is None or config.rollout.engine.adapter_rank is None else adapter_parameters(policy, lora.rank)
+    return engine_bytes(config) * numbers
 
 
 def _publishing(size: int, transfer: str, assumptions: Assumptions) -> float:

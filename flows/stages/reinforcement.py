@@ -108,6 +108,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         record_alert=store.alert,
         record_drops=reinforced.record_drops,
         engine_dtype=context.config.rollout.engine.own_dtype,
+        serves_adapters=context.config.rollout.engine.adapter_rank is not None,
         in_turns=in_turns,
         weight_sync=weight_sync(context, before_update, in_turns),
         state={"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside}),

@@ -13,6 +13,8 @@ from warehouse.settings import Section
 
 CUDA_TRANSFERS = frozenset({"nccl", "ipc"})
 """Transfers of weights that need CUDA on both sides."""
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM (0.32) has room made for; adapters of a rank between two take that of the larger."""
 
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
@@ -83,6 +85,9 @@ class EngineConfig(Section):
     """Tokens in a block of the cache: a prefix is shared in whole blocks. None leaves it to vLLM."""
     enforce_eager: bool = True
     """No compilation: starts sooner, and is no slower for small policies on CPUs."""
+    adapter_rank: PositiveInt | None = None
+    """Serve adapters of up to this rank: of what RL trains with `lora`, each version is then sent as its adapters alone, which no merging
+    has rounded. It costs each token the adapters' products. None: versions are whole policies, with adapters merged."""
     structured: bool = False
     """Whether a continuation may be held to a JSON schema; the engine then loads the policy's tokenizer."""
     sleep_level: Literal[0, 1, 2] = 0
@@ -140,6 +145,20 @@ class EngineConfig(Section):
             raise ValueError(
                 f"engine.gpus = {self.gpus:g} and engine.tensor_parallel = {self.tensor_parallel}: each worker has a GPU; make them equal"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> EngineConfig:
+        if self.adapter_rank is None:
+            return self
+        if self.adapter_rank > ADAPTER_RANKS[-1]:
+            raise ValueError(f"engine.adapter_rank = {self.adapter_rank} is more than the {ADAPTER_RANKS[-1]} that vLLM serves")
+        if self.transfer != "files":
+            raise ValueError(f"engine.adapter_rank goes without engine.transfer = {self.transfer}: adapters are sent by Ray's calls")
+        if self.workers == "ray":
+            raise ValueError("engine.adapter_rank needs all workers of an engine on one machine: take engine.workers = processes")
+        if self.sleep_level == 2:
+            raise ValueError("engine.sleep_level = 2 loses the policy beneath adapters, and engine.adapter_rank brings these alone: take 1")
         return self
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from rl.engines.config import EngineConfig
 from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
+from rl.policies.adapters import is_adapters, read_adapters
 from rl.worker_death import WorkerDied, worker_died
 from warehouse.errors import RequestError
 
@@ -35,7 +36,9 @@ class EnginePool:
     def __init__(self, config: EngineConfig, policy_path: str, version: int) -> None:
         self._config = config
         self._weights = (policy_path, version)
-        """What engines that start begin with."""
+        """What engines that start take before they serve."""
+        self._whole = self._weights
+        """The newest of these that is a whole policy, which vLLM can start with."""
         self._version = version
         """The newest, which may have been sent and lie in no folder."""
         self._replicas: list[Replica] = []
@@ -171,11 +174,14 @@ class EnginePool:
         come back from it.
 
         Raises:
-            RequestError: the folder holds no policy, or a file of weights in it is not whole; no engine has been touched then.
+            RequestError: the folder holds no policy, or a file of weights in it is not whole, or adapters that engines do not serve; no
+                engine has been touched then.
         """
-        shapes_in(Path(path))
+        whole = self._check_folder(Path(path))
         async with self._update:
             self._weights, self._version = (path, version), version
+            if whole:
+                self._whole = self._weights
             receivers, self._receivers = self._receivers, None
             sent = receivers.replicas if receivers is not None and receivers.done and receivers.weights == self._weights else ()
             self._updates += not sent  # what was sent has been counted
@@ -191,7 +197,7 @@ class EnginePool:
         """
         shapes_in(Path(path))
         async with self._update:
-            self._weights = (path, version)
+            self._weights = self._whole = (path, version)
 
     async def probe(self, prompt_ids: Sequence[int], tokens: int, temperature: float = 1.0) -> list[WeightProbe]:
         """What each engine that has the newest weights continues a prompt with; one that dies of it is replaced, and says nothing."""
@@ -268,6 +274,16 @@ class EnginePool:
     def _serving(self) -> list[Replica]:
         return [replica for replica in self._replicas if replica.serving]
 
+    def _check_folder(self, folder: Path) -> bool:
+        """Whether a folder holds a whole policy, and not adapters. Raises RequestError as `load_weights` does."""
+        if not is_adapters(folder):
+            shapes_in(folder)
+            return True
+        if self._config.adapter_rank is None:
+            raise RequestError(f"{folder} holds adapters alone: set rollout.engine.adapter_rank, or give a whole policy.")
+        read_adapters(folder)
+        return False
+
     async def _load(self, replica: Replica, broken: bool) -> None:
         try:
             async with asyncio.timeout(self._config.transfer_timeout_seconds if broken else None):
@@ -299,7 +315,7 @@ class EnginePool:
         return self._asleep and self._config.sleep_level > 0
 
     def _launch(self, older: bool = False, died: int = 0) -> Replica:
-        replica = create_replica(f"engine-{next(self._names)}", self._config, self._weights, older, died)
+        replica = create_replica(f"engine-{next(self._names)}", self._config, self._whole, older, died)
         if not self._memory_is_lent:
             replica.may_start.set()
         replica.ready = asyncio.ensure_future(self._bring_up(replica))
@@ -309,14 +325,18 @@ class EnginePool:
         return replica
 
     async def _bring_up(self, replica: Replica) -> None:
-        """Start an engine, and let it catch up with the pool's weights and sleep, which may change while it does."""
+        """Start an engine, and let it catch up with the pool's weights and sleep, which may change while it does.
+
+        One of an older policy takes the weights that are the newest now, and none that come later.
+        """
+        now = self._weights
         await replica.may_start.wait()
         try:
             async with asyncio.timeout(self._config.start_timeout_seconds):
-                await replica.call("start")
-                while (behind := replica.weights != self._weights and not replica.older) or replica.asleep != self._asleep:
+                await replica.start()
+                while (behind := replica.weights != (now if replica.older else self._weights)) or replica.asleep != self._asleep:
                     if behind:
-                        await replica.load_weights(self._weights)
+                        await replica.load_weights(now if replica.older else self._weights)
                     elif self._asleep:
                         await replica.sleep()
                     else:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,11 +25,14 @@ from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import VllmEngine, environment_variables
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.placement import engine_bundles
+from rl.policies.adapters import is_adapters, read_adapters
+from rl.policies.sending import files_in, pieces
+from warehouse.errors import RequestError
 
 logger = logging.getLogger(__name__)
 
 Weights = tuple[str, int]
-"""The folder of a policy's weights, as its engines see it, and their version."""
+"""The folder of a policy's weights, as its engines see it, or of adapters, as this process does; and their version."""
 
 
 @dataclass(eq=False)
@@ -45,6 +49,8 @@ class Replica:
     died: int
     """Engines that were in its place before it and died."""
     ready: asyncio.Task[None] = field(init=False)
+    _whole: str = ""
+    """The folder of the whole policy that it has, beneath adapters too."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it may take the memory that it needs."""
     asleep: bool = False
@@ -91,10 +97,41 @@ class Replica:
         self.tokens += len(generation.token_ids)
         return generation
 
+    async def start(self) -> None:
+        """Have it start with the weights that it was made for. Raises as `call` does."""
+        await self._send(self.weights[0])
+        await self.call("start")
+        self._whole = self.weights[0]
+
     async def load_weights(self, weights: Weights) -> None:
-        """Load weights. Raises as `call` does."""
-        await self.call("load_weights", *weights)
+        """Load weights: a whole policy from its folder, or adapters, which are sent. Raises as `call` does."""
+        folder, version = weights
+        if is_adapters(Path(folder)):
+            await self._load_adapters(folder, version)
+        else:
+            await self._send(folder)
+            await self.call("load_weights", folder, version)
+            self._whole = folder
         self.weights = weights
+
+    async def _load_adapters(self, folder: str, version: int) -> None:
+        try:
+            adapters = await asyncio.to_thread(read_adapters, Path(folder))
+        except RequestError as error:
+            raise EngineDead(f"{self.name} was given no weights: {error}") from error
+        if adapters.base != self._whole:
+            await self._send(adapters.base)
+        await self.call("load_adapters", adapters, version)
+        self._whole = adapters.base
+
+    async def _send(self, folder: str) -> None:
+        """Send it the policy in a folder, where its machine does not see it. Raises as `call` does."""
+        files = await asyncio.to_thread(files_in, Path(folder))
+        if files and await self.call("misses", folder, files):
+            logger.info("%s does not see %s and is sent its %d bytes", self.name, folder, sum(file.size for file in files))
+            parts = pieces(Path(folder), files)
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                await self.call("receive", *part)
 
     async def sleep(self) -> None:
         """Put it to sleep. Raises as `call` does."""

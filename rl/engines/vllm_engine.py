@@ -13,16 +13,19 @@ import asyncio
 import functools
 import gc
 import itertools
+import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from rl.content import PlacedImage, collapse_images, decode_image
 from rl.engines.base import EngineDead, EngineFault, Generation, GenerationStop, Sampling
-from rl.engines.config import EngineConfig
+from rl.engines.config import ADAPTER_RANKS, EngineConfig
 from rl.engines.pressure import EnginePressure, PressureGauge
 from rl.env_pool.batched_actor import BatchedActor
 from rl.memory import GIB
+from rl.policies.adapters import Adapters, no_adapters
+from rl.policies.sending import PolicyFile, ReceivedPolicy, files_in
 from rl.policies.vision import has_vision
 from rl.worker_death import own_process_died
 
@@ -107,7 +110,24 @@ class VllmEngine(BatchedActor):
         self._turn = asyncio.Lock()
         """Of stopping and going on: each of them is several calls of vLLM."""
         self._llm: Any = None
+        self._adapters: Any = None
+        """What requests name as their adapters, where adapters are served."""
+        self._received: ReceivedPolicy | None = None
         self._gauge = PressureGauge()
+
+    async def misses(self, path: str, files: tuple[PolicyFile, ...]) -> bool:
+        """Whether these files of a policy are not in folder `path` on this machine; what `receive` takes next is then of them."""
+        self._drop_received()
+        if await asyncio.to_thread(files_in, Path(path)) == files:
+            return False
+        self._received = ReceivedPolicy(path, files)
+        return True
+
+    async def receive(self, name: str, piece: bytes) -> None:
+        """Take the next piece of a file that it misses."""
+        if self._received is None:
+            raise EngineFault(f"nobody announced {name}")
+        await asyncio.to_thread(self._received.take, name, piece)
 
     async def start(self) -> None:
         """Load vLLM and the policy; returns when requests can be served."""
@@ -117,11 +137,15 @@ class VllmEngine(BatchedActor):
 
         gc.freeze()
         gc.enable()
-        arguments = AsyncEngineArgs(**_engine_arguments(self._config, self._policy_path))
+        arguments = AsyncEngineArgs(**_engine_arguments(self._config, self._place(self._policy_path)))
         try:
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=self._stat_loggers())
         except RuntimeError as error:
             raise own_process_died("vLLM's process of an engine", error) or error from error
+        finally:
+            self._drop_received()
+        if self._config.adapter_rank is not None:
+            await self._serve_adapters(no_adapters(self._policy_path))
         await self._llm.update_weight_version(str(self._version))
 
     @_tells_its_death
@@ -138,7 +162,8 @@ class VllmEngine(BatchedActor):
         unique_id = f"{request_id}-{next(self._serial)}"
         try:
             prompt = await asyncio.to_thread(_prompt, prompt_ids, images) if images else _prompt(prompt_ids)
-            outputs = [output async for output in self._llm.generate(prompt, _sampling_parameters(sampling), unique_id)]
+            stream = self._llm.generate(prompt, _sampling_parameters(sampling), unique_id, lora_request=self._adapters)
+            outputs = [output async for output in stream]
         except EngineDeadError:
             raise  # as a death, by `_tells_its_death`
         except Exception as error:
@@ -159,9 +184,25 @@ class VllmEngine(BatchedActor):
             if self._receiving:
                 await self._llm.collective_rpc("abandon_transfer")
                 self._receiving = False
-            await self._llm.collective_rpc("load_policy", args=(path,))
+            await self._load_policy(path)
         except Exception as error:
             raise EngineDead(f"the weights in {path} could not be loaded: {type(error).__name__}: {error}") from error
+        await self._go_on(version)
+
+    @_tells_its_death
+    async def load_adapters(self, adapters: Adapters, version: int) -> None:
+        """Serve these adapters between two steps of the engine, over the policy that they name, and forget every cached prefix.
+
+        Raises:
+            EngineDead: where that fails; the engine then stays paused.
+        """
+        await self.hold()
+        try:
+            if adapters.base != self._policy_path:
+                await self._load_policy(adapters.base)
+            await self._serve_adapters(adapters)
+        except Exception as error:
+            raise EngineDead(f"adapters of version {version} could not be loaded: {type(error).__name__}: {error}") from error
         await self._go_on(version)
 
     @_tells_its_death
@@ -240,6 +281,38 @@ class VllmEngine(BatchedActor):
         if self._llm is not None:
             self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
 
+    async def _load_policy(self, path: str) -> None:
+        """Load a whole policy; vLLM forgets the adapters that it had."""
+        await self._llm.collective_rpc("load_policy", args=(self._place(path),))
+        self._drop_received()
+        self._policy_path = path
+        if self._config.adapter_rank is not None:
+            await self._serve_adapters(no_adapters(path))
+
+    def _place(self, path: str) -> str:
+        """Where the policy in folder `path` lies on this machine."""
+        received = self._received
+        return path if received is None or received.path != path else str(received.folder)
+
+    def _drop_received(self) -> None:
+        if self._received is not None:
+            self._received.drop()
+            self._received = None
+
+    async def _serve_adapters(self, adapters: Adapters) -> None:
+        """Have all requests, those under way too, go on with these adapters.
+
+        All of them name the same adapters, so that what these are can change beneath them. vLLM reads them from a folder, now and not
+        again; nobody else sees it.
+        """
+        from vllm.lora.request import LoRARequest
+
+        with tempfile.TemporaryDirectory(prefix="adapters-") as folder:
+            for name, content in adapters.files.items():
+                (Path(folder) / name).write_bytes(content)
+            await self._llm.add_lora(LoRARequest("policy", 1, folder, load_inplace=True))
+            self._adapters = LoRARequest("policy", 1, folder)
+
     def _stat_loggers(self) -> list[Any] | None:
         """What vLLM tells of each step, which costs it some time."""
         if self._config.pressure is None:
@@ -301,6 +374,7 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "distributed_executor_backend": _executor(config),
         "max_model_len": config.max_model_len,
         "max_num_seqs": config.max_num_seqs,
+        **_adapters(config),
         **_passes(config, Path(policy_path)),
         "kv_cache_memory_bytes": int(config.kv_cache_gib * GIB),
         # The cache has its size; this is then only what must be free of the card when the engine starts.
@@ -317,6 +391,14 @@ def _engine_arguments(config: EngineConfig, policy_path: str) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _adapters(config: EngineConfig) -> dict[str, Any]:
+    """Room for one set of adapters, where adapters are served."""
+    if config.adapter_rank is None:
+        return {}
+    rank = next(rank for rank in ADAPTER_RANKS if rank >= config.adapter_rank)
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": rank}
 
 
 def _passes(config: EngineConfig, policy: Path) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class TrainingHooks:
     """Takes the trajectories of a step that an off-policy correction rejected."""
     engine_dtype: str = "float32"
     """What engines compute in, and what they are given weights in."""
+    serves_adapters: bool = False
+    """Whether engines take a version as its adapters alone, where adapters are trained."""
     in_turns: bool = False
     """Whether engines rest while the learner has its turn, and it gives back before theirs what GPU memory it only keeps for later."""
     weight_sync: WeightSyncHandle | None = None

@@ -4,6 +4,7 @@
     a transfer  the engines are sent it, and no file is written, but for two reasons:
                 an engine can have it in no other way (it is starting, or the transfer broke off): the folder is written at once;
                 a checkpoint stands behind it: the folder is written beside the training, and is what engines that start later load
+    adapters    where engines serve them, a version is the folder of its adapters alone, of which engines are sent the files
 
 A folder bears its name when it is whole, so that whoever kills this process leaves no half of one.
 """
@@ -14,11 +15,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rl.policies.adapters import save_adapters
 from rl.policies.policy import as_saved, copied, in_dtype, save_policy
 from rl.policies.whole import is_draft, remove_whole, write_whole
 
@@ -59,9 +61,7 @@ class WeightPublisher:
         Raises:
             OSError: a folder cannot be written, this one or the last that was written beside the training.
         """
-        if self._first:  # what an earlier process left is of later versions, or of no whole one
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._first = False
+        self._begin()
         self._announce()
         given = in_dtype(weights, self._dtype)
         if self._sender is None or not self._sender.send(as_saved(policy, given), self._place(version), version):
@@ -74,12 +74,30 @@ class WeightPublisher:
             own = copied(given)  # the next step changes these
             self._record = version, self._writer.submit(self._write, policy, own, version)
 
+    def publish_adapters(self, config: Any, weights: Mapping[str, Tensor], version: int) -> None:
+        """Bring the adapters of the policy that training began with, and peft's configuration of them, to the engines as `version`.
+
+        Raises:
+            OSError: their folder cannot be written.
+        """
+        self._begin()
+        given = in_dtype(weights, self._dtype)
+        write_whole(self._place(version), lambda draft: save_adapters(config, given, draft))
+        self._load(self._place(version), version)
+        self._forget()
+
     def close(self) -> None:
         """Wait for what is being written. Raises OSError where it could not be."""
         try:
             self._finish_record()
         finally:
             self._writer.shutdown()
+
+    def _begin(self) -> None:
+        """Delete what an earlier process left, for it is of later versions, or of no whole one."""
+        if self._first:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._first = False
 
     def _write(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int) -> None:
         write_whole(self._place(version), lambda draft: save_policy(policy, self._tokenizer, draft, weights, self._dtype))

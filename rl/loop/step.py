@@ -36,7 +36,7 @@ from rl.loop.replay import Group, ReplayBuffer
 from rl.policies.vision import Vision
 from rl.rewards.reward import RewardContext, reward_trajectories
 from rl.rollouts.base import RolloutRequest
-from rl.training.base import gather_policy
+from rl.training.base import gather_adapters, gather_policy
 from rl.training.batches import Row, check_images, group_key, mean_difference, row_of, rows_of, with_observations, without_placeholders
 from rl.training.config import MetricLimit, ReinforceConfig
 from rl.training.correction import correct
@@ -315,13 +315,20 @@ class ReinforceTrainer(RowTrainer):
 
     def publish_weights(self, version: int, record: bool = False) -> None:
         """Bring the weights to the engines, and have these show them; with `record` they are written where nobody waits for that too."""
+        if self._config.lora is not None and self._hooks.serves_adapters:
+            config, adapters = gather_adapters(self)
+            if self.accelerator.is_main_process:
+                self.publisher.publish_adapters(config, adapters, version)
+        else:
+            self._publish_policy(version, record)
+        self._check_weights(version)
+        self._give_back_cache()
+
+    def _publish_policy(self, version: int, record: bool) -> None:
         policy, weights = gather_policy(self, self._config.lora, without=(NAME,))
         self._give_back_cache()
         if self.accelerator.is_main_process:
             self.publisher.publish(policy, weights, version, record)
-        del policy, weights
-        self._check_weights(version)
-        self._give_back_cache()
 
     def _give_back_cache(self) -> None:
         """Leave engines on this card what activations, and copies of weights in the engines' dtype, have left behind."""

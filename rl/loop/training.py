@@ -58,13 +58,13 @@ def train_reinforce(
     functions = {name: getattr(hooks, name) for name in ("collect", "publish", "probe", "record_metrics", "record_alert", "record_drops")}
     sync = {each.name: getattr(hooks.weight_sync, each.name) for each in fields(WeightSyncHandle)} if hooks.weight_sync else {}
     start, folder, names = policy_path.resolve(), output.resolve(), (tuple(functions), tuple(sync), tuple(hooks.state))
-    dtype, in_turns = hooks.engine_dtype, hooks.in_turns
+    settings: dict[str, Any] = {name: getattr(hooks, name) for name in ("engine_dtype", "serves_adapters", "in_turns")}
 
     def work(starter: Starter) -> TrainResult:
-        own = {name: starter.function(name) for name in names[0]}
+        own: dict[str, Any] = {name: starter.function(name) for name in names[0]}
         weight_sync = WeightSyncHandle(**{name: starter.function(f"weight_sync.{name}") for name in names[1]}) if names[1] else None
         state = {name: remote_state(starter, name) for name in names[2]}
-        remote = TrainingHooks(**own, engine_dtype=dtype, in_turns=in_turns, weight_sync=weight_sync, state=state)
+        remote = TrainingHooks(**own, **settings, weight_sync=weight_sync, state=state)
         return _train(start, folder, config, seed, remote)
 
     functions |= {f"weight_sync.{name}": function for name, function in sync.items()} | state_functions(hooks.state)

@@ -25,6 +25,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -143,6 +144,17 @@ def gather_policy(trainer: Trainer, lora: LoraConfig | None, without: tuple[str,
     weights = merge_adapters(trainer.accelerator.get_state_dict(trainer.model), lora, turned)
     policy = model.get_base_model() if lora is not None else model
     return policy, {name: weight for name, weight in weights.items() if name.split(".")[0] not in without}
+
+
+def gather_adapters(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
+    """What `trainer` trains of its policy: the adapters' configuration, which is peft's, and their weights by the names of peft's files.
+
+    All workers call it, and each has all of them, gathered where they are sharded.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    found = {name.replace(".default.", "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
+    whole = {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in found.items()}
+    return model.peft_config["default"], whole
 
 
 def checkpoint_step(checkpoint: Path) -> int:

@@ -1,4 +1,4 @@
-"""A learner's end of weight transfers, and a sampler with engines, for the tests of what comes to engines and how."""
+"""A learner's end of weight transfers, adapters over a policy, and a sampler with engines, for tests of what comes to engines and how."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import PreTrainedModel
+
 from rl.engines.base import Generation
+from rl.policies.adapters import save_adapters
 from rl.policies.policy import as_saved, load_policy, save_policy
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
@@ -16,6 +21,7 @@ from tests.rl.conftest import DOCUMENTS
 from tests.rl.engines.probing import generate_all, prompts
 from tests.rl.toy import Sampler
 
+RANK = 4
 ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
 
 
@@ -51,6 +57,19 @@ class Learner:
         save_policy(*load_policy(policy), folder)
         self.engines.load_weights(folder, version)
         return sent
+
+
+def adapted(policy: Path, folder: Path, seed: int = 0) -> PreTrainedModel:
+    """Write random adapters over a policy, and return the model that has them."""
+    torch.manual_seed(seed)
+    model: Any = get_peft_model(load_policy(policy)[0], LoraConfig(r=RANK, lora_alpha=8, target_modules="all-linear"))
+    for name, weight in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(weight, std=0.05)
+    weights = {name.replace(".default.", "."): weight for name, weight in model.named_parameters() if ".lora_" in name}
+    save_adapters(model.peft_config["default"], weights, folder)
+    merged: PreTrainedModel = model.merge_and_unload()
+    return merged.eval()
 
 
 def said(engines: Rollouts, count: int = 6) -> list[Generation]:

@@ -1,96 +1,82 @@
-"""An engine on a second machine that sees no folder of the first: weights are sent to it, and files are the record of the first alone.
-
-The second machine is a raylet in a mount namespace of its own, with an empty file system where the learner writes.
-"""
+"""An engine on a second machine that sees no folder of the first: what it starts with and what it loads is sent to it."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
-from rl.env_pool.config import RayConfig
-from rl.env_pool.machines import machines
 from rl.policies.policy import load_policy
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from tests.rl.conftest import DOCUMENTS
+from tests.rl.conftest import DOCUMENTS, create_tiny_policy
+from tests.rl.engines.learner_end import ENGINE, RANK, Learner, adapted
 from tests.rl.engines.probing import generate_all, prompts, worst_difference
-from tests.rl.engines.test_weight_transfer import ENGINE, TOLERANCE, Learner
+from tests.two_machines import seen, two_machines
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
-STORE = 80 * 1024**2
-JOIN_SECONDS = 120
+TOLERANCE = 1e-4
 
 
 @pytest.fixture
-def learner_folder(tmp_path: Path) -> Path:
-    """Where the learner writes its versions; on the second machine there is nothing."""
-    folder = tmp_path / "versions"
-    folder.mkdir()
+def policies(tmp_path: Path) -> Path:
+    """Where the first machine's policies lie; on the second there is nothing."""
+    folder = tmp_path / "policies"
+    for seed in (0, 1):
+        create_tiny_policy(folder / str(seed), seed)
     return folder
 
 
 @pytest.fixture
-def address(learner_folder: Path) -> Iterator[str]:
-    """A cluster whose first machine has no processors to give, so that all actors lie on the second."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespace can be had here: a second machine without the first one's folders cannot be shown")
-    cluster = Cluster()
-    cluster.add_node(num_cpus=0, object_store_memory=STORE, include_dashboard=False)
-    ray_start = (
-        f"{sys.executable} -m ray.scripts.scripts start --address={cluster.address} --num-cpus=4 --object-store-memory={STORE} --block"
-    )
-    hidden = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {learner_folder} && exec {ray_start}"]
-    second = subprocess.Popen(hidden, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for_two(str(cluster.address))
-        yield str(cluster.address)
-    finally:
-        ray.shutdown()
-        os.killpg(second.pid, signal.SIGTERM)
-        second.wait(30)
-        cluster.shutdown()
+def address(policies: Path) -> Iterator[str]:
+    with two_machines(policies) as found:
+        yield found
 
 
-def wait_for_two(address: str) -> None:
-    deadline = time.monotonic() + JOIN_SECONDS
-    while len(machines(RayConfig(address=address))) < 2:
-        assert time.monotonic() < deadline, "the second machine did not join"
-        time.sleep(1)
-
-
-@ray.remote(num_cpus=0.1)
-def seen(folder: str) -> list[str]:
-    """What lies in a folder, where this runs."""
-    return os.listdir(folder)  # noqa: PTH208
-
-
-def test_an_engine_that_shares_no_folder_with_the_learner_gets_its_weights_sent(
-    address: str, learner_folder: Path, tiny_policy: Path, other_policy: Path
-) -> None:
+def start(policy: Path, address: str, **engine: Any) -> Rollouts:
     limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
-    config = RolloutConfig.model_validate({"limits": limits, "engine": ENGINE, "ray": {"address": address}})
-    with Rollouts.start(config, tiny_policy, DOCUMENTS) as engines:
+    settings = {"limits": limits, "engine": ENGINE | engine, "ray": {"address": address}}
+    return Rollouts.start(RolloutConfig.model_validate(settings), policy, DOCUMENTS)
+
+
+def check(engines: Rollouts, policies: Path, version: int, model: Any) -> None:
+    """That engines sample with these weights, as this version, on a machine where there is no policy."""
+    assert ray.get(seen.remote(str(policies))) == [], "the second machine sees the first one's files"
+    generations = engines.wait(generate_all(engines.pool, prompts()))
+    assert {each for generation in generations for each in generation.policy_versions} == {version}
+    assert worst_difference({version: model}, prompts(), generations) < TOLERANCE
+
+
+def test_weights_that_the_learner_sends(address: str, policies: Path) -> None:
+    other = load_policy(policies / "1")[0]
+    with start(policies / "0", address) as engines:
+        check(engines, policies, 0, load_policy(policies / "0")[0])
         learner = Learner(engines)
         try:
-            assert learner.publish(other_policy, learner_folder / "000001", 1), "it was not sent"
-            assert (learner_folder / "000001" / "model.safetensors").is_file()
-            assert ray.get(seen.remote(str(learner_folder))) == [], "the second machine sees the first one's files"
-            generations = engines.wait(generate_all(engines.pool, prompts()))
+            assert learner.publish(policies / "1", policies / "000001", 1), "it was not sent"
+            assert (policies / "000001" / "model.safetensors").is_file()
+            check(engines, policies, 1, other)
         finally:
             learner.sender.close()
         figures = engines.figures()
-    assert {version for each in generations for version in each.policy_versions} == {1}
-    assert worst_difference({1: load_policy(other_policy)[0]}, prompts(), generations) < TOLERANCE
     assert (figures.transfers, figures.replacements) == (1, 0)
+
+
+def test_policies_and_adapters_without_a_transfer_and_engines_that_come_later(address: str, policies: Path) -> None:
+    first, other, adapter = load_policy(policies / "0")[0], load_policy(policies / "1")[0], adapted(policies / "0", policies / "adapters")
+    with start(policies / "0", address, transfer="files", adapter_rank=RANK) as engines:
+        engines.load_weights(policies / "1", 1)
+        check(engines, policies, 1, other)
+        engines.load_weights(policies / "adapters", 2)
+        check(engines, policies, 2, adapter)
+        name = engines.add_engine()
+        engines.remove_engine("engine-0")
+        assert engines.pool.engines == (name,)
+        check(engines, policies, 2, adapter)
+        engines.load_weights(policies / "0", 3)
+        check(engines, policies, 3, first)
+        assert engines.figures().replacements == 0

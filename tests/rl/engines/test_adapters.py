@@ -1,0 +1,184 @@
+"""Adapters that real vLLM engines serve over the policy that they began with, held against the same adapters in the learner's own model."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from transformers import PreTrainedModel
+
+from flows.config import load_config
+from rl.engines.config import EngineConfig
+from rl.engines.replica import Replica
+from rl.loop.protocols import TrainingHooks
+from rl.loop.training import train_reinforce
+from rl.policies.adapters import CONFIG, WEIGHTS, is_adapters, read_adapters
+from rl.policies.policy import load_policy
+from rl.rollouts.rollout import Rollouts
+from rl.training.config import ReinforceConfig
+from rl.training.optimizer_config import LearnerConfig, LoraConfig
+from tests.rl.engines.learner_end import RANK, EngineSampler, adapted, said, start, versions
+from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from warehouse.errors import RequestError
+
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def engines(tiny_policy: Path) -> Iterator[Rollouts]:
+    with start(tiny_policy, transfer="files", adapter_rank=RANK) as started:
+        yield started
+
+
+def difference(models: dict[int, PreTrainedModel], engines: Rollouts) -> float:
+    """How far what the engines say is from what these models do, by the versions that the tokens bear."""
+    return worst_difference(models, prompts(6), said(engines))
+
+
+@pytest.mark.engine
+def test_an_engine_goes_from_a_whole_policy_to_adapters_to_another_policy_and_back(
+    engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path
+) -> None:
+    models = {0: load_policy(tiny_policy)[0], 1: adapted(tiny_policy, tmp_path / "1"), 2: adapted(tiny_policy, tmp_path / "2", seed=1)}
+    models |= {3: load_policy(other_policy)[0], 4: models[1]}
+    folders = {0: tiny_policy, 1: tmp_path / "1", 2: tmp_path / "2", 3: other_policy, 4: tmp_path / "1"}
+    for version, folder in folders.items():
+        engines.load_weights(folder, version)
+        generations = said(engines)
+        assert versions(generations) == {version}
+        assert worst_difference(models, prompts(6), generations) < TOLERANCE
+    assert worst_difference({4: models[0]}, prompts(6), said(engines)) > 100 * TOLERANCE, "adapters make a difference that can be seen"
+
+
+@pytest.mark.engine
+def test_requests_under_way_go_on_under_new_adapters_and_each_token_bears_its_version(
+    engines: Rollouts, tiny_policy: Path, tmp_path: Path
+) -> None:
+    engines.load_weights(tiny_policy, 0)
+    models = {0: load_policy(tiny_policy)[0], 1: adapted(tiny_policy, tmp_path / "1"), 2: adapted(tiny_policy, tmp_path / "2", seed=1)}
+    waiting = asyncio.run_coroutine_threadsafe(generate_all(engines.pool, prompts()), engines.event_loop)
+    for version in (1, 2):
+        time.sleep(0.2)
+        assert not waiting.done()
+        engines.load_weights(tmp_path / str(version), version)
+    generations = waiting.result(120)
+    assert versions(generations) >= {1, 2} and any(len(set(each.policy_versions)) > 1 for each in generations)
+    assert worst_difference(models, prompts(), generations) < TOLERANCE
+
+
+@pytest.mark.engine
+def test_adapters_that_are_not_whole_are_refused_before_an_engine_is_held(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    engines.load_weights(tiny_policy, 0)
+    adapted(tiny_policy, tmp_path / "1")
+    file = tmp_path / "1" / WEIGHTS
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(RequestError, match="holds no whole adapters"):
+        engines.load_weights(tmp_path / "1", 1)
+    assert versions(said(engines)) == {0}
+
+
+@pytest.mark.engine
+def test_y_an_engine_that_is_killed_as_it_loads_adapters_is_replaced_by_one_that_has_them(
+    engines: Rollouts, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines.load_weights(tiny_policy, 0)
+    before, model, call, killed = engines.figures(), adapted(tiny_policy, tmp_path / "1"), Replica.call, []
+
+    async def strike(replica: Replica, method: str, *arguments: Any) -> Any:
+        if method == "load_adapters" and not killed:
+            killed.append(replica.name)
+            engine_processes()[0].send_signal(signal.SIGKILL)
+        return await call(replica, method, *arguments)
+
+    monkeypatch.setattr(Replica, "call", strike)
+    engines.load_weights(tmp_path / "1", 1)
+    generations = said(engines)
+    assert killed and versions(generations) == {1}
+    assert worst_difference({1: model}, prompts(6), generations) < TOLERANCE
+    assert engines.figures().replacements - before.replacements == 1
+
+
+@pytest.mark.engine
+def test_a_run_of_reinforcement_learning_writes_and_sends_adapters_alone(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    check_run(engines, tiny_policy, tmp_path, LearnerConfig())
+
+
+@pytest.mark.engine
+def test_y_a_run_goes_on_where_an_engine_is_killed_as_it_loads_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    before = engines.figures()
+    check_run(engines, tiny_policy, tmp_path, LearnerConfig(), kill_at=2)
+    assert engines.figures().replacements - before.replacements == 1
+
+
+@pytest.mark.engine
+@pytest.mark.long
+def test_z_the_main_one_of_several_workers_publishes_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    check_run(engines, tiny_policy, tmp_path, LearnerConfig(workers=2, cpus=0.25))
+
+
+def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerConfig, kill_at: int | None = None) -> None:
+    """Learn for three steps: each version is adapters of the same policy, which engines and learner agree about; the result is whole."""
+    engines.load_weights(policy, 0)
+    sampler, loaded, differences = EngineSampler(engines, folder), list[Path](), list[float]()
+
+    def publish(path: Path, version: int) -> None:
+        assert read_adapters(path).base == str(policy.resolve())
+        assert {file.name for file in path.iterdir()} == {CONFIG, WEIGHTS}
+        loaded.append(path)
+        if version == kill_at:
+            engine_processes()[0].send_signal(signal.SIGKILL)
+        engines.load_weights(path, version)
+        sampler.versions.append(version)
+
+    def take(step: int, figures: dict[str, float]) -> None:
+        differences.append(figures["logprob_difference"])
+
+    config = ReinforceConfig(
+        steps=3, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3, lora=LoraConfig(rank=RANK, alpha=8),
+        learner=learner,
+    )  # fmt: skip
+    result = train_reinforce(policy, folder, config, TrainingHooks(sampler.collect, publish, take, serves_adapters=True), 1)
+    assert [path.name for path in loaded] == ["000000", "000001", "000002", "000003"]
+    assert len(differences) == 3 and max(differences) < TOLERANCE, "each step was sampled with the adapters that the learner had"
+    assert not is_adapters(result.path)
+    merged = load_policy(result.path)[0]
+    assert difference({3: merged}, engines) < TOLERANCE < difference({3: load_policy(policy)[0]}, engines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"adapter_rank": 513}, "more than the 512"),
+        ({"adapter_rank": 8, "transfer": "gloo"}, "goes without engine.transfer = gloo"),
+        ({"adapter_rank": 8, "workers": "ray", "gpus": 1}, "on one machine"),
+        ({"adapter_rank": 8, "sleep_level": 2}, "take 1"),
+    ],
+)
+def test_what_does_not_go_with_adapters_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        EngineConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["rollout.engine.adapter_rank=8"], "RL trains none: set rl.lora"),
+        (["rollout.engine.adapter_rank=8", "rl.lora={rank = 16}"], "rl.lora.rank = 16 is more than the engines serve"),
+    ],
+)
+def test_engines_serve_what_is_trained(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        load_config("quickstart", overrides)
+
+
+@pytest.mark.engine
+def test_engines_that_serve_no_adapters_refuse_them(rollouts: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
+    adapted(tiny_policy, tmp_path / "1")
+    with pytest.raises(RequestError, match=r"holds adapters alone: set rollout\.engine\.adapter_rank"):
+        rollouts.load_weights(tmp_path / "1", 1)
