@@ -39,7 +39,7 @@ log = logging.getLogger("flywheel")
 
 LOOK_SECONDS = 2.0
 """Pause between two tries of whoever waits for the lock."""
-BEFORE = ("lake", "config.draft")
+BEFORE = ("lake", "config.json.part")
 """What a folder may hold before it is a home: a lake, which an import makes, and a draft whose writer was killed or found the disk full."""
 
 
@@ -126,9 +126,8 @@ class Home:
             )
 
     def _write(self, resolved: dict[str, Any]) -> None:
-        draft = self.config_file.with_suffix(".draft")
-        draft.write_text(json.dumps({"digest": digest(identity(resolved)), "config": resolved}, indent=2) + "\n")
-        draft.replace(self.config_file)
+        with drafted(self.config_file) as draft:
+            draft.write_text(json.dumps({"digest": digest(identity(resolved)), "config": resolved}, indent=2) + "\n")
 
     def load(self) -> FlywheelConfig:
         """The configuration that the home belongs to.

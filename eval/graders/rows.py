@@ -15,8 +15,8 @@ from typing import Any
 from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import judge_row
 from eval.graders.verifiers import GRADERS, Grader, Judged
-from warehouse.bounds import lines_of, read_row
 from warehouse.errors import RequestError
+from warehouse.json_rows import rows_of
 from warehouse.records import Outcome
 
 
@@ -39,26 +39,14 @@ RowVerifier = Callable[[dict[str, Any]], Judged]
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a JSONL file, blank lines left out; a line that is no JSON comes as a `RowError` that names the line.
+    """The rows of a file of JSON; what is none comes as a `RowError` that names the line.
 
     Raises:
         RequestError: at once where there is no such file.
     """
     if not path.is_file():
         raise RequestError(f"There is no file {path}: give a JSONL file with one row {{id, gold, pred}} a line.")
-    return _rows(path)
-
-
-def _rows(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        for number, line in lines_of(file):
-            if not line.strip():
-                continue
-            try:
-                row = read_row(line)
-            except ValueError as error:
-                row = RowError(f"line {number} is not JSON: {error}")
-            yield row
+    return (row.value if row.fault is None else RowError(f"line {row.line}: {row.fault}") for row in rows_of(path))
 
 
 def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:

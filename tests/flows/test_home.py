@@ -74,7 +74,7 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
 
 
 def test_a_home_whose_maker_died_over_the_draft_of_its_configuration_is_made(tmp_path: Path) -> None:
-    (tmp_path / "config.draft").write_text('{"digest": "3f')
+    (tmp_path / "config.json.part").write_text('{"digest": "3f')
     Home(tmp_path).claim(load_config("quickstart"))
     assert Home(tmp_path).load() == load_config("quickstart")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

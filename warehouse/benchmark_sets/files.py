@@ -1,34 +1,42 @@
-"""Rows of a benchmark set in a file (a JSON list or JSON lines, packed by gzip or not), and anybody's own tasks in such a file.
+"""Rows of a benchmark set in a file of JSON, and anybody's own tasks in such a file.
 
 A benchmark set that is half read would be another one under the same name, so a row that cannot be read is an error and no row is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import read_text_json, unpacked
+from warehouse.bounds import read_text_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.json_rows import rows_of
 from warehouse.records import Task
 
 
 def read_rows(path: Path, what: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects in a file, each with where it stands («row 3 of test.jsonl»).
+    """The objects in a file, each with where it stands («row 3 of test.jsonl (line 5)»).
 
     Raises:
         RequestError: there is no such file, it is no JSON, or a row is no object; `what` says in the sentence what is missing.
     """
     if not path.is_file():
         raise RequestError(f"there is no file {path}: put {what} there, or name another file with --set source.path=FILE.")
-    rows = list(_rows(path))
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    try:
+        for number, row in enumerate(rows_of(path), start=1):
+            place = f"row {number} of {path} (line {row.line})"
+            if row.fault is not None:
+                raise RequestError(f"{place}: {row.fault}; correct it.")
+            if not isinstance(row.value, dict):
+                raise RequestError(f"{place} is no object but {str(row.value)[:40]!r}; correct it.")
+            rows.append((place, row.value))
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error}.") from error
     if not rows:
         raise RequestError(f"{path} holds no row.")
-    for place, row in rows:
-        if not isinstance(row, dict):
-            raise RequestError(f"{place} is no object but {str(row)[:40]!r}; correct it.")
     return rows
 
 
@@ -46,28 +54,6 @@ def texts_in(row: Mapping[str, Any], key: str, place: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise RequestError(f"{place} has no list of texts under {key}; correct it.")
     return tuple(value)
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        with unpacked(path) as file:
-            text = file.read().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} cannot be read as text: {error}.") from error
-    if text.lstrip().startswith("["):
-        yield from ((f"row {number} of {path}", row) for number, row in enumerate(_parsed(text, str(path)), start=1))
-        return
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            place = f"line {number} of {path}"
-            yield place, _parsed(line, place)
-
-
-def _parsed(text: str, place: str) -> Any:
-    try:
-        return read_text_json(text)
-    except ValueError as error:
-        raise RequestError(f"{place} is not JSON: {error}.") from error
 
 
 def read_tasks(path: Path) -> list[Task]:

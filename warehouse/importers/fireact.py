@@ -27,8 +27,8 @@ from warehouse.importers.runs import (
     read_files,
     trajectory_of,
     turns_of,
-    why_not_storable,
 )
+from warehouse.json_rows import why_not_storable
 from warehouse.records import Outcome, Score, Task
 
 FORMAT = "fireact"

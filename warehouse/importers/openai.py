@@ -23,7 +23,6 @@ from warehouse.bounds import read_json
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
-    Row,
     RunCollector,
     RunEnd,
     number_of,
@@ -32,6 +31,7 @@ from warehouse.importers.runs import (
     texts_of,
     verdict_of,
 )
+from warehouse.json_rows import Row
 from warehouse.records import ANSWER, Call, Turn
 
 FORMAT = "openai"

@@ -3,47 +3,26 @@
 A run is kept whole: every call that stands in it is a turn, those that were written and never run as well, and what a format has
 beyond a trajectory goes into `provenance`. A run that holds no action, or breaks off before its answer, is *invalid*: it says
 nothing about the policy and is never a failure. A row that is not of the format is a `Failure` with its line and its reason.
-
-Rows stand in JSON lines, in one list of objects, or one after the other over many lines, as `jq` prints them. A row that is not JSON is
-one fault with its line: in a file of lines the next row is not touched by it; the others give the rows before the break, and one fault for
-what is left. Numbers that are not finite and halves of surrogate pairs, which JSON text can name and a table cannot hold, are faults of
-their row.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import is_too_deep, lines_of, read_row, unpacked
 from warehouse.digests import digest
 from warehouse.errors import RequestError
+from warehouse.json_rows import Row, rows_of
 from warehouse.records import NOT_RUN, Call, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
-
-_BLANK = re.compile(r"[ \t\r\n\ufeff]*")
-_KEPT = 500
 
 
 class MalformedRow(ValueError):
     """Why a row is not of its format."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of `path` as it stands at `line`: its value, or why it has none."""
-
-    path: Path
-    line: int
-    text: str
-    value: Any = None
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,77 +232,6 @@ def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) ->
                 collector.quarantine(file, row.line, str(error), row.text)
 
     return read_files(form, path, suffixes, read_file)
-
-
-def rows_of(path: Path) -> Iterator[Row]:
-    """Every row of a file, packed or not; blank lines are none. Raises RequestError where it cannot be unpacked, or to too much."""
-    with unpacked(path) as file:
-        beginning = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if beginning.startswith(b"["):
-        yield from _values(path, listed=True)
-    elif beginning.partition(b"\n")[0].strip() == b"{":
-        yield from _values(path, listed=False)
-    else:
-        yield from _lines(path)
-
-
-def _lines(path: Path) -> Iterator[Row]:
-    with unpacked(path) as file:
-        for number, line in lines_of(file):
-            if not line.strip(b" \t\r\n\xef\xbb\xbf"):
-                continue
-            shown = line[:_KEPT].decode(errors="replace")
-            try:
-                yield _storable(path, number, shown, read_row(line))
-            except ValueError as error:
-                yield Row(path, number, shown, fault=f"not JSON: {error}")
-
-
-def _values(path: Path, listed: bool) -> Iterator[Row]:
-    what = "list" if listed else "file"
-    with unpacked(path) as file:
-        data = file.read()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        yield Row(path, data.count(b"\n", 0, error.start) + 1, "", fault=f"the {what} is not UTF-8: {error}")
-        return
-    decoder = json.JSONDecoder()
-    line, counted, place = 1, 0, _skip(text, 0) + listed
-    while (place := _skip(text, place)) < len(text) and not (listed and text[place] == "]"):
-        line, counted = line + text.count("\n", counted, place), place
-        try:
-            value, end = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError) as error:
-            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the {what} is not JSON: {error}")
-            return
-        yield _storable(path, line, text[place : min(end, place + _KEPT)], value)
-        place = _skip(text, end)
-        place += listed and text[place : place + 1] == ","
-    if listed and text[place:].strip() != "]":
-        line += text.count("\n", counted, place)
-        yield Row(path, line, text[place : place + _KEPT], fault="the list does not end where the file does")
-
-
-def _skip(text: str, place: int) -> int:
-    found = _BLANK.match(text, place)
-    return found.end() if found else place
-
-
-def _storable(path: Path, line: int, text: str, value: Any) -> Row:
-    fault = why_not_storable(value)
-    return Row(path, line, text, value) if fault is None else Row(path, line, text, fault=fault)
-
-
-def why_not_storable(value: Any) -> str | None:
-    """Why a table cannot hold `value` as JSON; None where it can."""
-    if is_too_deep(value):
-        return "it is nested too deep"
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"it holds what no table can: {error}"
-    return None
 
 
 def _object(row: Row) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
     ParsedAction,
-    Row,
     RunCollector,
     RunEnd,
     mark_not_run,
@@ -32,6 +31,7 @@ from warehouse.importers.runs import (
     turns_of,
     verdict_of,
 )
+from warehouse.json_rows import Row
 
 FORMAT = "search-r1"
 _TEXTS = ("response", "output", "sequences_str")

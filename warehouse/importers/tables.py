@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.arrow_rows import is_saved, saved_rows
 from warehouse.delimited import is_delimited, read_delimited
 from warehouse.errors import RequestError
-from warehouse.importers.runs import Row, rows_of
+from warehouse.json_rows import Row, rows_of
 from warehouse.parquet_rows import open_parquet
 
 if TYPE_CHECKING:

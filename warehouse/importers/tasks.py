@@ -22,8 +22,9 @@ from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.importers.openai import question_of, read_messages
-from warehouse.importers.runs import ImportedRuns, MalformedRow, Row, texts_of, whole, why_not_storable
+from warehouse.importers.runs import ImportedRuns, MalformedRow, texts_of, whole
 from warehouse.importers.tables import table_rows
+from warehouse.json_rows import Row, why_not_storable
 from warehouse.records import Failure, Task
 
 COUNTS = ("hops", "constraints", "layers")

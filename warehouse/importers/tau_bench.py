@@ -21,13 +21,13 @@ from warehouse.importers.openai import read_messages, turns_of_messages
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
-    Row,
     RunCollector,
     RunEnd,
     number_of,
     read_rows,
     verdict_of,
 )
+from warehouse.json_rows import Row
 from warehouse.records import StopReason, Task
 
 FORMAT = "tau-bench"

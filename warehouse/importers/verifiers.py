@@ -18,7 +18,6 @@ from warehouse.bounds import read_json
 from warehouse.importers.openai import ChatMessage, question_of, read_messages, turns_of_messages
 from warehouse.importers.runs import (
     ImportedRuns,
-    Row,
     RunCollector,
     RunEnd,
     number_of,
@@ -27,6 +26,7 @@ from warehouse.importers.runs import (
     texts_of,
     verdict_of,
 )
+from warehouse.json_rows import Row
 from warehouse.records import StopReason
 
 FORMAT = "verifiers"

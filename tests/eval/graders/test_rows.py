@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,16 @@ def test_lines_that_are_no_json_name_their_line(tmp_path: Path) -> None:
     path.write_bytes(b'{"id": 1, "gold": "a1", "pred": "a1"}\n\nnonsense\n\xff\xfe\n' + b"[" * 100_000 + b"\n" + b"1" * 5_000 + b"\n")
     first, *others = verify_rows("qa_em", read_rows(path))
     assert first.value == 1.0
-    assert [(other.error or "").split(" is")[0] for other in others] == ["line 3", "line 4", "line 5", "line 6"]
+    assert [(other.error or "").split(": ")[0] for other in others] == ["line 3", "line 4", "line 5", "line 6"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("listed", [True, False])
+def test_rows_may_stand_in_a_list_or_over_many_lines(tmp_path: Path, indent: int | None, listed: bool) -> None:
+    rows = [{"id": number, "gold": "a1", "pred": f"a{number}"} for number in (1, 2)]
+    text = json.dumps(rows, indent=indent) if listed else "\n".join(json.dumps(row, indent=indent) for row in rows)
+    (tmp_path / "rows.json").write_text(text)
+    assert [judgement.value for judgement in verify_rows("qa_em", read_rows(tmp_path / "rows.json"))] == [1.0, 0.0]
 
 
 def test_a_missing_file_is_a_wrong_request(tmp_path: Path) -> None:

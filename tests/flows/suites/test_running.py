@@ -120,5 +120,5 @@ def test_a_killed_suite_goes_on_and_does_nothing_twice(home: Path) -> None:
     tasks.write_text(tasks.read_text() + "{broken\n")
     refused = subprocess.run([*command(home), "--set", "name=broken"], cwd=home.parent, env=environment(), capture_output=True, text=True)
     assert refused.returncode == 2 and refused.stdout == ""
-    assert refused.stderr.splitlines()[-1].startswith(f"flywheel: line {ATTEMPTS // 2 + 1} of tasks.jsonl is not JSON")
+    assert refused.stderr.splitlines()[-1].startswith(f"flywheel: row {ATTEMPTS // 2 + 1} of tasks.jsonl")
     assert stored(home) == after

@@ -77,13 +77,13 @@ GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([GOOD, "{"], "line 2 of .* is not JSON"),
+        ([GOOD, "{"], "row 2 of .* is not JSON"),
         (["[1]"], "row 1 of .* is no object"),
-        ([{"answers": ["a"]}], "line 1 of .* has no text under question"),
+        ([{"answers": ["a"]}], "row 1 of .* has no text under question"),
         ([{"question": "Q?"}], "no list of texts under answers"),
         ([{"question": "Q?", "answers": [" "]}], "accepts no answer"),
-        ([GOOD, GOOD], "line 2 of .* has the key 'k' of an earlier row"),
-        ([{**GOOD, "key": "k\x00"}], "line 1 of .*: the key .* holds a NUL character"),
+        ([GOOD, GOOD], "row 2 of .* has the key 'k' of an earlier row"),
+        ([{**GOOD, "key": "k\x00"}], "row 1 of .*: the key .* holds a NUL character"),
         ([{**GOOD, "hops": "many"}], "hops is 'many'"),
         ([{**GOOD, "formula": [["a", "b"]]}], "no triple of texts"),
         ([{**GOOD, "provenance": "{"}], "provenance is not JSON"),
@@ -94,6 +94,12 @@ GOOD = {"question": "Q?", "answers": ["a"], "key": "k"}
 def test_a_broken_row_is_told_with_its_place(tmp_path: Path, rows: list[Any], told: str) -> None:
     with pytest.raises(RequestError, match=told):
         read_tasks(written(tmp_path / "tasks.jsonl", *rows))
+
+
+def test_tasks_may_stand_one_after_the_other_over_many_lines(tmp_path: Path) -> None:
+    rows = [{**GOOD, "key": "a"}, {**GOOD, "key": "b"}]
+    (tmp_path / "tasks.json").write_text("\n".join(json.dumps(row, indent=2) for row in rows))
+    assert [task.key for task in read_tasks(tmp_path / "tasks.json")] == ["a", "b"]
 
 
 def test_an_absent_or_broken_file_is_one_sentence(tmp_path: Path) -> None:
