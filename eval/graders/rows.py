@@ -16,7 +16,7 @@ from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import judge_row
 from eval.graders.verifiers import GRADERS, Grader, Judged
 from warehouse.errors import RequestError
-from warehouse.json_rows import rows_of
+from warehouse.importers.tables import table_rows
 from warehouse.records import Outcome
 
 
@@ -39,14 +39,12 @@ RowVerifier = Callable[[dict[str, Any]], Judged]
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """The rows of a file of JSON; what is none comes as a `RowError` that names the line.
+    """The rows of a table: JSON, CSV, Parquet and what else `table_rows` reads; one that is broken comes as a `RowError` with its line.
 
     Raises:
-        RequestError: at once where there is no such file.
+        RequestError: at once where there is no such table.
     """
-    if not path.is_file():
-        raise RequestError(f"There is no file {path}: give a JSONL file with one row {{id, gold, pred}} a line.")
-    return (row.value if row.fault is None else RowError(f"line {row.line}: {row.fault}") for row in rows_of(path))
+    return (row.value if row.fault is None else RowError(f"line {row.line}: {row.fault}") for row in table_rows(path))
 
 
 def verify_rows(kind: str, rows: Iterable[Any]) -> Iterator[Judgement]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def verify(
     kind: Annotated[str, typer.Argument(help="qa_em, qa_f1, set, gsm8k, number, date, math, …; a wrong one prints them all.")],
-    input_: Annotated[Path, typer.Option("--input", help="JSON lines {id, gold, pred, options?}.")],
+    input_: Annotated[Path, typer.Option("--input", help="JSON lines {id, gold, pred, options?}, or a table (.csv, .parquet).")],
     output: Annotated[Path, typer.Option("--output", help="JSON lines {id, value, verdict, error}.")],
 ) -> None:
     """Judge rows by a verifier. A row that cannot be judged has an error and no value.
@@ -39,7 +39,7 @@ def verify(
 
 def validate(
     kind: Annotated[str | None, typer.Argument(help="The verifier to prove; for a home, its own without one.")] = None,
-    input_: Annotated[Path | None, typer.Option("--input", help="JSON lines {id, gold, options?, question?}.")] = None,
+    input_: Annotated[Path | None, typer.Option("--input", help="JSON lines {id, gold, options?, question?}, or a table.")] = None,
     home: Annotated[Path | None, typer.Option("--home", help="A run's folder, instead of rows.")] = None,
     suite: Annotated[str | None, typer.Option(help="One split of the home's tasks; all without it.")] = None,
     json_: JsonOption = False,

@@ -116,6 +116,8 @@ def test_what_is_written_follows_from_steps_checkpoints_and_how_weights_come_to_
     assert written("rollout.engine.transfer=files") == (8, 120, 101 * 2), "each step's weights, and those that it began with"
     assert written("rl.policy_dtype=bfloat16", "rl.save_every=30") == (4 + 2, 4 * 12, 3 * 2)
     assert written("rl.lora.rank=16")[1] < 2, "of adapters alone"
+    served = ("rl.lora.rank=16", "rollout.engine.transfer=files", "rollout.engine.adapter_rank=16")
+    assert 0.1 < written(*served)[2] < 0.01 * 101 * 2, "each step's adapters, which are less than a hundredth of a version"
 
 
 @pytest.mark.slow

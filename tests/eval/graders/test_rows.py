@@ -152,6 +152,16 @@ def test_rows_may_stand_in_a_list_or_over_many_lines(tmp_path: Path, indent: int
     assert [judgement.value for judgement in verify_rows("qa_em", read_rows(tmp_path / "rows.json"))] == [1.0, 0.0]
 
 
+def test_rows_may_stand_in_a_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,gold,pred\n1,a1,a1\n2,a1\n3,a1,a3\n")
+    judgements = list(verify_rows("qa_em", read_rows(tmp_path / "rows.csv")))
+    assert [judgement.value for judgement in judgements] == [1.0, None, 0.0]
+    assert (judgements[1].error or "").startswith("line 3: ")
+    (tmp_path / "rows.toml").write_text("")
+    with pytest.raises(RequestError, match="is of no format that is known"):
+        read_rows(tmp_path / "rows.toml")
+
+
 def test_a_missing_file_is_a_wrong_request(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no file"):
         list(read_rows(tmp_path / "absent.jsonl"))
