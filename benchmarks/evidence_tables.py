@@ -289,18 +289,45 @@ def lake_ingest(record: Record) -> str:
     return table(["", f"{size:,} trajectories"], rows)
 
 
-def peaks(record: Record) -> str:
-    """The peak of memory by context, packed and padded."""
-    found = {(row["attention"], row["tokens"]): row["bytes"] / 2**20 for row in record["peaks"]}
-    contexts = sorted({tokens for _, tokens in found})
-    rows = [[f"{tokens:,}", *(f"{found[name, tokens]:,.0f}" for name in ("packed", "padded"))] for tokens in contexts]
-    return table(["tokens", "packed, MiB", "padded, MiB"], rows)
+def updates(record: Record) -> str:
+    """How long an engine stands still for new weights, whole and as adapters alone, and what it samples a second with either."""
+    rows = []
+    for row in record["rows"]:
+        whole = [f"{row[key]:.2f}" for key in ("write", "files", "transfer")]
+        alone = [f"{row[key]:.2f}" for key in ("write_adapters", "adapters")]
+        rows.append([row["policy"], "all weights", f"{row['mib']:.0f}", *whole, f"{row['rate']:,.0f}"])
+        rows.append(
+            [row["policy"], f"adapters of rank {record['rank']}", f"{row['mib_adapters']:.1f}", *alone, "", f"{row['rate_adapters']:,.0f}"]
+        )
+    heads = ["policy", "what comes", "MiB", "learner writes it, s", "engine loads it, s", f"engine is sent it by {record['transfer']}, s"]
+    return table([*heads, "tokens sampled a second"], rows)
+
+
+def peaks(record: Record, layers: str | None = None) -> str:
+    """The peak of memory by context, planned, measured, and under a mask: of the `whole` policy, of its first so many layers, or both."""
+    chosen = {None if layers == "whole" else int(layers)} if layers else {row["layers"] for row in record["rows"]}
+    wanted = [row for row in record["rows"] if row["layers"] in chosen]
+    rows = []
+    for setting, found in groupby(wanted, key=lambda row: (row["tokens"], *_how(row))):
+        by_attention = {row["attention"]: row for row in found}
+        planned = next(iter(by_attention.values()))["planned"]
+        measured = {name: row["measured"] for name, row in by_attention.items()}
+        shown = [f"{size / 2**20:,.0f}" if size else "" for size in (planned, measured.get("varlen"), measured.get("sdpa"))]
+        share = f"{planned / measured['varlen']:.2f}" if "varlen" in measured else ""
+        rows.append([f"{setting[0]:,}", ", ".join(setting[1:]), *shown[:2], share, shown[2]])
+    return table(["tokens", "setting", "planned, MiB", "measured, MiB", "planned / measured", "under a mask, MiB"], rows)
+
+
+def _how(row: Record) -> list[str]:
+    """What a measurement of memory was made of."""
+    said = [f"{row['layers']} layers" if row["layers"] else "all layers", "bfloat16" if row["bfloat16"] else "float32"]
+    return said + [word for word in ("checkpointing", "critic") if row[word]]
 
 
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
         stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, seconds, commands,
-        packing, peaks, learners, trl_time, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
+        packing, peaks, updates, learners, trl_time, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
     )
 }  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""

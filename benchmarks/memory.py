@@ -1,10 +1,14 @@
-"""Measured peaks of memory against the planned ones: `python -m benchmarks.memory --policy models/smollm2 [--contexts 512,1024] [--json]`.
+"""Peaks of memory by context, against the planned ones, as data.
+
+    python -m benchmarks.memory --policy models/smollm2 --contexts 512,2048,4096 [--keep memory_smollm2 --command "…"]
+    python -m benchmarks.memory --policy models/smollm2 --contexts 1024,32768 --layers 2 --attention varlen sdpa
 
 Each measurement is a process of its own that loads a policy and makes two steps on two trajectories of so many tokens together, joined in
 one row: forward, the log-probabilities of half of its tokens by the learner's own head for CPUs (`rl/training/token_scores.py`), backward,
 clipping, AdamW. `measured` is the high-water mark of its resident set over what it had before the weights were loaded; `planned` is
 `rl/memory.py`'s. `--attention sdpa` has the same row under a mask of tokens times tokens, which nobody plans for. `--layers` takes the
-first of the policy's layers alone, for a machine with less memory; `--critic` puts a value head on it.
+first of the policy's layers alone, for a machine with less memory; `--critic` puts a value head on it. With `--keep` a row takes the place
+of the one of the same settings that is there.
 """
 
 from __future__ import annotations
@@ -14,12 +18,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import evidence
+from benchmarks.evidence_tables import peaks
 from rl.memory import Architecture, Pass, learner_memory
 
-MIB = 2**20
+SETTINGS = ("layers", "bfloat16", "checkpointing", "critic", "tokens", "attention")
+"""What tells the rows of a file of results apart."""
 LARGE_BLOCK = 1 << 16
 """Blocks of this size are given back when they are freed, so that what lingers in the allocator is not counted."""
 
@@ -90,16 +98,18 @@ def status(name: str) -> int:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path)
     parser.add_argument("--contexts", default="512,1024,2048")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--critic", action="store_true", help="a value head as well, as PPO has it")
-    parser.add_argument("--attention", choices=("varlen", "sdpa"), default="varlen")
+    parser.add_argument("--attention", nargs="+", choices=("varlen", "sdpa"), default=["varlen"])
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", help="name of a file of results in benchmarks/results")
+    parser.add_argument("--command", action="append", default=[], help="what made the figures, for --keep; repeatable")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -107,15 +117,26 @@ def main() -> None:
         return
     if options.policy is None:
         parser.error("name a policy's folder with --policy")
-    sizes = [int(size) for size in options.contexts.split(",")]
-    settings = (options.layers, options.precision == "bfloat16", options.checkpointing, options.attention, options.critic)
-    table = [measure(options.policy, size, *settings) for size in sizes]
-    if options.json:
-        print(json.dumps(table))
-        return
-    print("| tokens | measured, MiB | planned, MiB | planned / measured |\n| ---: | ---: | ---: | ---: |")
-    for row in table:
-        print(f"| {row['tokens']:,} | {row['measured'] / MIB:,.0f} | {row['planned'] / MIB:,.0f} | {row['ratio']:.2f} |")
+    settings = (options.layers, options.precision == "bfloat16", options.checkpointing)
+    rows = []
+    for tokens in map(int, options.contexts.split(",")):
+        for attention in options.attention:
+            rows.append(measure(options.policy, tokens, *settings, attention, options.critic))
+            print(f"{tokens:,} tokens, {attention}: {rows[-1]['measured'] / 2**20:,.0f} MiB", file=sys.stderr, flush=True)
+    if options.keep:
+        keep(options.keep, rows, options.command)
+    print(json.dumps(rows) if options.json else peaks({"rows": rows}))
+
+
+def keep(name: str, rows: Sequence[Mapping[str, Any]], commands: Sequence[str]) -> None:
+    """Put rows among those of a file of results, without the policy's folder, which is this machine's, in the order of their settings."""
+
+    def settings(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[key] or 0 for key in SETTINGS)
+
+    made = [{key: value for key, value in row.items() if key != "policy"} for row in rows]
+    found = {settings(row): row for row in (*evidence.kept(name).get("rows", ()), *made)}
+    evidence.keep(name, {"commands": list(commands), "rows": [found[key] for key in sorted(found)]})
 
 
 if __name__ == "__main__":

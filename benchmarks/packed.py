@@ -7,8 +7,7 @@
 A step is the package's own (`rl/loop/step.py`): loss, backward pass and optimiser over `--groups` tasks of the home, `--samples`
 trajectories of each as they were sampled, in passes of `--per-pass`. Every other one is said to be a success, so that all are learnt from.
 The learners take turns in one process, `--repeats` times; tokens are those of the trajectories, whatever goes through the model. On a
-machine with other work seconds of the processor say more than the clock's, so both are told. Memory is `benchmarks/memory.py`'s, of the
-model's first `--layers` layers, at each of `--contexts`.
+machine with other work seconds of the processor say more than the clock's, so both are told. Memory is `benchmarks/memory.py`'s.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import evidence, memory
+from benchmarks import evidence
 from benchmarks.learner import Unpublished
 from rl.loop.protocols import TrainingHooks
 from rl.policies.policy import load_policy
@@ -98,17 +97,6 @@ def speeds(given: Sequence[Trajectory], policy: Path, per_pass: int, repeats: in
     return {"lengths": lengths, "prompts": prompts, "per_pass": per_pass, "repeats": found}
 
 
-def peaks(policy: Path, contexts: Sequence[int], layers: int | None) -> list[dict[str, Any]]:
-    """The peak of memory of each attention at each context."""
-    rows = []
-    for tokens in contexts:
-        for name in ("packed", "padded"):
-            row = memory.measure(policy, tokens, layers, bfloat16=False, checkpointing=False, attention=ATTENTIONS[name])
-            rows.append({"attention": name, "tokens": tokens, "bytes": row["measured"]})
-            print(json.dumps(rows[-1]), flush=True)
-    return rows
-
-
 def ratio(repeats: dict[str, list[dict[str, float]]], name: str, key: str) -> float:
     """How many times as many tokens a second a learner makes as one with padding, by the medians."""
     return statistics.median(each[key] for each in repeats["padded"]) / statistics.median(each[key] for each in repeats[name])
@@ -124,21 +112,14 @@ def main() -> None:
     parser.add_argument("--per-pass", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--contexts", default="512,1024,2048,4096")
-    parser.add_argument("--layers", type=int, help="of the model, for memory alone; all without it")
     parser.add_argument("--keep", help="name of a file of results in benchmarks/results")
     parser.add_argument("--command", action="append", default=[], help="what made home and figures, for --keep; repeatable")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     policy = options.home / "policies" / options.policy
     timed = speeds(groups(options.home, options.groups, options.samples), policy, options.per_pass, options.repeats)
-    contexts = [int(size) for size in options.contexts.split(",") if size]
-    content = {
-        "commands": options.command, "threads": options.threads, "layers": options.layers, "speeds": timed,
-        "peaks": peaks(policy, contexts, options.layers),
-    }  # fmt: skip
     if options.keep:
-        evidence.keep(options.keep, content)
+        evidence.keep(options.keep, {"commands": options.command, "threads": options.threads, "speeds": timed})
     for name in ("shared", "packed"):
         told = [
             f"{ratio(timed['repeats'], name, f'{key}seconds'):.2f} by the {by}" for key, by in (("processor_", "processor"), ("", "clock"))

@@ -36,11 +36,9 @@ def test_the_tables_are_made_of_every_repeat(monkeypatch: pytest.MonkeyPatch, tm
         return {"tokens": 1200, "seconds": seconds, "processor_seconds": seconds / 2}
 
     repeats = {"shared": [row(1), row(1), row(2)], "packed": [row(2), row(3), row(2)], "padded": [row(3), row(4), row(3)]}
-    peaks = [{"attention": name, "tokens": 512, "bytes": size * 2**20} for name, size in (("packed", 300), ("padded", 400))]
-    (tmp_path / "one.json").write_text(json.dumps({"speeds": {"repeats": repeats}, "peaks": peaks}))
+    (tmp_path / "one.json").write_text(json.dumps({"speeds": {"repeats": repeats}}))
     monkeypatch.setattr(evidence, "RESULTS", tmp_path)
-    text = evidence.filled("<!-- evidence: packing one -->\n\n<!-- /evidence --><!-- evidence: peaks one -->\n\n<!-- /evidence -->")
+    text = evidence.filled("<!-- evidence: packing one -->\n\n<!-- /evidence -->")
     assert ratio(repeats, "packed", "seconds") == 1.5
     assert "| the clock | 1200, 1200, 600 | 600, 400, 600 | 400, 300, 400 | 3.00 | 1.50 |" in text
     assert "| the processor | 2400, 2400, 1200 | 1200, 800, 1200 | 800, 600, 800 | 3.00 | 1.50 |" in text
-    assert "| 512 | 300 | 400 |" in text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rl.policies.adapters import is_adapters
 from tests.chat_models import create_chat_model
 from warehouse import Lake
 
@@ -32,9 +33,21 @@ ON_CPUS = (
 
 @pytest.mark.parametrize("profile", ["one_gpu", "eight_gpus", "cluster"])
 def test_a_profile_for_gpus_turns_the_wheel(profile: str, tmp_path: Path) -> None:
-    model, home = create_chat_model(tmp_path / "model", positions=16_384), tmp_path / "home"
+    turn_the_wheel(profile, tmp_path)
+
+
+def test_engines_that_sleep_between_their_turns_serve_the_adapters_that_are_trained(tmp_path: Path) -> None:
+    home = turn_the_wheel("one_gpu", tmp_path, "sft.lora={rank=8}", "rl.lora={rank=8}", "rollout.engine.adapter_rank=8")
+    published = sorted((home / "policies" / "t1-rl" / "weights").iterdir())
+    assert [folder.name for folder in published] == ["000001", "000002"] and all(map(is_adapters, published))
+    assert not is_adapters(home / "policies" / "t1-rl")
+
+
+def turn_the_wheel(profile: str, folder: Path, *overrides: str) -> Path:
+    """Run a tiny wheel of the profile to its end, with engines that had the learner's weights; returns its home."""
+    model, home = create_chat_model(folder / "model", positions=16_384), folder / "home"
     command = [sys.executable, "-m", "flows.cli", "run", "--profile", profile, "--home", str(home), "--set", f"policy.path={model}"]
-    command += [part for override in (*TINY, *ON_CPUS) for part in ("--set", override)]
+    command += [part for override in (*TINY, *ON_CPUS, *overrides) for part in ("--set", override)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, ended.stderr[-3000:]
     with Lake(home, read_only=True) as lake:
@@ -44,3 +57,4 @@ def test_a_profile_for_gpus_turns_the_wheel(profile: str, tmp_path: Path) -> Non
         metrics = {metric.name: metric.value for metric in lake.metrics("t1-rl")}
     assert len(sampled) == 2 * 2 * 3 and {trajectory.error for trajectory in sampled} == {None}
     assert metrics["weight_difference"] < 1e-3, "the engines had the learner's weights after each of their rests"
+    return home
