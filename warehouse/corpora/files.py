@@ -37,7 +37,9 @@ _OTHER_PAGES = (".html", ".htm", ".rst", ".mdx", ".adoc", ".org", ".tex", ".rtf"
 _HEADING = re.compile(r"^# +(.+?)[ #]*$", re.MULTILINE)
 _FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 """Code between fences, where a line that begins with `#` is no heading."""
-_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+MOST_FRONT_MATTER = 2**16
+"""Characters of front matter that a title is looked for in."""
 
 
 def read_facts(path: Path, source: str | None = None) -> Corpus:
@@ -171,7 +173,8 @@ def _ids(value: Any) -> tuple[str, ...]:
 def read_pages(folder: Path, source: str | None = None) -> Corpus:
     """The pages in `folder` and the folders below it, in the order of their paths; `source` is the folder's name unless given.
 
-    A document's id is the path of its file within the folder, its title the page's first heading of the highest rank, or the file's name.
+    A document's id is the path of its file within the folder, its title the page's first heading of the highest rank, or that of its
+    front matter, or the file's name.
     A page that is empty, no UTF-8 text, of another format, or behind a link out of the folder is left out, with its reason.
 
     Raises:
@@ -201,17 +204,31 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
     if not path.resolve().is_relative_to(folder.resolve()):
         return Failure("import", "outside", f"{name} is a link to a file outside the folder", {"file": name})
     try:
-        text = _FRONT_MATTER.sub("", path.read_text(encoding="utf-8-sig")).strip()
+        page = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         return Failure("import", "broken_page", f"{name} is no UTF-8 text: {error}", {"file": name})
-    if "\x00" in text:
+    if "\x00" in page:
         return Failure("import", "broken_page", f"{name} holds NUL, as UTF-16 does: save it as UTF-8", {"file": name})
+    matter, text = _FRONT_MATTER.match(page), _FRONT_MATTER.sub("", page).strip()
     heading = _HEADING.search(_FENCED.sub(_blank, text)) if path.suffix.lower() != ".txt" else None
-    title = heading[1].strip() if heading else path.stem.replace("_", " ").replace("-", " ")
+    named = _title_in(matter[1]) if matter and not heading else ""
+    title = heading[1].strip() if heading else named or path.stem.replace("_", " ").replace("-", " ")
     body = (text[: heading.start()] + text[heading.end() :]).strip() if heading else text
     if not body:
         return Failure("import", "empty_page", f"{name} has no text", {"file": name})
     return Document(name, title, body, source)
+
+
+def _title_in(matter: str) -> str:
+    """The title in front matter of YAML, on one line; none where it names none or cannot be read."""
+    import yaml
+
+    try:
+        said = yaml.safe_load(matter[:MOST_FRONT_MATTER])
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return ""
+    title = said.get("title") if isinstance(said, dict) else None
+    return title.strip() if isinstance(title, str) and title.strip().isprintable() else ""
 
 
 def _blank(found: re.Match[str]) -> str:

@@ -163,6 +163,26 @@ def test_a_line_of_code_is_no_heading(page: str, title: str, text: str, tmp_path
     assert (document.title, document.text) == (title, text)
 
 
+@pytest.mark.parametrize(
+    ("matter", "title"),
+    [
+        ("title: The Old Mill\ndate: 2020-01-01", "The Old Mill"),
+        ("tags: [a]\ntitle: 'Mill: a history'", "Mill: a history"),
+        ("title: >-\n  The Old\n  Mill", "The Old Mill"),
+        ("title: 12", "old mill"),
+        ("title: [a", "old mill"),
+        ('title: "a\\ud800\\0"', "old mill"),
+        ("title: &a [x]\nb: " + "[" * 5000, "old mill"),
+        ("draft: true", "old mill"),
+    ],
+)
+def test_a_page_without_a_heading_has_the_title_of_its_front_matter(matter: str, title: str, tmp_path: Path) -> None:
+    (tmp_path / "old-mill.md").write_text(f"---\n{matter}\n---\nIt stands by the river.\n")
+    (tmp_path / "other.md").write_text(f"---\n{matter}\n---\n# Own heading\n\nText.")
+    one, other = read_pages(tmp_path).documents
+    assert (one.title, one.text, other.title, other.text) == (title, "It stands by the river.", "Own heading", "Text.")
+
+
 def test_a_page_in_utf_16_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_bytes("# Title\n\nText.".encode("utf-16-le"))
     (failure,) = read_pages(tmp_path).failures
