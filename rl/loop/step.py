@@ -317,6 +317,7 @@ class ReinforceTrainer(RowTrainer):
         """Bring the weights to the engines, and have these show them; with `record` they are written where nobody waits for that too."""
         if self._config.lora is not None and self._hooks.serves_adapters:
             config, adapters = gather_adapters(self)
+            self._give_back_cache()
             if self.accelerator.is_main_process:
                 self.publisher.publish_adapters(config, adapters, version)
         else:

@@ -33,7 +33,7 @@ class Adapters:
 
 def is_adapters(folder: Path) -> bool:
     """Whether a folder holds adapters alone, and not a whole policy."""
-    return (folder / CONFIG).is_file()
+    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def save_adapters(config: Any, weights: Mapping[str, Tensor], folder: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rl.policies.adapters import is_adapters
+from rl.policies.adapters import CONFIG, WEIGHTS
 from tests.chat_models import create_chat_model
+from tests.watching import run_watched
 from warehouse import Lake
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.long, pytest.mark.timeout(1000)]
@@ -37,19 +37,18 @@ def test_a_profile_for_gpus_turns_the_wheel(profile: str, tmp_path: Path) -> Non
 
 
 def test_engines_that_sleep_between_their_turns_serve_the_adapters_that_are_trained(tmp_path: Path) -> None:
-    home = turn_the_wheel("one_gpu", tmp_path, "sft.lora={rank=8}", "rl.lora={rank=8}", "rollout.engine.adapter_rank=8")
-    published = sorted((home / "policies" / "t1-rl" / "weights").iterdir())
-    assert [folder.name for folder in published] == ["000001", "000002"] and all(map(is_adapters, published))
-    assert not is_adapters(home / "policies" / "t1-rl")
+    published = turn_the_wheel("one_gpu", tmp_path, "sft.lora={rank=8}", "rl.lora={rank=8}", "rollout.engine.adapter_rank=8")
+    assert {f"{version:06d}/{name}" for version in range(3) for name in (CONFIG, WEIGHTS)} <= published
+    assert not [path for path in published if path.endswith("/model.safetensors")]
+    assert (tmp_path / "home" / "policies" / "t1-rl" / "model.safetensors").is_file(), "the policy that is left is whole"
 
 
-def turn_the_wheel(profile: str, folder: Path, *overrides: str) -> Path:
-    """Run a tiny wheel of the profile to its end, with engines that had the learner's weights; returns its home."""
+def turn_the_wheel(profile: str, folder: Path, *overrides: str) -> set[str]:
+    """Run a tiny wheel of the profile to its end, with engines that had the learner's weights; returns the files that it published."""
     model, home = create_chat_model(folder / "model", positions=16_384), folder / "home"
     command = [sys.executable, "-m", "flows.cli", "run", "--profile", profile, "--home", str(home), "--set", f"policy.path={model}"]
     command += [part for override in (*TINY, *ON_CPUS, *overrides) for part in ("--set", override)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    published = run_watched(command, home / "policies" / "t1-rl" / "weights", "*/*", 900)
     with Lake(home, read_only=True) as lake:
         assert {run.state for run in lake.runs()} == {"completed"}
         assert {policy.stage for policy in lake.policies()} == {"init", "sft", "rl"}
@@ -57,4 +56,4 @@ def turn_the_wheel(profile: str, folder: Path, *overrides: str) -> Path:
         metrics = {metric.name: metric.value for metric in lake.metrics("t1-rl")}
     assert len(sampled) == 2 * 2 * 3 and {trajectory.error for trajectory in sampled} == {None}
     assert metrics["weight_difference"] < 1e-3, "the engines had the learner's weights after each of their rests"
-    return home
+    return published
