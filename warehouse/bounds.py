@@ -35,6 +35,8 @@ MOST_ROW_BYTES = 128 * MIB
 MOST_MEMBERS = 100_000
 MOST_DEPTH = 200
 """Lists and objects within each other in JSON; Python's own parser gives up near a thousand."""
+TOO_DEEP = f"it is nested deeper than {MOST_DEPTH} levels"
+"""What is wrong with what stands deeper."""
 _PIECE = 4096
 """Bytes of a member that are unpacked at once: `zipfile` hands as many packed ones to decompressors that know no bound."""
 _OPENERS: dict[str, Callable[[Path], Any]] = {
@@ -96,9 +98,9 @@ def read_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
     except RecursionError as error:
-        raise ValueError(_TOO_DEEP) from error
+        raise ValueError(TOO_DEEP) from error
     if is_too_deep(value):
-        raise ValueError(_TOO_DEEP)
+        raise ValueError(TOO_DEEP)
     return value
 
 
@@ -115,7 +117,6 @@ def read_text_json(text: str) -> Any:
 
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """How JSON may name half of a surrogate pair, or a whole one."""
-_TOO_DEEP = f"it is nested deeper than {MOST_DEPTH} levels"
 
 
 def is_too_deep(value: Any) -> bool:
@@ -139,7 +140,7 @@ def why_too_large(value: Any) -> str | None:
         level = [inner for inner in inside if isinstance(inner, dict | list)]
         if not level:
             return None
-    return _TOO_DEEP
+    return TOO_DEEP
 
 
 def _count(text: bytes) -> int:

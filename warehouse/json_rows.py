@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import is_too_deep, lines_of, read_row, unpacked
+from warehouse.bounds import TOO_DEEP, is_too_deep, lines_of, read_row, unpacked
 
 _BLANK = re.compile(r"[ \t\r\n\ufeff]*")
 _KEPT = 500
@@ -71,7 +71,8 @@ def _values(path: Path, listed: bool) -> Iterator[Row]:
         try:
             value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the {what} is not JSON: {error}")
+            why = TOO_DEEP if isinstance(error, RecursionError) else error
+            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the {what} is not JSON: {why}")
             return
         yield _storable(path, line, text[place : min(end, place + _KEPT)], value)
         place = _skip(text, end)
@@ -94,9 +95,11 @@ def _storable(path: Path, line: int, text: str, value: Any) -> Row:
 def why_not_storable(value: Any) -> str | None:
     """Why a table cannot hold `value` as JSON; None where it can."""
     if is_too_deep(value):
-        return "it is nested too deep"
+        return TOO_DEEP
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return "it holds what no table can: half of a surrogate pair"
     except (TypeError, ValueError, RecursionError) as error:
         return f"it holds what no table can: {error}"
     return None
