@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import evidence
-from benchmarks.evidence_tables import peaks
 from rl.memory import Architecture, Pass, learner_memory
 
 SETTINGS = ("layers", "bfloat16", "checkpointing", "critic", "tokens", "attention")
@@ -115,6 +113,8 @@ def main() -> None:
     if options.child:
         print(json.dumps(child(json.loads(options.child))))
         return
+    from benchmarks.evidence_tables import peaks  # the whole flywheel: not in the processes that are measured
+
     if options.policy is None:
         parser.error("name a policy's folder with --policy")
     settings = (options.layers, options.precision == "bfloat16", options.checkpointing)
@@ -130,6 +130,8 @@ def main() -> None:
 
 def keep(name: str, rows: Sequence[Mapping[str, Any]], commands: Sequence[str]) -> None:
     """Put rows among those of a file of results, without the policy's folder, which is this machine's, in the order of their settings."""
+
+    from benchmarks import evidence
 
     def settings(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row[key] or 0 for key in SETTINGS)

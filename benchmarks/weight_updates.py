@@ -24,7 +24,7 @@ from benchmarks import evidence
 from benchmarks.evidence_tables import updates
 from rl.engines.base import Generation, Sampling
 from rl.engines.weight_sender import WeightSender
-from rl.policies.adapters import save_adapters
+from rl.policies.adapters import adapter_weights, save_adapters
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import as_saved, create_policy, load_policy, save_policy
 from rl.rollouts.config import RolloutConfig
@@ -71,7 +71,7 @@ def measure_adapters(name: str, folder: Path) -> dict[str, Any]:
 
     policy = create_policy(POLICIES[name], TEXTS, (), folder / "policy", seed=0)
     model: Any = get_peft_model(load_policy(policy)[0], LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear"))
-    weights = {name.replace(".default.", "."): weight for name, weight in model.named_parameters() if ".lora_" in name}
+    weights = adapter_weights(model)
     engine = {"kv_cache_gib": 0.2, "adapter_rank": RANK}
     config = RolloutConfig.model_validate({"limits": {"max_context_tokens": 512}, "engine": engine})
     with Rollouts.start(config, policy) as rollouts:

@@ -343,10 +343,12 @@ class FlywheelConfig(TurnConfig):
     @model_validator(mode="after")
     def _check_adapters(self) -> FlywheelConfig:
         served = self.rollout.engine.adapter_rank
+        if served is None:
+            return self
         trained = [lora.rank for turn in (1, 2) if (lora := self.for_turn(turn).rl.lora) is not None]
-        if served is not None and not trained:
+        if not trained:
             raise ValueError(f"rollout.engine.adapter_rank = {served} serves adapters, and RL trains none: set rl.lora, or leave it out")
-        if served is not None and max(trained) > served:
+        if max(trained) > served:
             raise ValueError(f"rl.lora.rank = {max(trained)} is more than the engines serve: set rollout.engine.adapter_rank to as much")
         return self
 

@@ -23,7 +23,7 @@ from rl.engines.config import EngineConfig
 from rl.engines.pressure import EnginePressure
 from rl.engines.replica import Replica, create_replica
 from rl.engines.weight_sync import PendingTransfer, Receivers, Shapes, check_fit, shapes_in
-from rl.policies.adapters import is_adapters, read_adapters
+from rl.policies.adapters import base_of, is_adapters
 from rl.worker_death import WorkerDied, worker_died
 from warehouse.errors import RequestError
 
@@ -281,7 +281,7 @@ class EnginePool:
             return True
         if self._config.adapter_rank is None:
             raise RequestError(f"{folder} holds adapters alone: set rollout.engine.adapter_rank, or give a whole policy.")
-        read_adapters(folder)
+        base_of(folder)
         return False
 
     async def _load(self, replica: Replica, broken: bool) -> None:
@@ -334,9 +334,9 @@ class EnginePool:
         try:
             async with asyncio.timeout(self._config.start_timeout_seconds):
                 await replica.start()
-                while (behind := replica.weights != (now if replica.older else self._weights)) or replica.asleep != self._asleep:
-                    if behind:
-                        await replica.load_weights(now if replica.older else self._weights)
+                while (wanted := now if replica.older else self._weights) != replica.weights or replica.asleep != self._asleep:
+                    if wanted != replica.weights:
+                        await replica.load_weights(wanted)
                     elif self._asleep:
                         await replica.sleep()
                     else:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from warehouse.errors import RequestError
 
@@ -34,6 +34,11 @@ class Adapters:
 def is_adapters(folder: Path) -> bool:
     """Whether a folder holds adapters alone, and not a whole policy."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The adapters of a model that peft has put them into, by the names of its files."""
+    return {name.replace(".default.", "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
 
 
 def save_adapters(config: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
@@ -57,16 +62,20 @@ def read_adapters(folder: Path) -> Adapters:
     Raises:
         RequestError: a file is missing or not whole, or the policy beneath is not there.
     """
+    return Adapters(base_of(folder), {name: (folder / name).read_bytes() for name in (CONFIG, WEIGHTS)})
+
+
+def base_of(folder: Path) -> str:
+    """The folder of the policy beneath the adapters in a folder, which are whole. Raises RequestError as `read_adapters` does."""
     try:
         with safe_open(folder / WEIGHTS, framework="numpy"):
             pass
-        files = {name: (folder / name).read_bytes() for name in (CONFIG, WEIGHTS)}
-        base = str(json.loads(files[CONFIG])["base_model_name_or_path"])
+        base = str(json.loads((folder / CONFIG).read_text())["base_model_name_or_path"])
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise RequestError(f"{folder} holds no whole adapters: {type(error).__name__}: {error}.") from error
     if not (Path(base) / "config.json").is_file():
         raise RequestError(f"{folder} holds adapters over {base}, and there is no policy in it.")
-    return Adapters(base, files)
+    return base
 
 
 def no_adapters(base: str) -> Adapters:

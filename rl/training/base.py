@@ -38,6 +38,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from rl.policies.adapters import adapter_weights
 from rl.policies.policy import save_policy
 from rl.training.optimizer_config import LoraConfig, OptimizerConfig
 from rl.training.precision import computes_in_bfloat16
@@ -152,7 +153,7 @@ def gather_adapters(trainer: Trainer) -> tuple[Any, dict[str, Tensor]]:
     All workers call it, and each has all of them, gathered where they are sharded.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
-    found = {name.replace(".default.", "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
+    found = adapter_weights(model)
     whole = {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in found.items()}
     return model.peft_config["default"], whole
 

@@ -207,9 +207,10 @@ def _read_page(path: Path, folder: Path, source: str) -> Document | Failure:
         page = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         return Failure("import", "broken_page", f"{name} is no UTF-8 text: {error}", {"file": name})
-    if "\x00" in page:
+    matter = _FRONT_MATTER.match(page)
+    text = page[matter.end() if matter else 0 :].strip()
+    if "\x00" in text:
         return Failure("import", "broken_page", f"{name} holds NUL, as UTF-16 does: save it as UTF-8", {"file": name})
-    matter, text = _FRONT_MATTER.match(page), _FRONT_MATTER.sub("", page).strip()
     heading = _HEADING.search(_FENCED.sub(_blank, text)) if path.suffix.lower() != ".txt" else None
     named = _title_in(matter[1]) if matter and not heading else ""
     title = heading[1].strip() if heading else named or path.stem.replace("_", " ").replace("-", " ")

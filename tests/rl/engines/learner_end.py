@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedModel
 
 from rl.engines.base import Generation
-from rl.policies.adapters import save_adapters
+from rl.policies.adapters import adapter_weights, save_adapters
 from rl.policies.policy import as_saved, load_policy, save_policy
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
@@ -25,10 +25,11 @@ RANK = 4
 ENGINE = {"kv_cache_gib": 0.1, "cpus": 0.25, "transfer": "gloo", "transfer_timeout_seconds": 60}
 
 
-def start(policy: Path, **changes: Any) -> Rollouts:
-    """An engine that weights are sent to, with `changes` of its settings."""
+def start(policy: Path, address: str | None = None, **changes: Any) -> Rollouts:
+    """An engine that weights are sent to, with `changes` of its settings, on the Ray cluster at an address or on this machine's own."""
     limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
-    return Rollouts.start(RolloutConfig.model_validate({"limits": limits, "engine": ENGINE | changes}), policy, DOCUMENTS)
+    settings = {"limits": limits, "engine": ENGINE | changes, "ray": {"address": address}}
+    return Rollouts.start(RolloutConfig.model_validate(settings), policy, DOCUMENTS)
 
 
 class Learner:
@@ -66,8 +67,7 @@ def adapted(policy: Path, folder: Path, seed: int = 0) -> PreTrainedModel:
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
             torch.nn.init.normal_(weight, std=0.05)
-    weights = {name.replace(".default.", "."): weight for name, weight in model.named_parameters() if ".lora_" in name}
-    save_adapters(model.peft_config["default"], weights, folder)
+    save_adapters(model.peft_config["default"], adapter_weights(model), folder)
     merged: PreTrainedModel = model.merge_and_unload()
     return merged.eval()
 

@@ -10,10 +10,9 @@ import pytest
 import ray
 
 from rl.policies.policy import load_policy
-from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts
-from tests.rl.conftest import DOCUMENTS, create_tiny_policy
-from tests.rl.engines.learner_end import ENGINE, RANK, Learner, adapted
+from tests.rl.conftest import create_tiny_policy
+from tests.rl.engines.learner_end import RANK, Learner, adapted, start
 from tests.rl.engines.probing import generate_all, prompts, worst_difference
 from tests.two_machines import seen, two_machines
 
@@ -35,12 +34,6 @@ def policies(tmp_path: Path) -> Path:
 def address(policies: Path) -> Iterator[str]:
     with two_machines(policies) as found:
         yield found
-
-
-def start(policy: Path, address: str, **engine: Any) -> Rollouts:
-    limits = {"max_action_tokens": 60, "max_observation_tokens": 32, "max_context_tokens": 240}
-    settings = {"limits": limits, "engine": ENGINE | engine, "ray": {"address": address}}
-    return Rollouts.start(RolloutConfig.model_validate(settings), policy, DOCUMENTS)
 
 
 def check(engines: Rollouts, policies: Path, version: int, model: Any) -> None:
