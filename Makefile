@@ -30,7 +30,7 @@ test test-long unit: export PYTHONDONTWRITEBYTECODE =
 # The wheel comes first by its name and takes the longest: files are taken in their order, not the fullest first.
 test: $(STAMP)
 	$(PYTEST) -rs -n 2 -m "$(UNIT)"
-	$(PYTEST) -rs --durations 60 --durations-min 6 -n 4 --dist loadfile --no-loadscope-reorder -m "(slow or engine or end_to_end) and not long"
+	$(PYTEST) -rs --durations 60 --durations-min 6 -n 3 --dist loadfile --no-loadscope-reorder -m "(slow or engine or end_to_end) and not long"
 
 test-long: $(STAMP)
 	$(PYTEST) -rs -n 2 --dist loadfile -m "long"

@@ -208,6 +208,7 @@ def test_the_oracle_alone_needs_no_runs(tmp_path: Path) -> None:
 # A teacher
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_teacher_behind_a_server_plays_and_its_successes_are_learnt_from(tmp_path: Path) -> None:
     settings = ['sft.from=["teacher"]', "sft.teacher.attempts=2", "synth.teacher.concurrency=1", 'wheel.stages=["sft"]']

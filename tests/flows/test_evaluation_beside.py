@@ -76,8 +76,9 @@ ORDER BY ALL
 FIGURES = "SELECT version, suite, tasks, valid, invalid, first_version, last_version FROM evaluations_beside ORDER BY version"
 
 
+@pytest.mark.long
 @pytest.mark.engine
-@pytest.mark.parametrize("mode", ["one_step_off", pytest.param("synchronous", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["one_step_off", "synchronous"])
 def test_training_is_the_same_with_and_without_it(tmp_path: Path, mode: str) -> None:
     settings = (f"rl.mode={mode}",)
     without, beside = toy_home(tmp_path / "without", *settings), toy_home(tmp_path / "with", *settings, "rl.evaluate.every=2")
@@ -143,6 +144,7 @@ def test_a_fault_in_it_is_a_record_and_training_goes_on(tmp_path: Path) -> None:
     assert [row["version"] for row in rows(home, FIGURES)] == [8]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_one_that_takes_longer_than_its_steps_is_waited_for_by_none_but_the_end(tmp_path: Path) -> None:
     last = threading.Event()
@@ -163,6 +165,7 @@ def test_one_that_takes_longer_than_its_steps_is_waited_for_by_none_but_the_end(
     assert rows(home, "SELECT last_version FROM evaluations_beside WHERE version = 2") in ([{"last_version": 7}], [{"last_version": 8}])
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_run_whose_budget_is_spent_says_that_it_is_left_out(tmp_path: Path) -> None:
     stop = threading.Event()
@@ -181,6 +184,7 @@ def test_a_run_whose_budget_is_spent_says_that_it_is_left_out(tmp_path: Path) ->
     assert failure["kind"] == "left_out" and "version 2 is not ended: t1-rl stops" in failure["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage: Stage, tmp_path: Path) -> None:
     settings = ("rl.evaluate.every=2", "rl.evaluate.at_once=1")
@@ -202,6 +206,7 @@ def test_a_killed_run_goes_on_with_what_was_under_way_and_does_none_twice(stage:
     assert rows(killed, SAMPLED) == rows(whole, SAMPLED)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_an_evaluation_whose_figures_are_stored_is_not_begun_again(tmp_path: Path) -> None:
     asked = list[str]()

@@ -69,6 +69,7 @@ def yields_of(lake: Lake, part: str) -> dict[str, float]:
     return {row["figure"]: row["value"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_questions_are_expanded_into_the_lake_and_paid_for_once(tmp_path: Path) -> None:
     with MisbehavingServer(answer=agent) as server, Lake(tmp_path / "home") as lake:

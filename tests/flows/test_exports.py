@@ -126,7 +126,7 @@ def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["hf", "parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["jsonl", *(pytest.param(form, marks=pytest.mark.long) for form in ("hf", "parquet"))])
 @pytest.mark.parametrize("kind", ["cpt", "sft", "rl", "webshaper"])
 def test_a_snapshot_gives_the_same_bytes_again(lake: Lake, tmp_path: Path, kind: str, form: str) -> None:
     before = lake.snapshot()

@@ -123,6 +123,7 @@ def test_an_id_with_other_content_is_a_conflict_and_the_first_stays(rows: Path, 
         assert next(task for task in lake.tasks() if task.key == "webshaper-a").provenance["urls"] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_wheel_turns_where_something_was_imported_and_more_may_come_then(rows: Path, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")

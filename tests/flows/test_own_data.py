@@ -149,8 +149,10 @@ def test_no_text_of_the_oracle_enters_turn_2(first: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "oracle",
     [
-        "later.synth.has.mixture={oracle=1.0}", "later.synth.has.contrasts=1", 'later.cpt.from=["has", "fas"]',
-        'later.cpt.from=["has", "documents"]', 'later.sft.from=["own", "oracle"]',
+        "later.synth.has.mixture={oracle=1.0}", 'later.sft.from=["own", "oracle"]',
+        *(pytest.param(setting, marks=pytest.mark.long) for setting in (
+            "later.synth.has.contrasts=1", 'later.cpt.from=["has", "fas"]', 'later.cpt.from=["has", "documents"]',
+        )),
     ],
 )  # fmt: skip
 def test_each_way_in_which_the_oracle_could_write_is_seen(first: Path, tmp_path: Path, oracle: str) -> None:

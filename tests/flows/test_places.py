@@ -174,6 +174,7 @@ for change in "report" "lake compact" "import webshaper /dev/null" "run"; do {FL
     assert len(refused) == 4 and all(str(place) in line and "ead-only" in line for line in refused)
 
 
+@pytest.mark.long
 @mounts
 @pytest.mark.slow
 def test_a_disk_that_fills_up_is_one_sentence_and_what_was_stored_is_whole(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_it_is_all_shown_and_nothing_is_asked_for(browser: Any, page: Path) -> N
     assert requested(browser) == {page.as_uri()}
 
 
+@pytest.mark.long
 def test_it_opens_within_two_seconds_with_five_thousand_trajectories(browser: Any, tmp_path: Path) -> None:
     page = report_on(tmp_path / "large", tasks_per_hop=140)
     took = []

@@ -62,14 +62,8 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "synchronous",
-        pytest.param("one_step_off", marks=pytest.mark.long),
-        pytest.param("reuse", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
 def test_a_run_killed_in_a_step_ends_with_the_weights_of_an_undisturbed_one(stage: Stage, tmp_path: Path, mode: str) -> None:
     whole, killed = (home_of(tmp_path / name, *MODES[mode]) for name in ("whole", "killed"))
     assert stage.run(whole) == 0
@@ -88,9 +82,8 @@ def weights_of_start(home: Path) -> str:
         return lake.policies("id = 't1-sft'")[0].weights_digest
 
 
-@pytest.mark.parametrize(
-    ("stale", "workers"), [("drop", 1), pytest.param("wait", 1, marks=pytest.mark.long), pytest.param("drop", 2, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("stale", "workers"), [("drop", 1), ("wait", 1), ("drop", 2)])
 def test_a_killed_asynchronous_run_ends_with_the_weights_of_one_that_learns_from_the_same_batches(
     stage: Stage, tmp_path: Path, stale: str, workers: int
 ) -> None:
@@ -117,6 +110,7 @@ def test_a_killed_asynchronous_run_ends_with_the_weights_of_one_that_learns_from
     assert weights_of(replayed) == weights
 
 
+@pytest.mark.long
 def test_staleness_is_bounded_and_every_drop_is_a_row(stage: Stage, tmp_path: Path) -> None:
     home = home_of(tmp_path / "home", 'rl.mode="asynchronous"', "rl.replay.max_staleness=1", "rl.replay.capacity=9")
     assert stage.run(home) == 0

@@ -50,6 +50,7 @@ def test_questions_are_reworded_into_the_lake_and_paid_for_once(tmp_path: Path) 
     assert len(made) + len(dropped) == len(tasks) - len(made) == asked
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_turn_asks_for_no_wording_that_an_earlier_one_has_asked_for_and_asks_in_small_batches(tmp_path: Path) -> None:
     counts = ["synth.webshaper.counts={1=40, 3=30}", "synth.rewording.relations=words"]

@@ -57,6 +57,7 @@ def test_a_child_in_its_own_session_ends_after_sigkill_of_its_parent_and_its_fil
     stranger.wait()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rays_agents_end_with_their_run_though_they_take_titles_and_what_started_them_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", WITH_RAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:

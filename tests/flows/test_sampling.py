@@ -53,6 +53,7 @@ def sampled(context: RunContext, wanted: SamplingPlan, run: StageRun) -> dict[st
     return sample(context, POLICY, wanted_of_policy(context, POLICY, wanted, run.id), run)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context: RunContext) -> None:
     run = run_of(context, "r")
@@ -71,6 +72,7 @@ def test_each_task_is_sampled_as_often_as_asked_and_only_what_is_missing(context
     assert context.lake.query("SELECT count(*) AS n FROM evaluations").to_pylist() == [{"n": 0}]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_worlds_and_games_are_judged_without_an_answer_and_only_their_faults_are_invalid(context: RunContext) -> None:
     run = run_of(context, "worlds")

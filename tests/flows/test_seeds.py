@@ -77,6 +77,7 @@ def test_pages_become_questions_and_every_drop_has_its_reason(tmp_path: Path) ->
     assert rows[-1]["share"].startswith("14.8") and "quoted 16 of 19" in counted_words(part.figures)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_with_faults_brings_no_wrong_question_and_is_asked_once(tmp_path: Path) -> None:
     pages = write_notes(tmp_path / "notes", FILMS)

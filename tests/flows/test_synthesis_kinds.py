@@ -61,6 +61,7 @@ def test_training_questions_are_grown_by_layers_where_a_profile_says_nothing_els
     assert all(task.layers == 1 or task.proofs["shortcuts"] == [] for task in tasks)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_graph_that_gives_nothing_so_deep_is_told_in_the_unit_that_was_asked(tmp_path: Path) -> None:
     data, deep = films(tmp_path / "data"), 'synth.webshaper.counts={"6":3}'
@@ -123,6 +124,7 @@ def films(folder: Path, count: int = 60, persons: int = 7) -> list[str]:
     return ["corpus.kind=files", f"corpus.path={folder}", "corpus.train={}", "corpus.held_out={}"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [50_000, 4])
 def test_so_many_questions_in_all_where_the_graph_is_short_of_a_depth(tmp_path: Path, batch: int) -> None:

@@ -140,6 +140,7 @@ def wheel_of(root: Path, tasks: Sequence[Task], *settings: str) -> dict[str, int
         return run_attempt(lake, "t1-synth", "synth", 1, {}, lambda run: synthesise(context, run, 1))[1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_synthesis_that_is_asked_for_nothing_is_content_with_tasks_that_were_imported(tmp_path: Path) -> None:
     suite = ("evaluation.suites={gsm8k={counts={}}}", "evaluation.gate={}")

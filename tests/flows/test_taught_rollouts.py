@@ -129,6 +129,7 @@ def test_what_the_server_refuses_is_an_invalid_run_and_is_counted(tmp_path: Path
     assert (run.error or "").startswith("refused: ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("away", [["500"], ["nonsense"]], ids=["down", "unreadable"])
 def test_a_run_that_the_teacher_left_without_a_reply_is_played_again_and_has_its_row(tmp_path: Path, away: list[str]) -> None:
     with taught(tmp_path / "home", [*away], "synth.teacher.attempts=1") as (server, home), open_context(home) as context:

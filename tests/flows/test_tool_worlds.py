@@ -44,6 +44,7 @@ def make(root: Path, lake: Lake, options: list[str], runs: tuple[str, ...] = ("t
         run_attempt(lake, run_id, "synth", 1, {}, lambda run: synthesise(context, run, 1, "toolworld"))
 
 
+@pytest.mark.long
 @needs_sandbox
 @pytest.mark.slow
 def test_descriptions_become_tasks_and_nothing_else_and_every_drop_has_its_reason(tmp_path: Path) -> None:

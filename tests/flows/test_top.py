@@ -160,11 +160,13 @@ for _ in range(20_000):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupt_may_come_at_any_moment_of_the_wait() -> None:
     subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=550)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_view_is_drawn_again_until_it_is_interrupted(home: Home) -> None:
     terminal, inner = pty.openpty()

@@ -125,6 +125,7 @@ def test_a_critic_is_counted_with_its_states_and_whole_beside_adapters() -> None
         assert bare.critic == 0
 
 
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.parametrize("critic", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_planned_peak_is_the_measured_one_within_a_fifth(tmp_path: Path, critic: bool) -> None:

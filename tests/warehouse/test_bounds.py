@@ -41,6 +41,7 @@ DEEP = "[" * 400 + "]" * 400
 DEEPEST = "[" * 100_000 + "]" * 100_000
 
 
+@pytest.mark.long
 def test_what_unpacks_to_gigabytes_is_refused_within_a_gigabyte_and_a_half() -> None:
     bombs = Path(__file__).with_name("bombs.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(bombs)]

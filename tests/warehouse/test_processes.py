@@ -25,6 +25,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *arguments], env=environment, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_four_writers_from_nothing_beside_a_reader(tmp_path: Path) -> None:
     writers = [

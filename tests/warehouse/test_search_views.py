@@ -70,13 +70,13 @@ def _turn(turn: Turn, place: int, call: Call) -> Turn:
     return replace(turn, index=place, tool=call.tool, arguments=call.arguments, calls=(call,), observation=call.observation)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_habits_of_a_trajectory(name: str, lake: Lake, make_trajectory: MakeTrajectory) -> None:
-    lake.add([Task("t1", "search", "?", ("Blue River",)), run(make_trajectory, name)])
+def test_the_habits_of_trajectories(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([Task("t1", "search", "?", ("Blue River",)), *(replace(run(make_trajectory, name), id=name) for name in RUNS)])
     columns = ("searches", "in_vain", "retried", "same", "pages", "words", "checks")
-    sql = f"SELECT {', '.join(columns)} FROM search_habits"
-    for _ in ("as it waits to be counted", "once it is counted"):
-        assert lake.query(sql).to_pylist() == [dict.fromkeys(columns, 0) | RUNS[name][2]]
+    expected = [{"trajectory_id": name} | dict.fromkeys(columns, 0) | counts for name, (_, _, counts) in sorted(RUNS.items())]
+    for _ in ("as they wait to be counted", "once they are counted"):
+        found = lake.query(f"SELECT trajectory_id, {', '.join(columns)} FROM search_habits ORDER BY trajectory_id").to_pylist()
+        assert found == expected
         keep_up(lake)
 
 

@@ -147,6 +147,7 @@ def test_every_record_comes_back_from_a_postgresql_catalogue(tmp_path: Path, rem
                 reader.query(sql)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_writers_of_other_homes_share_one_catalogue(tmp_path: Path, remote: Storage) -> None:
     """The homes lie apart, as on several machines: no file of one locks the other."""

@@ -67,6 +67,7 @@ def test_near_misses() -> None:
     assert [near_miss(text) for text in ("18", "1,239", "Green Lake", "?")] == ["19", "1,230", "Green Lakq", "?x"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not GSM8K.is_file(), reason="../shared/data/math_gsm8k is absent")
 def test_the_references_of_gsm8k_are_proven() -> None:

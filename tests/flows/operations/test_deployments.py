@@ -81,6 +81,7 @@ class ServerHere:
         return asyncio.run(work())
 
 
+@pytest.mark.long
 def test_schedules_of_another_home_are_not_taken(tmp_path: Path) -> None:
     mine, others = (deployments(tmp_path / owner / "demo", "demo", {})[:1] for owner in ("anna", "bert"))
     database = {PREFECT_API_URL: None, PREFECT_API_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{tmp_path}/prefect.db"}

@@ -218,6 +218,7 @@ class Work:
         return {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stage_stands_still_between_two_steps_and_its_time_is_not_counted(home: Home) -> None:
     home_path, work, ended = home.root, Work(), threading.Event()

@@ -202,6 +202,7 @@ def test_a_world_of_its_own_gives_the_same_deep_questions_each_time(lake: Lake) 
     assert drawn.documents is not None and len(drawn.documents) == 600
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
 def test_real_countries_are_drawn_and_held_out_ones_are_fewer(lake: Lake) -> None:

@@ -41,6 +41,7 @@ def difference(models: dict[int, PreTrainedModel], engines: Rollouts) -> float:
     return worst_difference(models, prompts(6), said(engines))
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_an_engine_goes_from_a_whole_policy_to_adapters_to_another_policy_and_back(
     engines: Rollouts, tiny_policy: Path, other_policy: Path, tmp_path: Path
@@ -56,6 +57,7 @@ def test_an_engine_goes_from_a_whole_policy_to_adapters_to_another_policy_and_ba
     assert worst_difference({4: models[0]}, prompts(6), said(engines)) > 100 * TOLERANCE, "adapters make a difference that can be seen"
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_requests_under_way_go_on_under_new_adapters_and_each_token_bears_its_version(
     engines: Rollouts, tiny_policy: Path, tmp_path: Path
@@ -72,6 +74,7 @@ def test_requests_under_way_go_on_under_new_adapters_and_each_token_bears_its_ve
     assert worst_difference(models, prompts(), generations) < TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_adapters_that_are_not_whole_are_refused_before_an_engine_is_held(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     engines.load_weights(tiny_policy, 0)
@@ -83,6 +86,7 @@ def test_adapters_that_are_not_whole_are_refused_before_an_engine_is_held(engine
     assert versions(said(engines)) == {0}
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_y_an_engine_that_is_killed_as_it_loads_adapters_is_replaced_by_one_that_has_them(
     engines: Rollouts, tiny_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,11 +108,13 @@ def test_y_an_engine_that_is_killed_as_it_loads_adapters_is_replaced_by_one_that
     assert engines.figures().replacements - before.replacements == 1
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_a_run_of_reinforcement_learning_writes_and_sends_adapters_alone(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     check_run(engines, tiny_policy, tmp_path, LearnerConfig())
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_y_a_run_goes_on_where_an_engine_is_killed_as_it_loads_adapters(engines: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     before = engines.figures()
@@ -177,6 +183,7 @@ def test_engines_serve_what_is_trained(overrides: list[str], sentence: str) -> N
         load_config("quickstart", overrides)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_engines_that_serve_no_adapters_refuse_them(rollouts: Rollouts, tiny_policy: Path, tmp_path: Path) -> None:
     adapted(tiny_policy, tmp_path / "1")

@@ -130,6 +130,7 @@ def test_a_stream_that_is_cancelled_frees_the_engine(pool_rollouts: Rollouts, ti
     check_valid(pool_rollouts.rollout(requests(2, "after")), 2, tiny_policy)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, added: str, tiny_policy: Path, other_policy: Path) -> None:
     tiny, other = (load_policy(folder)[0] for folder in (tiny_policy, other_policy))
@@ -155,6 +156,7 @@ def test_every_engine_shows_which_weights_it_has(pool_rollouts: Rollouts, added:
     assert max(mean_difference(probe, learner_logprobs(tiny, probe)) for probe in probes) < TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_an_engine_leaves_while_a_stream_goes_on(pool_rollouts: Rollouts, added: str, tiny_policy: Path) -> None:
     retaken = pool_rollouts.figures().retaken

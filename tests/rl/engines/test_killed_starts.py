@@ -63,6 +63,7 @@ def test_an_engine_that_is_killed_while_it_starts_is_a_fault(tiny_policy: Path, 
     assert not engine_processes("ray::VllmEngine") and not engine_processes("EngineCore")
 
 
+@pytest.mark.long
 def test_engines_that_are_closed_before_they_are_up_leave_nothing(tiny_policy: Path) -> None:
     rollouts = Rollouts.begin(RolloutConfig.model_validate({"limits": LIMITS, "engine": {"kv_cache_gib": 0.1, "cpus": 0.25}}), tiny_policy)
     try:

@@ -114,6 +114,7 @@ async def test_a_worker_that_dies_is_replaced(pool: EnvironmentPool) -> None:
     assert (await after.reset(task("none"), 0)).text == "Look around."
 
 
+@pytest.mark.long
 async def test_a_worker_whose_first_check_failed_is_checked_again(pool: EnvironmentPool, down: Path) -> None:
     await pool.open("moody")
     down.touch()
@@ -149,6 +150,7 @@ async def test_a_worker_cannot_allocate_more_than_its_limit_and_is_replaced(pool
     assert (await after.step(Action("allocate", "0.05"))).observation == "Nothing happens."
 
 
+@pytest.mark.long
 async def test_a_worker_without_a_limit_may_allocate_as_much(pool: EnvironmentPool) -> None:
     """What the limit is measured against: the same allocation goes through without it."""
     await pool.open("roomy")

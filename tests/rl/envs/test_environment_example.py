@@ -41,6 +41,7 @@ async def test_the_example_plays(folder: Path) -> None:
     assert [(step.reward, step.done) for step in steps] == [(0.0, False)] * 3 + [(2.0, True)]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 async def test_the_example_plays_in_workers_by_its_configuration(folder: Path) -> None:
     configured = next(block for block in blocks("toml") if "guess.py:create" in block)

@@ -210,8 +210,8 @@ publisher.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["files", "sends"])
-@pytest.mark.parametrize("last", ["in the weights", "before the tokenizer"])
+@pytest.mark.parametrize("way", ["files", pytest.param("sends", marks=pytest.mark.long)])
+@pytest.mark.parametrize("last", ["in the weights", pytest.param("before the tokenizer", marks=pytest.mark.long)])
 def test_a_kill_in_the_middle_of_a_write_leaves_whole_folders_and_drafts_that_the_next_process_removes(
     policy: Loaded, tmp_path: Path, way: str, last: str
 ) -> None:

@@ -86,6 +86,7 @@ def assert_close(one: Sequence[dict[str, float]], two: Sequence[dict[str, float]
         assert {name: theirs[name] for name in names} == pytest.approx({name: ours[name] for name in names}, abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_single_worker_of_rays_learns_by_itself_what_this_process_learns(
     policy: Path, examples: list[EncodedExample], tmp_path: Path
 ) -> None:

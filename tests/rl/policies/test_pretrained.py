@@ -26,6 +26,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(str(error))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder_that_answers_and_has_a_proven_template(gguf: Path, tmp_path: Path) -> None:
     written = write_model(str(gguf), tmp_path / "model")

@@ -343,6 +343,7 @@ def test_dialects_are_opened_by_name(tmp_path: Path) -> None:
             open_dialect(name, configured, tokenizer)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_random_and_mutated_outputs_raise_nothing() -> None:
     for each in dialects():

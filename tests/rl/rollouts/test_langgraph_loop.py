@@ -180,6 +180,7 @@ def test_a_graph_that_rewrites_its_past_is_invalid_and_says_so() -> None:
     assert "made 2 contexts" in (trajectory.error or "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_other_dialects_and_a_missing_extra_are_refused_in_a_sentence() -> None:
     assert LOOPS.load("langgraph") is LangGraphLoop

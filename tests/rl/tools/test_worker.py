@@ -70,6 +70,7 @@ async def test_refusals_and_faults_come_back_as_such() -> None:
         await call(tool, "raise")
 
 
+@pytest.mark.long
 async def test_waiting_for_a_place_is_no_timeout() -> None:
     tool = model("narrow", rules={"timeout_seconds": 2.5})  # and each call takes a twentieth of a second
     assert len(await asyncio.gather(*(answer_of(tool, "ask") for _ in range(60)))) == 60
@@ -102,6 +103,7 @@ async def test_a_worker_whose_owner_died_is_made_anew() -> None:
     assert await _until_it_answers(tool) != before
 
 
+@pytest.mark.long
 async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
     tool = model("stuck", rules={"timeout_seconds": 1.0})
     before = await _until_it_answers(tool)
@@ -111,6 +113,7 @@ async def test_a_worker_whose_places_all_hang_is_started_again() -> None:
     assert await _until_it_answers(tool) != before
 
 
+@pytest.mark.long
 async def test_a_call_that_ends_behind_its_time_costs_neither_the_worker_nor_those_who_wait() -> None:
     tool = model("slow", rules={"timeout_seconds": 0.5})
     before = await answer_of(tool, "ask")
@@ -122,6 +125,7 @@ async def test_a_call_that_ends_behind_its_time_costs_neither_the_worker_nor_tho
         assert waiting == [before] * 3
 
 
+@pytest.mark.long
 async def test_calls_that_wait_behind_one_that_hangs_are_made_in_the_worker_that_is_started_again() -> None:
     tool = model("jammed", rules={"timeout_seconds": 5.0})
     before = await answer_of(tool, "ask")
@@ -130,6 +134,7 @@ async def test_calls_that_wait_behind_one_that_hangs_are_made_in_the_worker_that
     assert len(set(map(str, waiting))) == 1 and before not in waiting and not isinstance(waiting[0], BaseException)
 
 
+@pytest.mark.long
 async def test_retries_reach_the_worker_that_was_started_again(tmp_path: Path) -> None:
     tool = worker_tool("patient", {"function": "examples.py:die_once", "retries": 5, "backoff_seconds": 1})
     done = await call(tool, str(tmp_path / "died"))

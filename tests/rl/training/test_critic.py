@@ -139,8 +139,8 @@ def good_probability(folder: Path) -> float:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("lora", [None, {"rank": 4}])
-@pytest.mark.parametrize("trunk_gradient", [0.0, 0.5])
+@pytest.mark.parametrize("lora", [None, pytest.param({"rank": 4}, marks=pytest.mark.long)])
+@pytest.mark.parametrize("trunk_gradient", [0.5, pytest.param(0.0, marks=pytest.mark.long)])
 def test_the_policy_stands_still_while_the_critic_warms_up_and_a_stopped_run_ends_like_an_uninterrupted_one(
     policy: Path, tmp_path: Path, lora: dict[str, int] | None, trunk_gradient: float
 ) -> None:

@@ -41,7 +41,7 @@ def index(world: Corpus) -> SearchIndex:
 @pytest.fixture(scope="module")
 def questions(graph: KnowledgeGraph, index: SearchIndex) -> list[Task]:
     """Of one constant and of two."""
-    config = QuestionConfig(structure="layerwise", counts={1: 10, 2: 5}, intersections=0.5)
+    config = QuestionConfig(structure="layerwise", counts={1: 6, 2: 3}, intersections=0.5)
     return build_questions(graph, config, 3, first_hit(index))[0]
 
 
@@ -84,6 +84,7 @@ def test_half_of_the_replies_are_faulty_and_nothing_wrong_comes_through(
     assert sum(count - 1 for count in server.asked.values()) <= sum(server.met[fault] for fault in ONCE)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_budget_that_ends_in_the_middle_is_kept_and_a_higher_one_goes_on(
     tmp_path: Path, questions: list[Task], index: SearchIndex, graph: KnowledgeGraph

@@ -42,6 +42,7 @@ def test_two_that_have_the_file_open_share_one_limit(tmp_path: Path) -> None:
     assert one.begin(0, (2, None)) == "max_requests: all 2 are made"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_with_a_third_of_faults_all_is_retried_or_recorded_and_no_token_is_forgotten(tmp_path: Path) -> None:
     wanted = [user(f"question {number}", max_tokens=40) for number in range(200)]

@@ -190,6 +190,7 @@ def test_the_limit_of_tokens_is_never_passed_and_is_used() -> None:
     assert {fault(reply) for reply in replies if isinstance(reply, Failure)} == {Fault.BUDGET}
 
 
+@pytest.mark.long
 def test_a_try_that_hung_counts_as_spent() -> None:
     with MisbehavingServer(["hang", "500"]) as server, teacher_of(server, timeout_seconds=3) as teacher:
         ask(teacher, user("q", max_tokens=100))

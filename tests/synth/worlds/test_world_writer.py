@@ -115,6 +115,7 @@ async def paid(task: Task, calls: list[dict[str, Any]], answer: str) -> float | 
     return (await environment.step(Action("answer", answer))).reward
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_with_faults_brings_no_wrong_task_and_nothing_goes_unsaid() -> None:
     """Whatever becomes of a reply: the tasks are among the right ones, and a part that is lost is a failure."""

@@ -228,6 +228,7 @@ eval(task, get_model("mockllm/model", custom_outputs=outputs), log_dir="logs", m
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_log_that_inspect_made_is_imported_with_calls_and_scores(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", EVALUATION], cwd=tmp_path, check=True, capture_output=True, timeout=550)
