@@ -26,6 +26,8 @@ from eval.statistics import Interval, student_mean
 BASES = Path(__file__).parent / "bases"
 SEEDS = (100, 101, 102, 103, 104)
 """Those that are published; 0 to 2 are for choosing sizes."""
+MARGIN = 0.03
+"""A difference of success below this is of no use to anybody; a share."""
 STAGES = ("cpt", "sft", "rl")
 STARTS = {"algorithms": "reader"}
 """Bases that differ from another in RL and its gate alone: their variants begin in the other's home."""
@@ -96,8 +98,7 @@ class Claim:
     """The variant that is said to be better, and those that it is better than."""
     measure: Measure = Measure.SUCCESS
     suite: str = "held_out"
-    margin: float = 0.03
-    """A difference below this is of no use to anybody; a share."""
+    margin: float = MARGIN
 
     @property
     def variants(self) -> tuple[str, ...]:

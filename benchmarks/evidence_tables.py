@@ -10,7 +10,8 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from benchmarks.tables import points, rate, table
+from benchmarks.claims import MARGIN, verdict
+from benchmarks.tables import points, rate, signed, table
 from eval.statistics import PairedTest, sign_test, wilson
 from flows.report.yields import counted_words
 
@@ -258,6 +259,16 @@ def own_seeds(record: Record, key: str, arm: str = "own", suite: str = "deep") -
     return f"{len(above)} of {len(tests)} ({sum(test.p_value < 0.01 for test in above)} at p < 0.01)"
 
 
+def own_verdict(record: Record, arm: str, suite: str = "deep") -> str:
+    """By how many points `own` is above an arm after the last turn, seed by seed, the mean with its interval, and the verdict on it."""
+    tests = [_test(row["own_above"]) for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
+    differences = [100 * test.difference for test in tests]
+    found, mean = verdict(differences, 100 * MARGIN)
+    if mean is None:
+        return str(found)
+    return f"{', '.join(map(signed, differences))}; in the mean {signed(mean.value)} ({signed(mean.low)} to {signed(mean.high)}): {found}"
+
+
 def lake_views(record: Record, limit: str = "1.0") -> str:
     """Every view and macro of the lake that was read whole, the slowest last; those below a fifth of `limit` seconds in one line."""
     read = sorted(record["views"]["views"].items(), key=lambda each: each[1]["p95"])
@@ -327,7 +338,8 @@ def _how(row: Record) -> list[str]:
 TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
         stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, seconds, commands,
-        packing, peaks, updates, learners, trl_time, asked, dropped, first_minutes, took, own_data, own_seeds, lake_views, lake_ingest,
+        packing, peaks, updates, learners, trl_time, asked, dropped, first_minutes, took, own_data, own_seeds, own_verdict,
+        lake_views, lake_ingest,
     )
 }  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""

@@ -9,7 +9,7 @@ The first turn, like the quickstart's, is made once for each seed, by `profiles/
 `flywheel run` goes on. Budgets of tokens, new questions, RL and suites are those of the profile in all of them. A home that has come so far
 is passed by, and one that was cut short goes on. Printed are, for each suite, the success of each turn's last policy, the change from the
 first turn to the last, by how much `own` is above each other arm on the same tasks, and the optimiser's steps: where these differ, an arm
-had too little text for its budget. `--keep` writes the counts to benchmarks/results.
+had too little text for its budget. `--keep` writes the counts to benchmarks/results, beside those of other seeds that are there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import counts_of, keep
+from benchmarks.evidence import counts_of, keep, kept
 from benchmarks.evidence_tables import own_data
 from benchmarks.homes import copy_home, overrides, place
 from flows.config import load_config
@@ -85,7 +85,8 @@ def main() -> None:
             run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
     rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns)]
     if options.keep:
-        keep(options.keep, {"commands": options.command, "rows": rows})
+        others = [row for row in kept(options.keep).get("rows", []) if row["seed"] not in options.seeds]
+        keep(options.keep, {"commands": options.command, "rows": sorted([*others, *rows], key=lambda row: row["seed"])})
     print(json.dumps(rows) if options.json else markdown(rows))
 
 

@@ -8,7 +8,7 @@ of the host is there but what was named to be readable.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from eval.sandbox import kernel
 
@@ -20,7 +20,8 @@ SPACE = "/space"
 HOME = f"{SPACE}/home"
 """The program's folder: it starts there, and its files lie there."""
 _DEVICES = ("null", "zero", "random", "urandom")
-_FOLDERS = ("home", "tmp", "shm")
+_PLACES = {"tmp": "/tmp", "shm": "/dev/shm"}
+"""Folders of the space, beside the program's own, and where a program looks for them."""
 _OLD = "/old"
 _HARMLESS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
@@ -57,14 +58,30 @@ def change_root(view: Mapping[str, Any], disk_bytes: int, max_files: int, owner:
 
 
 def _mount_space(disk_bytes: int, max_files: int, owner: int | None) -> None:
+    shown = {place: os.listdir(place) for place in _PLACES.values() if os.path.isdir(place)}
     os.mkdir(SPACE)
-    data = f"mode=755,size={disk_bytes},nr_inodes={max_files + len(_FOLDERS) + 1}"
+    own = 2 + len(_PLACES) + sum(map(len, shown.values()))  # the space, the program's folder, the places, what is shown in them
+    data = f"mode=755,size={disk_bytes},nr_inodes={max_files + own}"
     kernel.mount("tmpfs", SPACE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, data)
-    for name in _FOLDERS:
+    for name in ("home", *_PLACES):
         os.mkdir(f"{SPACE}/{name}", 0o700)
         give(f"{SPACE}/{name}", owner)
-    os.symlink(f"{SPACE}/tmp", "/tmp")
-    os.symlink(f"{SPACE}/shm", "/dev/shm")
+    for name, place in _PLACES.items():
+        if place in shown:
+            _lay_over(f"{SPACE}/{name}", place, shown[place])
+        else:
+            os.symlink(f"{SPACE}/{name}", place)
+
+
+def _lay_over(folder: str, place: str, shown: Sequence[str]) -> None:
+    """Have `folder` at a place below which something of the host is `shown`, as where the interpreter was installed in /tmp.
+
+    What is shown stays there, each as a mount, which the program can neither write in nor move out of its way.
+    """
+    for name in shown:
+        _show(f"{place}/{name}", f"{folder}/{name}")
+        kernel.restrict_mount(f"{folder}/{name}", kernel.MOUNT_ATTR_RDONLY, recursive=False)
+    kernel.mount(folder, place, None, kernel.MS_BIND | kernel.MS_REC)
 
 
 def give(path: str, owner: int | None) -> None:
@@ -75,7 +92,10 @@ def give(path: str, owner: int | None) -> None:
 
 def _bind(path: str) -> None:
     """Show the host's `path` at the same place of the new root."""
-    source = _OLD + path
+    _show(_OLD + path, path)
+
+
+def _show(source: str, path: str) -> None:
     if os.path.isdir(source):
         os.makedirs(path, exist_ok=True)
     else:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence_tables import own_seeds
+from benchmarks.evidence_tables import own_seeds, own_verdict
 from benchmarks.homes import place
 from benchmarks.own_data import ARMS, PROFILE, markdown, table
 from flows.config import load_config
@@ -228,6 +228,10 @@ def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_abo
     assert own_seeds(record, "from_first") == "1 of 1 (1 at p < 0.01)"
     assert own_seeds(record, "from_first", "again") == "1 of 1 (0 at p < 0.01)"
     assert own_seeds(record, "own_above", "again") == "1 of 1 (1 at p < 0.01)"
+    assert own_verdict(record, "again") == "+50.0; in the mean +50.0 (+50.0 to +50.0): not decided", "one seed decides nothing"
+    others = {"rows": [row | {"seed": seed} for seed in range(5) for row in rows]}
+    assert own_verdict(others, "again").endswith("in the mean +50.0 (+50.0 to +50.0): holds")
+    assert own_verdict(record, "oracle") == "not decided"
 
 
 def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -100,6 +101,34 @@ def test_other_programs_run_where_they_are_readable() -> None:
     assert result.stdout == b"42\n"
     with pytest.raises(RequestError, match="cannot be run"):
         Sandbox(SMALL).run(Program(("no-such-program",)))
+
+
+@needs_isolation
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_what_is_readable_where_programs_write_stands_there_and_can_be_neither_changed_nor_moved(place: str) -> None:
+    """As an interpreter does that was installed in /tmp, or the folder of a clone there."""
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        shown = Path(folder, "shown")
+        shown.mkdir()
+        (shown / "data").write_text("as it was")
+        source = f"""
+import os
+open({place!r} + "/own", "w").write("x")
+print(open({str(shown / "data")!r}).read(), os.path.getsize({place!r} + "/own"))
+for attempt in (
+    lambda: open({str(shown / "data")!r}, "w"), lambda: open({folder!r} + "/more", "w"), lambda: os.unlink({str(shown / "data")!r}),
+    lambda: os.rename({str(shown)!r}, {folder!r} + "/moved"), lambda: os.rename({folder!r}, {place!r} + "/moved"),
+    lambda: os.rename("/space" + {folder!r}.removeprefix("/dev"), "/space/home/moved"),
+):
+    try:
+        attempt()
+        print("it could")
+    except OSError:
+        pass
+"""
+        result = run(source, SMALL.model_copy(update={"readable": (str(shown),)}))
+        assert (result.stdout, result.stderr) == (b"as it was 1\n", b"")
+        assert (shown / "data").read_text() == "as it was" and not Path(place, "own").exists()
 
 
 @needs_isolation
@@ -274,9 +303,12 @@ def test_the_program_sees_the_mounts_that_are_its_own_and_no_others() -> None:
     own = {"/", "/space", "/proc", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"}
     seen = one.run(python_program(source)).stdout_text.split()
     assert own <= set(seen)
-    assert all(
-        any(place == shown or place.startswith(f"{shown}/") for shown in (*view["readable"], *view["hidden"])) for place in {*seen} - own
-    )
+    shown = [*view["readable"], *view["hidden"]]
+    for folder, name in (("/tmp", "tmp"), ("/dev/shm", "shm")):
+        if there := [PurePosixPath(path).relative_to(folder) for path in shown if path.startswith(f"{folder}/")]:
+            own |= {folder, *(f"{each}/{path.parts[0]}" for path in there for each in (folder, f"/space/{name}"))}
+            shown += [f"/space/{name}/{path}" for path in there]
+    assert all(any(place == path or place.startswith(f"{path}/") for path in shown) for place in {*seen} - own)
 
 
 def test_without_isolation_a_program_runs_only_if_that_is_asked_for() -> None:
