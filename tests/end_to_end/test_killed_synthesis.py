@@ -57,7 +57,8 @@ def content(root: Path) -> dict[str, Any]:
         }
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [3, 50])
 @pytest.mark.timeout(1200)
 def test_kills_change_nothing(tmp_path: Path, kills: int) -> None:
     chance = random.Random(7)

@@ -120,7 +120,7 @@ def worked(environment: dict[str, str], home: Path) -> Iterator[SyncPrefectClien
 
 def test_a_run_that_is_due_is_picked_up_by_a_worker_and_seen_as_completed(worked: SyncPrefectClient, home: Path) -> None:
     deployment = worked.read_deployment_by_name("flywheel-compaction/demo")
-    soon_and_seldom = IntervalSchedule(interval=SELDOM, anchor_date=datetime.now(UTC) + timedelta(seconds=10))
+    soon_and_seldom = IntervalSchedule(interval=SELDOM, anchor_date=datetime.now(UTC) + timedelta(seconds=20))
     worked.create_deployment_schedules(deployment.id, [(soon_and_seldom, True)])
     done = soon(lambda: next((run for run in runs_of(worked, deployment.id) if run.state_name == "Completed"), None), "a run is completed")
     worked.pause_deployment(deployment.id)

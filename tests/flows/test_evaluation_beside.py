@@ -109,6 +109,7 @@ def test_it_is_no_evaluation_of_the_policy_and_no_rate_of_its_tasks(tmp_path: Pa
     assert rows(home, "FROM pass_rate WHERE starts_with(task_key, 'v')") == [] != rows(home, "FROM pass_rate")
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_asynchronous_rollouts_go_on_beside_it(tmp_path: Path) -> None:
     home = toy_home(tmp_path, 'rl.mode="asynchronous"', "rl.evaluate.every=4")

@@ -101,6 +101,7 @@ def knows_even_films(body: dict[str, Any]) -> str:
     return f"Person {int(asked[1]) % 7}, I believe." if asked and int(asked[1]) % 2 == 0 else "I do not know."
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_teacher_answers_without_tools_is_not_trained_on(tmp_path: Path) -> None:
     def plays(body: dict[str, Any]) -> str:

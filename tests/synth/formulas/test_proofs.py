@@ -103,6 +103,7 @@ def test_sets_are_allowed_where_asked_and_marked(films: KnowledgeGraph) -> None:
     assert {task.formula for task in alone} < {task.formula for task in tasks}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sql_agrees_on_answers_and_on_every_constraint() -> None:
     facts = _random_facts(random.Random(5))
