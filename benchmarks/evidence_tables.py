@@ -11,8 +11,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.claims import MARGIN, verdict
-from benchmarks.tables import points, rate, signed, table
+from benchmarks.tables import points, rate, table
 from eval.statistics import PairedTest, sign_test, wilson
+from flows.gains import signed
 from flows.report.yields import counted_words
 
 Record = dict[str, Any]
