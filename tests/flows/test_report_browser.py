@@ -193,7 +193,7 @@ def test_hostile_text_in_a_trajectory_stays_text(browser: Any, page: Path) -> No
     assert browser.find_elements("css selector", "#readings img, #readings script") == []
 
 
-@pytest.mark.parametrize("window", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("window", [PHONE, pytest.param(DESK, marks=pytest.mark.long)], ids=["phone", "desk"])
 def test_nothing_is_wider_than_the_window(browser: Any, page: Path, window: dict[str, Any]) -> None:
     show(browser, page, window)
     choose(browser, "contrast", "yes")

@@ -13,7 +13,9 @@ from warehouse.migrations import VERSION, definitions_digest
 
 pytestmark = pytest.mark.slow
 
-OLD = pytest.mark.parametrize("statements", [BEFORE_VERSIONS, VERSION_1], ids=["before versions", "version 1"])
+OLD = pytest.mark.parametrize(
+    "statements", [BEFORE_VERSIONS, pytest.param(VERSION_1, marks=pytest.mark.long)], ids=["before versions", "version 1"]
+)
 COLUMNS = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE database_name = 'lake' ORDER BY ALL"
 STEPS = "SELECT version FROM migrations ORDER BY version"
 

@@ -29,6 +29,7 @@ from warehouse.records import Outcome, Trajectory
 pytestmark = pytest.mark.engine
 
 CONFIG = ReinforceConfig(steps=6, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=6, learning_rate=3e-3, save_every=2)
+LOSS_TYPES = ["dapo", "dr_grpo", *(pytest.param(name, marks=pytest.mark.long) for name in ("grpo", "bnpo"))]
 
 
 def quiet(step: int, figures: dict[str, float]) -> None:
@@ -132,7 +133,7 @@ def gradient(policy: Path, output: Path, config: ReinforceConfig, trajectories: 
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_the_gradient_does_not_depend_on_how_the_step_is_cut_into_passes(
     policy: Path, sampled: list[Trajectory], tmp_path: Path, loss_type: str
 ) -> None:
@@ -165,7 +166,7 @@ def test_no_pass_has_more_trajectories_than_it_may_however_many_groups_the_filte
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_planned_so(
     policy: Path, tmp_path: Path, loss_type: str
 ) -> None:
@@ -226,9 +227,9 @@ def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: lis
         {},
         {"epochs": 2, "beta": 0.05},
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "estimator": "rloo"},
-        {"loss_type": "dr_grpo", "estimator": "dr_grpo", "max_completion_tokens": 9},
-        {"loss_type": "cispo", "clip_high": 5.0},
-        {"optimizer": "muon"},
+        pytest.param({"loss_type": "dr_grpo", "estimator": "dr_grpo", "max_completion_tokens": 9}, marks=pytest.mark.long),
+        pytest.param({"loss_type": "cispo", "clip_high": 5.0}, marks=pytest.mark.long),
+        pytest.param({"optimizer": "muon"}, marks=pytest.mark.long),
     ],
     ids=["dapo", "epochs and kl", "gspo rloo", "dr_grpo", "cispo", "muon"],
 )
@@ -270,7 +271,7 @@ def good_probability(model: PreTrainedModel) -> float:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.long)])
 def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
     config = CONFIG.model_copy(update={"optimizer": optimizer})
     whole, stopped, resumed = Sampler(), Sampler(), Sampler()
