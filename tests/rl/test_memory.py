@@ -127,7 +127,7 @@ def test_a_critic_is_counted_with_its_states_and_whole_beside_adapters() -> None
 
 @pytest.mark.long
 @pytest.mark.engine
-@pytest.mark.parametrize("critic", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("critic", [False, True])
 def test_the_planned_peak_is_the_measured_one_within_a_fifth(tmp_path: Path, critic: bool) -> None:
     """A process of its own takes so much; of a policy that is larger than what libraries take by the way."""
     policy = create_policy_of(tmp_path / "policy")
