@@ -92,8 +92,9 @@ def main() -> None:
 
 
 def beside(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
-    """All homes by their seeds: one of `new` takes the place of an old one."""
-    return [home for _, home in sorted({home["seed"]: home for home in (*old, *new)}.items())]
+    """All of both by their seeds: what is new of a seed takes the place of all that was old of it."""
+    seeds = {each["seed"] for each in new}
+    return sorted([*(each for each in old if each["seed"] not in seeds), *new], key=lambda each: each["seed"])
 
 
 def keep(name: str, content: Record) -> Path:

@@ -262,8 +262,19 @@ def own_seeds(record: Record, key: str, arm: str = "own", suite: str = "deep") -
 
 def own_verdict(record: Record, arm: str, suite: str = "deep") -> str:
     """By how many points `own` is above an arm after the last turn, seed by seed, the mean with its interval, and the verdict on it."""
-    tests = [_test(row["own_above"]) for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
-    differences = [100 * test.difference for test in tests]
+    return _verdict_words(_test(row["own_above"]).difference for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm))
+
+
+def own_rise(record: Record, since: str, arm: str = "own", suite: str = "deep") -> str:
+    """By how many points an arm's last turn is above its turn `since`, seed by seed, the mean with its interval, and the verdict on it."""
+    of_arm = [row["turns"] for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
+    rates = [{turn["turn"]: turn["successes"] / turn["tasks"] for turn in turns} for turns in of_arm]
+    return _verdict_words(of_seed[max(of_seed)] - of_seed[int(since)] for of_seed in rates)
+
+
+def _verdict_words(shares: Iterable[float]) -> str:
+    """Differences between shares in points, a seed each, their mean with its interval, and the verdict on it."""
+    differences = [100 * share for share in shares]
     found, mean = verdict(differences, 100 * MARGIN)
     if mean is None:
         return str(found)
@@ -340,7 +351,7 @@ TABLES: dict[str, Callable[..., str]] = {
     each.__name__: each for each in (
         stages, seeds, habits, calls, tries, success, sampled, gain, above_controls, seed_names, answer, minutes, seconds, commands,
         packing, peaks, updates, learners, trl_time, asked, dropped, first_minutes, took, own_data, own_seeds, own_verdict,
-        lake_views, lake_ingest,
+        own_rise, lake_views, lake_ingest,
     )
 }  # fmt: skip
 """The tables by name; the first argument of each is the content of a file of results."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence import counts_of, keep, kept
+from benchmarks.evidence import beside, counts_of, keep, kept
 from benchmarks.evidence_tables import own_data
 from benchmarks.homes import copy_home, overrides, place
 from flows.config import load_config
@@ -85,8 +85,7 @@ def main() -> None:
             run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
     rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns)]
     if options.keep:
-        others = [row for row in kept(options.keep).get("rows", []) if row["seed"] not in options.seeds]
-        keep(options.keep, {"commands": options.command, "rows": sorted([*others, *rows], key=lambda row: row["seed"])})
+        keep(options.keep, {"commands": options.command, "rows": beside(kept(options.keep).get("rows", []), rows)})
     print(json.dumps(rows) if options.json else markdown(rows))
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.evidence_tables import own_seeds, own_verdict
+from benchmarks.evidence import beside
+from benchmarks.evidence_tables import own_rise, own_seeds, own_verdict
 from benchmarks.homes import place
 from benchmarks.own_data import ARMS, PROFILE, markdown, table
 from flows.config import load_config
@@ -232,6 +233,15 @@ def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_abo
     others = {"rows": [row | {"seed": seed} for seed in range(5) for row in rows]}
     assert own_verdict(others, "again").endswith("in the mean +50.0 (+50.0 to +50.0): holds")
     assert own_verdict(record, "oracle") == "not decided"
+    assert own_rise(others, "1").endswith("in the mean +60.0 (+60.0 to +60.0): holds")
+    assert own_rise(others, "1", "again").endswith("in the mean +10.0 (+10.0 to +10.0): holds")
+    assert own_rise(others, "2").endswith("in the mean +0.0 (+0.0 to +0.0): does not hold")
+
+
+def test_rows_of_a_seed_take_the_place_of_all_that_it_had_and_leave_other_seeds() -> None:
+    old = [{"seed": 1, "arm": "own"}, {"seed": 1, "arm": "again"}, {"seed": 2, "arm": "own"}]
+    new = [{"seed": 1, "arm": "oracle"}, {"seed": 0, "arm": "own"}, {"seed": 0, "arm": "again"}]
+    assert beside(old, new) == [new[1], new[2], new[0], old[2]]
 
 
 def judged(turn: int, solved: int) -> Iterator[Trajectory | Score]:
