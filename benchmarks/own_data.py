@@ -1,8 +1,9 @@
-"""A wheel on its own data against three others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100]`.
+"""A wheel on its own data against four others: `python -m benchmarks.own_data --home runs/own_data [--turns 5] [--seeds 100]`.
 
     own      from turn 2 on the policy's own successes, and decision records of which every option is an action of one of its runs
     again    from turn 2 on the first turn's text once more
     oracle   from turn 2 on fresh chains of the oracle's, to the depth of the questions, beside own decision records and successes
+    unread   from turn 2 on the policy's own successes and RL, without pre-training on decision records
     alone    from turn 2 on RL alone, from the champion, with nothing read before it
 
 The first turn, like the quickstart's, is made once for each seed, by `profiles/own_data.toml`; an arm is a copy of that home where
@@ -59,6 +60,7 @@ ARMS = (
             "later.synth.fas.reasoning={1=800, 2=800, 3=800, 4=800, 5=1000, 6=1000}",
         ),
     ),
+    Arm("unread", "own successes, no pre-training", ('wheel.stages=["sft", "rl"]',)),
     Arm("alone", "RL alone, nothing read", ('wheel.stages=["rl"]',)),
 )
 WORDS = {arm.name: arm.words for arm in ARMS}

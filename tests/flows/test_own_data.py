@@ -210,6 +210,14 @@ def test_the_oracles_arm_differs_by_what_is_read_alone_and_reads_chains_as_deep_
     assert that.rl == mine.rl
 
 
+def test_two_arms_leave_out_what_comes_before_rl_and_nothing_else_differs() -> None:
+    own = load_config(PROFILE)
+    for name, stages in (("unread", ("sft", "rl")), ("alone", ("rl",))):
+        left_out = load_config(PROFILE, ARM[name].settings)
+        assert left_out.wheel.stages == stages != own.wheel.stages
+        assert left_out.for_turn(2) == own.for_turn(2)
+
+
 def test_the_table_has_each_turn_that_an_arm_came_to_and_how_far_own_data_is_above_it(tmp_path: Path) -> None:
     for name, solved in (("own", {1: 4, 2: 16}), ("again", {1: 4, 2: 6})):
         with Lake(place(tmp_path, name, 0).root) as lake:
