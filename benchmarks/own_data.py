@@ -85,7 +85,7 @@ def main() -> None:
     for seed in options.seeds if not options.table else ():
         for arm in (arm for arm in ARMS if arm.name in options.arms):
             run_arm(options.home, arm, seed, options.turns, options.profile, options.set)
-    rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns)]
+    rows = [row for seed in options.seeds for row in table(options.home, seed, options.turns) if row["arm"] in options.arms]
     if options.keep:
         keep(options.keep, {"commands": options.command, "rows": beside(kept(options.keep).get("rows", []), rows)})
     print(json.dumps(rows) if options.json else markdown(rows))
