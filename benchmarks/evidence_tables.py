@@ -260,16 +260,22 @@ def own_seeds(record: Record, key: str, arm: str = "own", suite: str = "deep") -
     return f"{len(above)} of {len(tests)} ({sum(test.p_value < 0.01 for test in above)} at p < 0.01)"
 
 
-def own_verdict(record: Record, arm: str, suite: str = "deep") -> str:
-    """By how many points `own` is above an arm after the last turn, seed by seed, the mean with its interval, and the verdict on it."""
-    return _verdict_words(_test(row["own_above"]).difference for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm))
+def own_verdict(record: Record, arm: str, turn: str = "last", suite: str = "deep") -> str:
+    """By how many points `own` is above an arm after a turn, seed by seed, the mean with its interval, and the verdict on it."""
+    own, other = (_turns(record, name, suite) for name in ("own", arm))
+    after = {seed: max(turns) if turn == "last" else int(turn) for seed, turns in other.items()}
+    return _verdict_words(own[seed][number] - other[seed][number] for seed, number in after.items())
 
 
 def own_rise(record: Record, since: str, arm: str = "own", suite: str = "deep") -> str:
     """By how many points an arm's last turn is above its turn `since`, seed by seed, the mean with its interval, and the verdict on it."""
-    of_arm = [row["turns"] for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
-    rates = [{turn["turn"]: turn["successes"] / turn["tasks"] for turn in turns} for turns in of_arm]
-    return _verdict_words(of_seed[max(of_seed)] - of_seed[int(since)] for of_seed in rates)
+    return _verdict_words(turns[max(turns)] - turns[int(since)] for turns in _turns(record, arm, suite).values())
+
+
+def _turns(record: Record, arm: str, suite: str) -> dict[int, dict[int, float]]:
+    """The share of tasks that an arm solved, by seed and turn."""
+    of_arm = [row for row in record["rows"] if (row["suite"], row["arm"]) == (suite, arm)]
+    return {row["seed"]: {turn["turn"]: turn["successes"] / turn["tasks"] for turn in row["turns"]} for row in of_arm}
 
 
 def _verdict_words(shares: Iterable[float]) -> str:
