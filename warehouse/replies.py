@@ -1,0 +1,141 @@
+"""What stands around the content of a model's reply: reasoning in tags, and fences of code.
+
+Verifiers, importers, parsers and environments share these readings, so that the same reply means the same everywhere.
+
+A closing mark counts only outside of what guards it: a `</think>` in a closed fence, in quotes of its own, or inside the JSON of a
+call ends no reasoning. No function raises.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_NAMES = "think|thinking|thought|thoughts|reasoning|reason|analysis|scratchpad|seed:think"
+_OPENING = re.compile(
+    rf"<({_NAMES})>|(\[THINK\])|(◁think▷)|<\|channel\|>(?:analysis|commentary)<\|message\|>|(<\|begin_of_thought\|>)", re.IGNORECASE
+)
+_UNOPENED = re.compile(r"</(?:think|thinking|seed:think)>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>", re.IGNORECASE)
+"""What may end reasoning whose opening mark stood in the prompt."""
+_FINAL_CHANNEL = re.compile(
+    r"(?:<\|end\|>)?\s*(?:<\|start\|>\s*assistant)?\s*<\|channel\|>\s*final\s*(?:<\|constrain\|>\w*\s*)?<\|message\|>|<\|end\|>",
+    re.IGNORECASE,
+)
+_LATER = re.compile(rf"^[ \t]*(?:{_OPENING.pattern})", re.IGNORECASE | re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(?:>[ \t]?)*(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)$", re.MULTILINE)
+_CALL = re.compile(r"<tool_call>\s*(?=\{)|\A\s*(?=[{\[])")
+_QUOTES = "\"'`"
+_MOST_BLOCKS = 32
+"""Blocks of reasoning that are taken out of one reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A fenced block: its language in lower case (empty where none is named), its text, and where it stands, marks included."""
+
+    language: str
+    body: str
+    start: int
+    end: int
+    closed: bool
+
+
+def split_reasoning(text: str, opened: bool = False) -> tuple[str, str]:
+    """The reasoning of a reply and the rest of it, both without blanks around them.
+
+    Reasoning that is never closed leaves nothing. Without an opening mark, all before a closing one is reasoning. A closed block that
+    begins a later line is taken out as well.
+
+    Args:
+        opened: the prompt has opened the reasoning already, as some chat templates do.
+    """
+    begun = _OPENING.match(text, len(text) - len(text.lstrip()))
+    if begun:
+        thought, rest = _close(text, begun)
+    elif (end := next(_unguarded(text, _UNOPENED), None)) is not None and (opened or not _in_call(text, end.start())):
+        thought, rest = text[: end.start()], text[end.end() :]
+    elif opened:
+        return text.strip(), ""
+    else:
+        thought, rest = "", text
+    thoughts = [thought]
+    while len(thoughts) < _MOST_BLOCKS and (later := _later_block(rest)) is not None:
+        thought, after = _close(rest, later)
+        thoughts.append(thought)
+        rest = rest[: later.start()] + after
+    return "\n".join(filter(None, map(str.strip, thoughts))), rest.strip()
+
+
+def fences(text: str) -> list[Fence]:
+    """The fenced blocks of a text, of backticks or tildes; a fence closes with at least its own marks, or with the end of the text."""
+    found: list[Fence] = []
+    opening: re.Match[str] | None = None
+    for mark in _FENCE.finditer(text):
+        if opening is None:
+            opening = mark
+        elif mark["mark"].startswith(opening["mark"]) and not mark["info"].strip():
+            found.append(_fence(text, opening, mark.start(), mark.end(), True))
+            opening = None
+    return found if opening is None else [*found, _fence(text, opening, len(text), len(text), False)]
+
+
+def only_fence(text: str) -> Fence | None:
+    """The fenced block that a text is, where it is nothing else."""
+    found = fences(text)
+    alone = len(found) == 1 and not text[: found[0].start].strip() and not text[found[0].end :].strip()
+    return found[0] if alone else None
+
+
+def _fence(text: str, opening: re.Match[str], stop: int, end: int, closed: bool) -> Fence:
+    words = opening["info"].strip().lstrip("{.").split()
+    language = re.split(r"[^\w+#-]", words[0].lower(), maxsplit=1)[0] if words else ""
+    return Fence(language, text[opening.end() + 1 : max(stop, opening.end() + 1)].removesuffix("\n"), opening.start(), end, closed)
+
+
+def _close(text: str, begun: re.Match[str]) -> tuple[str, str]:
+    """What stands between an opening mark and the mark that closes it, and what follows; all of it where nothing closes it."""
+    ending = next(_unguarded(text, _ending_of(begun), begun.end()), None)
+    if ending is None:
+        return text[begun.end() :], ""
+    return text[begun.end() : ending.start()], text[ending.end() :]
+
+
+def _ending_of(begun: re.Match[str]) -> re.Pattern[str]:
+    if begun[1]:
+        return re.compile(rf"</{re.escape(begun[1])}>", re.IGNORECASE)
+    closings = {"[think]": r"\[/THINK\]", "◁think▷": "◁/think▷", "<|begin_of_thought|>": r"<\|end_of_thought\|>"}
+    closing = closings.get(begun[0].lower())
+    return re.compile(closing, re.IGNORECASE) if closing else _FINAL_CHANNEL
+
+
+def _later_block(text: str) -> re.Match[str] | None:
+    """The first opening mark at the beginning of a line, where something closes it."""
+    found = next(_unguarded(text, _LATER), None)
+    begun = found and _OPENING.search(text, found.start())
+    if begun is None or _in_call(text, begun.start()):
+        return None
+    return begun if next(_unguarded(text, _ending_of(begun), begun.end()), None) else None
+
+
+def _unguarded(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[re.Match[str]]:
+    """The matches from `start` on that stand in no closed fence and in no quotes of their own."""
+    guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed and fence.start >= start]
+    for found in pattern.finditer(text, start):
+        before, after = text[max(found.start() - 1, 0) : found.start()], text[found.end() : found.end() + 1]
+        quoted = before in _QUOTES and before == after and before != ""
+        if not quoted and not any(begin <= found.start() < end for begin, end in guards):
+            yield found
+
+
+def _in_call(text: str, place: int) -> bool:
+    """Whether a place stands inside the JSON of a call, or of a reply that is JSON."""
+    for call in _CALL.finditer(text, 0, place):
+        try:
+            _, end = json.JSONDecoder().raw_decode(text, call.end())
+        except (ValueError, RecursionError):
+            continue
+        if call.end() <= place < end:
+            return True
+    return False
