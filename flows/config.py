@@ -7,7 +7,6 @@ the key. Everything random follows from `seed`. What differs from the second tur
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -38,7 +37,7 @@ from synth.worlds.writing_config import WrittenWorldsConfig
 from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
-from warehouse.settings import Section, fault_of
+from warehouse.settings import Section, fault_of, read_toml
 from warehouse.storage import LOCAL, Storage
 
 SUITE_NAME = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
@@ -472,13 +471,7 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
 
 def read_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The table of a TOML file with `overrides` laid over it. Raises RequestError where it is no TOML or an override is wrong."""
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"{path} is not TOML: {error}.") from error
-    return apply_overrides(table, overrides)
+    return apply_overrides(read_toml(path), overrides)
 
 
 def describe(error: ValidationError, where: str, overrides: Sequence[str], what: str = "the configuration", known: str = "") -> str:

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
+from warehouse.account import ensure_home
 from warehouse.storage import Place, quoted
 
 EXTENSIONS = ("ducklake", "sqlite_scanner")
@@ -141,6 +142,7 @@ def connect(names: Sequence[str] = EXTENSIONS) -> duckdb.DuckDBPyConnection:
     DuckDB checks the signature of an extension by hashing all of it, 0.2 seconds for both. One check a process is enough: later
     connections load the same files, and so may skip it.
     """
+    ensure_home()
     connection = duckdb.connect(config={"allow_unsigned_extensions": _checked.issuperset(names)})
     with closed_on_error(connection):
         load_extensions(connection, names)

@@ -153,6 +153,7 @@ MIGRATIONS: tuple[Migration, ...] = (
             "same BIGINT, pages BIGINT, words BIGINT, checks BIGINT, recorded TIMESTAMP)",
         ),
     ),
+    Migration("what a verifier read as the answer", ("ALTER TABLE scores ADD COLUMN IF NOT EXISTS read VARCHAR",)),
 )
 """Every step, the one to version 1 first. Their statements stay as they are once a lake may have taken them."""
 

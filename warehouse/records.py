@@ -227,7 +227,10 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verifier's judgement of one trajectory: a value, or an error and no value."""
+    """A verifier's judgement of one trajectory: a value, or an error and no value.
+
+    `read` is what the verifier took for the answer, cut to 1,000 characters; None where it found none, or reads no answers.
+    """
 
     trajectory_id: str
     verifier: str
@@ -235,6 +238,7 @@ class Score:
     value: float | None
     verdict: Outcome
     error: str | None = None
+    read: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _FINAL_CHANNEL = re.compile(
     re.IGNORECASE,
 )
 _LATER = re.compile(rf"^[ \t]*(?:{_OPENING.pattern})", re.IGNORECASE | re.MULTILINE)
-_FENCE = re.compile(r"^[ \t]*(?:>[ \t]?)*(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?:>[ \t]?)*(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)$", re.MULTILINE)
 _CALL = re.compile(r"<tool_call>\s*(?=\{)|\A\s*(?=[{\[])")
 _QUOTES = "\"'`"
 _MOST_BLOCKS = 32
@@ -69,13 +69,16 @@ def split_reasoning(text: str, opened: bool = False) -> tuple[str, str]:
 
 
 def fences(text: str) -> list[Fence]:
-    """The fenced blocks of a text, of backticks or tildes; a fence closes with at least its own marks, or with the end of the text."""
+    """The fenced blocks of a text, of backticks or tildes.
+
+    As in CommonMark, a fence closes with at least its own marks, indented by at most three spaces more, or with the end of the text.
+    """
     found: list[Fence] = []
     opening: re.Match[str] | None = None
     for mark in _FENCE.finditer(text):
         if opening is None:
             opening = mark
-        elif mark["mark"].startswith(opening["mark"]) and not mark["info"].strip():
+        elif mark["mark"].startswith(opening["mark"]) and not mark["info"].strip() and len(mark["indent"]) <= len(opening["indent"]) + 3:
             found.append(_fence(text, opening, mark.start(), mark.end(), True))
             opening = None
     return found if opening is None else [*found, _fence(text, opening, len(text), len(text), False)]
@@ -121,7 +124,7 @@ def _later_block(text: str) -> re.Match[str] | None:
 
 def _unguarded(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[re.Match[str]]:
     """The matches from `start` on that stand in no closed fence and in no quotes of their own."""
-    guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed and fence.start >= start]
+    guards = [(text.index("\n", fence.start), fence.end) for fence in fences(text) if fence.closed and fence.start >= start]
     for found in pattern.finditer(text, start):
         before, after = text[max(found.start() - 1, 0) : found.start()], text[found.end() : found.end() + 1]
         quoted = before in _QUOTES and before == after and before != ""

@@ -296,6 +296,7 @@ SCORES = Table(
         Column("value", REAL, "Value, NULL where it could not judge."),
         Column("verdict", enumeration(Outcome), "success, failure or invalid."),
         Column("error", TEXT, "Why it could not judge."),
+        Column("read", TEXT, "What it read as the answer, cut to 1,000 characters; NULL where it could read none."),
     ),
 )
 REWARD_PARTS = Table(

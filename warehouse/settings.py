@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,6 +16,23 @@ class Section(BaseModel):
     """A part of the configuration: no unknown keys, no changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def read_toml(path: Path, what: str = "") -> dict[str, Any]:
+    """The table of a TOML file in UTF-8, with or without a byte order mark; `what` says in the error what the file is.
+
+    Raises:
+        RequestError: it cannot be read, or is not TOML.
+    """
+    named = f"{what} {path}".strip()
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise RequestError(f"{named} cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{named} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8.") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise RequestError(f"{named} is not TOML: {error}.") from error
 
 
 Read = TypeVar("Read", bound=Section)

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eval.graders.text import fold
+from eval.graders.text import fold, lower
 
 SEPARATORS = ";|"
 """What stands between the items of a list; the oracle writes the first."""
@@ -63,8 +63,8 @@ def normalize(text: str) -> str:
 def answer_key(text: str) -> Key:
     """The key of `text`: equal for answers that count as the same."""
     folded = fold(text)
-    plain = _collapse(folded).lower()
-    return normalize(folded), (*_figures(folded), *_OPENING.findall(plain), *_ALONE.findall(plain), *_CLOSING.findall(plain))
+    lowered = lower(_collapse(folded))
+    return normalize(lower(folded)), (*_figures(folded), *_OPENING.findall(lowered), *_ALONE.findall(lowered), *_CLOSING.findall(lowered))
 
 
 def split_items(text: str, golds: Iterable[str] = ()) -> list[str]:
@@ -82,8 +82,8 @@ def read_set(text: str, golds: Iterable[str] = ()) -> list[str]:
         return listed
     if len(lines := [line.strip() for line in text.splitlines() if line.strip()]) > 1:
         known = {answer_key(gold) for gold in accepted}
-        plain = [line if answer_key(line) in known else _BULLET.sub("", fold(line)).rstrip(",;") for line in lines]
-        return [*plain[:-1], plain[-1] if answer_key(plain[-1]) in known else _LAST.sub("", plain[-1])]
+        items = [line if answer_key(line) in known else _BULLET.sub("", fold(line)).rstrip(",;") for line in lines]
+        return [*items[:-1], items[-1] if answer_key(items[-1]) in known else _LAST.sub("", items[-1])]
     items = split_items(fold(text), accepted)
     return _enumerated(items[0], accepted) if len(items) == 1 else items
 
@@ -107,8 +107,8 @@ def squad_match(prediction: str, golds: Iterable[str]) -> bool:
 
 def sub_match(prediction: str, golds: Iterable[str]) -> bool:
     """Whether an accepted answer stands in `prediction` as whole words. A lenient figure of its own, never a reward."""
-    words = f" {normalize(prediction)} "
-    return any(f" {normalized} " in words for normalized in map(normalize, golds) if normalized)
+    words = f" {normalize(lower(fold(prediction)))} "
+    return any(f" {wanted} " in words for gold in golds if (wanted := normalize(lower(fold(gold)))))
 
 
 def f1(prediction: str, golds: Iterable[str]) -> float:
@@ -188,7 +188,7 @@ def _enumerated(text: str, golds: Sequence[str]) -> list[str]:
 
 
 def _bag_f1(prediction: str, gold: str) -> float:
-    predicted, right = normalize(fold(prediction)).split(), normalize(fold(gold)).split()
+    predicted, right = normalize(lower(fold(prediction))).split(), normalize(lower(fold(gold))).split()
     shared = (Counter(predicted) & Counter(right)).total()
     return 2 * shared / (len(predicted) + len(right)) if shared else 0.0
 

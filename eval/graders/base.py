@@ -57,9 +57,10 @@ def why_not_finished(trajectory: Trajectory) -> str | None:
     return None
 
 
-def graded(verifier: Named, trajectory: Trajectory, value: float, success: bool) -> Score:
-    """The score of a trajectory that was judged."""
-    return Score(trajectory.id, verifier.name, verifier.version, value, Outcome.SUCCESS if success else Outcome.FAILURE)
+def graded(verifier: Named, trajectory: Trajectory, value: float, success: bool, read: str | None = None) -> Score:
+    """The score of a trajectory that was judged, and what was read as its answer."""
+    verdict = Outcome.SUCCESS if success else Outcome.FAILURE
+    return Score(trajectory.id, verifier.name, verifier.version, value, verdict, read=read)
 
 
 def invalid(verifier: Named, trajectory: Trajectory, reason: str) -> Score:

@@ -11,8 +11,8 @@ A row of the kind `code` is `{id, gold, pred, options?}`. `gold` has one of two 
     {"prompt": "def f(x):\\n    ...", "test": "def check(candidate): ...", "entry_point": "f"}
     {"test_list": ["assert f(1) == 2"], "test_imports": ["import math"], "entry_point": "f"}     the last two may be missing
 
-`pred` continues the prompt in the first form and is a whole program in the second; `options` may say otherwise by
-`{"form": "completion" | "program"}`.
+`pred` is a reply with a program in it (`eval.graders.program`). In the first form it continues the prompt or defines the function anew; in
+second it is a whole program. `options` may say otherwise by `{"form": "completion" | "program"}`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.graders.code_examiner import GONE
+from eval.graders.code_tests import free_names
+from eval.graders.program import LONGEST, parse_python, program_of, top_names
 from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
 from eval.sandbox.sandbox import INTERPRETER, Sandbox
 
@@ -73,11 +77,10 @@ def read_tests(gold: Any) -> CodeTests:
 
 def judge_row(row: dict[str, Any]) -> tuple[float, bool]:
     """Value and success of a row of the kind `code`. Raises ValueError where it cannot be judged."""
-    tests = read_tests(row["gold"])
-    if row["pred"] is None:
-        return 0.0, False
-    verdict = judge_code(tests, _program_of(tests, _text(row["pred"], "pred"), row.get("options")))
-    return float(verdict.passed), verdict.passed
+    golds = row["gold"] if isinstance(row["gold"], list) else [row["gold"]]
+    accepted = [(tests, _form(tests, row.get("options"))) for tests in map(read_tests, golds)]
+    passed = row["pred"] is not None and any(_passes(tests, _text(row["pred"], "pred"), form) for tests, form in accepted)
+    return float(passed), passed
 
 
 def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -> CodeVerdict:
@@ -104,9 +107,33 @@ def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -
     return verdict
 
 
-def passes(program: str, golds: Sequence[str]) -> bool:
-    """Whether `program` passes one of `golds`, each the tests as JSON, in a row's forms. Raises ValueError where they judge nothing."""
-    return any(judge_code(read_tests(json.loads(gold)), program).passed for gold in golds)
+def passes(reply: str, golds: Sequence[str]) -> bool:
+    """Whether the program in `reply` passes one of `golds`, each the tests as JSON, in a row's forms.
+
+    Raises ValueError where the tests judge nothing.
+    """
+    return any(_passes(read_tests(json.loads(gold)), reply, "program") for gold in golds)
+
+
+def _passes(tests: CodeTests, reply: str, form: str) -> bool:
+    program = program_of(reply, _names(tests)) or ""
+    return judge_code(tests, _completed(tests, program) if form == "completion" else program).passed
+
+
+def _names(tests: CodeTests) -> Sequence[str]:
+    """The functions that tests call; none where the tests cannot be parsed, which `judge_code` reports."""
+    if tests.entry_points or parse_python(tests.tests) is None:
+        return tests.entry_points
+    return free_names(tests.tests)
+
+
+def _completed(tests: CodeTests, program: str) -> str:
+    """The prompt continued by a program: by the body of its function, indented or not, or by a definition of its own."""
+    tree, prompt = parse_python(program), parse_python(tests.prompt + "\n    pass\n")
+    if tree is not None and prompt is not None and top_names(tree) & set(tests.entry_points):
+        return f"{tests.prompt}\n    pass\n\n\n{program}"
+    joined, indented = tests.prompt + program, tests.prompt + textwrap.indent(program, "    ")
+    return indented if not _compiles(joined) and _compiles(indented) else joined
 
 
 def _read_verdict(result: SandboxResult, nonce: str) -> CodeVerdict:
@@ -134,11 +161,22 @@ def _sources(name: str) -> dict[str, bytes]:
     return {"eval/__init__.py": b"", "eval/graders/__init__.py": b"", **own}
 
 
-def _program_of(tests: CodeTests, pred: str, options: Any) -> str:
+def _compiles(source: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source[:LONGEST], "<program>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _form(tests: CodeTests, options: Any) -> str:
+    """Whether a row's `pred` completes the prompt or is a program of its own."""
     form = (options or {}).get("form", "completion" if tests.check else "program") if isinstance(options, dict | None) else options
     if form not in _FORMS:
         raise ValueError(f"options.form is {form!r:.40}: give one of {', '.join(_FORMS)}")
-    return tests.prompt + pred if form == "completion" else pred
+    return str(form)
 
 
 def _texts(value: Any, key: str) -> list[str]:

@@ -64,6 +64,8 @@ _REWRITTEN = (
     (r"\\mathrm\s*\{([dei])\}", r"\1 "),
     (r"\\(?:textnormal|textrm|textit|mathrm|mbox)\b", r"\\text"),
     (r"(?<!\\);", ","),
+    (r"(?<![0-9][0-9]{3})(?<=[0-9])\\[,;: ]\s*(?=[0-9]{3}(?![0-9]))", ""),
+    (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
     (r"(?<=[0-9])\s*(?:per\s?cent|pct)\b(?!\s*points?)", r"\\%"),
     (r"!=|\\neq(?![A-Za-z])", r"\\ne "),
     (r",\s*\\!\s*(?=[0-9]{3})", ","),

@@ -1,16 +1,15 @@
 """Mathematical answers: what counts as the final answer of a text, and whether it equals the right one.
 
-The final answer is, first that there is:
-  1. what stands in the last `\\boxed{…}`, with a percent sign after it; all that the boxes of its line hold, where nothing but commas
-     and «and» stand between them; where they are joined otherwise and differ, there is none;
-  2. the rest of the line after the last `####`;
-  3. the rest of the line after the last «answer is», `Answer:` or `A:`;
-  4. the whole text, if it is one line.
-Dollar signs, `\\( \\)`, `\\[ \\]`, emphasis and a closing full stop are taken off. An answer of more than 1,000 characters is none; neither
-is one that denies («not 18») or offers a choice («17 or 18») where the right one does not. Where the last expression is asked for
-(`Extraction.LAST`), what a model thought before `</think>` is left out, boxes that contradict one another give way to what a marker says
-after them, an exact value counts and not what it is rounded to, and a final answer that is prose, or none, gives way to the last
-expression in it, unless that is denied or in doubt.
+A reply is first read as every reply is (`eval.graders.final_answer`): reasoning, answer tags, emphasis and a fence are taken off. The final
+answer is the first of:
+  1. the content of the last `\\boxed{…}`, with a percent sign after it; all boxes of its line where only commas and "and" separate them;
+     boxes that differ and are joined otherwise give none;
+  2. what the last label announces: `####`, "answer is", `Answer:` or `A:`;
+  3. the whole text, if it is one line or one display formula.
+Dollar signs, `\\( \\)`, `\\[ \\]` and a closing full stop are taken off. An answer of more than 1,000 characters is none; neither is one
+that denies ("not 18") or offers a choice ("17 or 18") where the right one does not. By default (`Extraction.LAST`), a final answer that
+is prose, or none, gives way to the last expression in it, unless that is denied or in doubt; boxes that contradict one another give way
+to a label after them; and an exact value counts rather than what it is rounded to. `Extraction.FINAL` takes the final answer alone.
 
 Equal texts are equal; two plain numbers are compared exactly; words are compared as short answers; the rest goes to math-verify, see
 `eval.graders.math_worker`, in a process that is killed at the deadline.
@@ -26,16 +25,17 @@ from fractions import Fraction
 from itertools import pairwise
 
 from eval.graders.answers import normalize
+from eval.graders.final_answer import LABEL, after_label, boxes, opens_box, without_wrapping
 from eval.graders.math_processes import compare
 from eval.graders.math_text import NAMES, OR, Assigned, as_latex, exact_part, last_in_prose, one_of_name, read_names, split_list
 from eval.graders.number_contexts import changed
-from eval.graders.numbers import measure, several_answers
+from eval.graders.numbers import measure
+from eval.graders.text import plain
 from eval.graders.units import known_unit, same_unit, unit_key
 
 LONGEST = 1_000
 """Characters of an expression at most."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;.$&]|\\[()\[\],;: ]|\\q?quad(?![A-Za-z])|\\text\s*\{\s*and\s*\}|\band\b)*")
 _BOX_NAME = re.compile(rf"(?:(?<![^$,;:.&(\[\s])|(?<=\\[(\[])){NAMES}\s*=\s*$")
 _BEFORE_NAME = re.compile(r"(?:^|[$,;:.&(\[}]|(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|ln|exp|sqrt|or|not)\b)[A-Za-z]{2,})\s*$")
@@ -43,7 +43,7 @@ _BEFORE_NAME = re.compile(r"(?:^|[$,;:.&(\[}]|(?<![\\A-Za-z])(?!(?:sin|cos|tan|l
 _WINDOW = 200
 """Characters before a box at most in which its name is looked for."""
 _BOX_PERCENT = re.compile(r"[\s$]*(?:\\?%|(?:percent|pct)\b)")
-_MARKERS = (re.compile(r"####"), re.compile(r"(?i:(?<!wrong )(?<!incorrect )(?<!false )\banswer is\b:?|\banswer:)|\bA:"))
+_SHORT_LABEL = re.compile(r"\bA:")
 _SENTENCE = re.compile(r"(?<!\d)\.\s+(?=[A-Z<])|\n\s*\n|\bI hope it is\b")
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _HEDGE = re.compile(
@@ -54,6 +54,7 @@ _HEDGE = re.compile(
 _PLUS_MINUS = re.compile(r"\\pm\s*[\w\\({]")
 _INEQUALITY = re.compile(r"[<>]|\\(?:l|g)(?:t|eq?|eqslant)(?![A-Za-z])")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
+_DISPLAY = re.compile(r"\s*(?:\$\$.*\$\$|\\\[.*\\\])\s*", re.DOTALL)
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _INLINE = re.compile(r"(?<!\\)\$(\S|\S[^$]*[^\s\\])\$")
 _TEXT = re.compile(r"\\text(?:bf|it|rm|sf|tt)?\s*\{([^{}]*)\}")
@@ -80,31 +81,40 @@ class Extraction(StrEnum):
 
 def final_expression(text: str) -> str | None:
     """The final answer of `text` by the rule above, or None where it has none."""
-    if several_answers(text):
-        return None
-    if _BOX.search(text):
-        return _boxed(text)
-    for marker in _MARKERS:
-        if found := list(marker.finditer(text)):
-            return _strip_wrapping(text[found[-1].end() :].strip().partition("\n")[0])
-    return _strip_wrapping(text) if "\n" not in text.strip() else None
+    reply = without_wrapping(plain(text))
+    return None if reply is None else _final(reply)
 
 
 def last_expression(text: str) -> str | None:
     """The final answer of `text` where it is an expression, else the last expression of the sentence that it is, or of the text."""
-    if several_answers(text):
+    reply = without_wrapping(plain(text))
+    if reply is None:
         return None
-    text = _after_boxes(_after_reasoning(text))
-    final = final_expression(text)
-    bare = _COMMAND.sub(" ", final or text)
-    if _BOX.search(text) or not _PROSE.search(bare) or _MEASURED.fullmatch(bare):
+    reply = _after_boxes(reply)
+    final = _final(reply)
+    bare = _COMMAND.sub(" ", final or reply)
+    if opens_box(reply) or not _PROSE.search(bare) or _MEASURED.fullmatch(bare) or (final and read_names(final).names):
         return None if final is None else exact_part(final)
-    ends = [found.end() for marker in _MARKERS for found in marker.finditer(text)]
-    found = last_in_prose(_SENTENCE.split(text[max(ends) :].lstrip())[0] if ends else text)
+    labelled = _labelled(reply)
+    found = last_in_prose(_SENTENCE.split(labelled)[0] if labelled else reply)
     return final if found is None else _strip_wrapping(found)
 
 
-def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extraction.FINAL) -> bool:
+def _final(reply: str) -> str | None:
+    if opens_box(reply):
+        return _boxed(reply)
+    labelled = _labelled(reply)
+    if labelled is not None:
+        return _strip_wrapping(labelled)
+    return _strip_wrapping(reply) if "\n" not in reply or _DISPLAY.fullmatch(reply) else None
+
+
+def _labelled(reply: str) -> str | None:
+    """What the last label announces, `A:` among them."""
+    return after_label(_SHORT_LABEL.sub("Answer:", reply))
+
+
+def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extraction.LAST) -> bool:
     """Whether the final answers of both texts are equal, whichever is taken as the right one.
 
     Raises:
@@ -121,7 +131,7 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
     return given == right or _same(*_compared(right, given))
 
 
-def expression_key(text: str, extraction: Extraction = Extraction.FINAL) -> Hashable | None:
+def expression_key(text: str, extraction: Extraction = Extraction.LAST) -> Hashable | None:
     """What spellings of one final answer share where no algebra is needed: a value with its unit, words, or the expression without blanks.
 
     None where `text` has no final answer.
@@ -225,8 +235,8 @@ def _measured(text: str) -> tuple[Fraction, str] | None:
 
 def _boxed(text: str) -> str | None:
     """What the last box holds, or all boxes of its line together where they are a list; None where they are anything else."""
-    boxes = _boxes(text)
-    line = [box for box in boxes if "\n" not in text[box[0] : boxes[-1][0]]]
+    held = boxes(text)
+    line = [box for box in held if "\n" not in text[box[0] : held[-1][0]]]
     contents = list(dict.fromkeys(text[start:end].strip() for start, end in line))
     if len(contents) < 2:
         sign = r"\%" if line and _BOX_PERCENT.match(text, line[-1][1] + 1) else ""
@@ -248,31 +258,12 @@ def _with_names(text: str, boxes: list[tuple[int, int]], between: list[str]) -> 
     return ", ".join(values) if all(_BETWEEN_BOXES.fullmatch(joint) for _, joint in named[1:]) else None
 
 
-def _after_reasoning(text: str) -> str:
-    """What follows the last `</think>`, where anything does."""
-    _, tag, rest = text.rpartition("</think>")
-    return rest if tag and rest.strip() else text
-
-
 def _after_boxes(text: str) -> str:
     """What follows the last box where boxes that contradict one another are followed by a marker; else all of `text`."""
-    boxes = _boxes(text)
-    rest = text[boxes[-1][1] + 1 :] if boxes else ""
-    settled = any(marker.search(rest) for marker in _MARKERS)
-    return rest if settled and final_expression(text) is None else text
-
-
-def _boxes(text: str) -> list[tuple[int, int]]:
-    """Start and end of what every `\\boxed` holds whose brace closes."""
-    boxes = []
-    for start in _BOX.finditer(text):
-        depth, end = 1, start.end()
-        while depth and end < len(text) and end - start.end() <= LONGEST:
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            end += 1
-        if not depth:
-            boxes.append((start.end(), end - 1))
-    return boxes
+    held = boxes(text)
+    rest = text[held[-1][1] + 1 :] if held else ""
+    settled = LABEL.search(rest) or _SHORT_LABEL.search(rest)
+    return rest if settled and _final(text) is None else text
 
 
 def _strip_wrapping(text: str) -> str | None:

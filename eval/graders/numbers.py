@@ -1,8 +1,8 @@
 """Numbers in answers: the final number of a worked solution by the rule of GSM8K, and a single number with a tolerance.
 
 The final number is the first one after the last marker (`####`, `A:` or «answer is»), else the last number of the text. Numbers are
-decimal, in ASCII digits, with an optional sign («minus 3» too), thousands separators, a currency sign, an exponent, a scale («3 million»,
-$3k) and a percent sign, which divides by 100.
+decimal, in ASCII or full-width digits, with an optional sign («minus 3» too), thousands separators, a currency sign, an exponent, a scale
+(«3 million», $3k) and a percent sign, which divides by 100.
 
 What only looks like an answer is none: a number that is a part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
 several side by side («16, 17 or 18»), one that is changed by what stands beside it («not 18», «at least 18», «half of 18», 18!, see
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from eval.graders.final_answer import several_answers
 from eval.graders.number_contexts import changed
-from eval.graders.text import unwrapped
+from eval.graders.text import plain, spaced, unwrapped
 from eval.graders.units import same_unit
 
 LONGEST = 1_000
@@ -61,7 +62,6 @@ _MIXED = re.compile(
 _LATEX = re.compile(r"\$([^$]+)\$")
 _LATE_MINUS = re.compile(rf"^[{_MINUS}]\s+(?=[$€£]?\.?[0-9])")
 _UNIT_POWER = re.compile(r"(?<=[\s\d/])(?P<unit>[cdk]?m|ft|in|mi|yd)\^?\{?(?P<power>[23])\}?(?![\w^])")
-_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Tolerance:
 
 def final_number(text: str) -> Decimal | None:
     """The final number of `text` by the rule above, None where there is none."""
+    text = spaced(plain(text))
     if several_answers(text):
         return None
     numbers = list(_NUMBER.finditer(text))
@@ -94,7 +95,7 @@ def same_number(prediction: str, gold: str) -> bool:
 
 def measure(text: str) -> tuple[Fraction, str] | None:
     """The number that all of `text` is, and its unit as written (empty where there is none); None where it is anything else."""
-    text = _plainly(unwrapped(text))
+    text = _plainly(unwrapped(spaced(plain(text))))
     if mixed := _MIXED.fullmatch(text):
         return _of_mixed(mixed)
     found = list(_NUMBER.finditer(text))
@@ -122,14 +123,6 @@ def close_number(prediction: str, gold: str, tolerance: Tolerance = Tolerance())
     if given is None or (given[1] and not same_unit(given[1], right[1])):
         return False
     return abs(given[0] - right[0]) <= max(tolerance.absolute, tolerance.relative * abs(right[0]))
-
-
-def several_answers(text: str) -> bool:
-    """Whether `text` opens or closes more than one answer tag, or goes on in words or figures after it has closed one."""
-    tags = [tag[0].lower() for tag in _TAG.finditer(text)]
-    end = text.lower().find("</answer>")
-    goes_on = end >= 0 and any(map(str.isalnum, text[end + len("</answer>") :]))
-    return goes_on or any(tags.count(tag) > 1 for tag in ("<answer>", "</answer>"))
 
 
 def _standing_alone(text: str, numbers: list[re.Match[str]], place: int) -> Decimal | None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import judge_row
-from eval.graders.verifiers import GRADERS, Grader, Judged
+from eval.graders.program import program_of
+from eval.graders.verifiers import GRADERS, MOST_READ, Grader, Verdict
 from warehouse.errors import RequestError
 from warehouse.importers.tables import table_rows
 from warehouse.records import Outcome
@@ -22,20 +23,21 @@ from warehouse.records import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one row: a value in [0, 1], or an error and no value."""
+    """The verdict on one row: a value in [0, 1] and what was read as the answer, or an error and no value."""
 
     id: Any
     value: float | None
     verdict: Outcome
     error: str | None = None
+    read: str | None = None
 
 
 class RowError(ValueError):
     """A row that cannot be judged, with the reason."""
 
 
-RowVerifier = Callable[[dict[str, Any]], Judged]
-"""row -> (value, success). Raises RowError where the row cannot be judged."""
+RowVerifier = Callable[[dict[str, Any]], Verdict]
+"""row -> its verdict. Raises RowError where the row cannot be judged."""
 
 
 def read_rows(path: Path) -> Iterator[Any]:
@@ -67,10 +69,10 @@ def _own(kind: str) -> RowVerifier:
 def _judge(verifier: RowVerifier, row: Any) -> Judgement:
     identity = row.get("id") if isinstance(row, dict) else None
     try:
-        value, success = verifier(_checked(row))
+        value, success, read = verifier(_checked(row))
     except ValueError as error:
         return Judgement(identity, None, Outcome.INVALID, str(error))
-    return Judgement(identity, value, Outcome.SUCCESS if success else Outcome.FAILURE)
+    return Judgement(identity, value, Outcome.SUCCESS if success else Outcome.FAILURE, read=read)
 
 
 def _checked(row: Any) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def _by_grader(grader: Grader) -> RowVerifier:
     """The row verifier of a grader; a set may be given as a list, its items with aliases as lists."""
     several = grader.name == "set"
 
-    def verify(row: dict[str, Any]) -> Judged:
+    def verify(row: dict[str, Any]) -> Verdict:
         options = row.get("options") or {}
         if not isinstance(options, dict):
             raise RowError("options are not an object")
@@ -105,10 +107,16 @@ def _by_grader(grader: Grader) -> RowVerifier:
         golds = _golds(row["gold"], sets)
         if row["pred"] is None:
             grader.judge("", golds, options)  # so that a row whose gold cannot be judged is invalid, whatever was predicted
-            return 0.0, False
+            return Verdict(0.0, False, None)
         return grader.judge(_prediction(row["pred"], sets), golds, options)
 
     return verify
+
+
+def _verify_code(row: dict[str, Any]) -> Verdict:
+    """The verdict on a row of programs and tests."""
+    program = program_of(row["pred"]) if isinstance(row["pred"], str) else None
+    return Verdict(*judge_row(row), program and program[:MOST_READ])
 
 
 def _golds(gold: Any, sets: bool) -> list[str | list[str]]:
@@ -123,5 +131,5 @@ def _prediction(pred: Any, sets: bool) -> str | list[str]:
     return [_text(item, "pred") for item in pred] if sets and isinstance(pred, list) else _text(pred, "pred")
 
 
-ROW_VERIFIERS: dict[str, RowVerifier] = {name: _by_grader(grader) for name, grader in GRADERS.items()} | {"code": judge_row}
+ROW_VERIFIERS: dict[str, RowVerifier] = {name: _by_grader(grader) for name, grader in GRADERS.items()} | {"code": _verify_code}
 """Verifiers of rows by kind: those of answers (`eval.graders.verifiers`), and of programs (`eval.graders.code`)."""

@@ -1,7 +1,8 @@
 """The rule of each kind of answer, the verifiers that apply it to trajectories, and the verifier of each task.
 
 A `Grader` is one rule, the same for rows of a file and for trajectories: it takes the answer, the accepted answers and options, and gives a
-value in [0, 1] and whether it is a success. What it cannot judge it says by ValueError.
+value in [0, 1] and whether it is a success. What it cannot judge it says by ValueError. The built-in ones first take the answer out of the
+reply (`eval.graders.final_answer`), and each verdict records what was read.
 
 Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
 ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
@@ -17,16 +18,19 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from eval.graders.answers import answer_key, exact_match, f1, join_items, normalize, read_set, set_scores, squad_match
 from eval.graders.base import Verifier, graded, invalid, why_not_finished
 from eval.graders.code import passes
 from eval.graders.dates import Granularity, read_date, same_date
 from eval.graders.environment_reward import EnvironmentReward
-from eval.graders.mathematics import Extraction, expression_key, same_mathematics
+from eval.graders.final_answer import final_answer, without_wrapping
+from eval.graders.mathematics import Extraction, expression_key, final_expression, last_expression, same_mathematics
 from eval.graders.numbers import Tolerance, close_number, final_number, measure, same_number
+from eval.graders.program import program_of
 from eval.graders.state import StateVerifier
+from eval.graders.text import plain
 from eval.graders.units import unit_key
 from warehouse.records import Score, Task, Trajectory
 
@@ -35,33 +39,63 @@ Golds = Sequence[str | Sequence[str]]
 Options = Mapping[str, Any]
 Judged = tuple[float, bool]
 """A value in [0, 1], and whether it is a success."""
+
+
+class Verdict(NamedTuple):
+    """A value in [0, 1], whether it is a success, and what was read as the answer: None where nothing could be read."""
+
+    value: float
+    success: bool
+    read: str | None
+
+
 Rule = Callable[[str | Sequence[str], Golds, Options], Judged]
 """(answer, accepted answers, options) -> (value, success). An answer that comes as a list is one of several items."""
 Reading = Callable[[str, Options], Hashable | None]
 """(answer, options) -> what the rule reads in an answer, which equal answers share; None where it reads nothing."""
 
 
+MOST_READ = 1_000
+"""Characters of what was read that a verdict keeps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """A rule with its name, the options that it takes, and its version, which changes whenever its verdicts could."""
+    """A rule with its name, the options that it takes, and its version, which changes whenever its verdicts could.
+
+    Attributes:
+        answer_in: takes the answer out of a reply before the rule sees it; None gives the rule the reply as it is.
+        shown: what of that answer the rule compares, as text; None where it finds nothing to compare.
+    """
 
     name: str
     version: str
     rule: Rule
     options: frozenset[str] = frozenset()
     reading: Reading | None = None
+    answer_in: Callable[[str], str | None] | None = None
+    shown: Callable[[str, Options], str | None] | None = None
 
     def key(self, answer: str, options: Options) -> Hashable | None:
         """What equal answers have in common: what the rule reads in them, else their text; None where there is none."""
+        answer = self._answer(answer) or ""
         read = None if self.reading is None else self.reading(answer, options)
         text = answer_key(answer)
         return read if read is not None else text if text[0] else None
 
-    def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
-        """Value and success by the rule. Raises ValueError for an option that it does not know, and where it cannot judge."""
+    def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> Verdict:
+        """The verdict of the rule. Raises ValueError for an option that it does not know, and where it cannot judge."""
         if unknown := sorted(set(options) - self.options):
             raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(self.options)) or 'none'}")
-        return self.rule(answer, golds, options)
+        if not isinstance(answer, str):
+            return Verdict(*self.rule(answer, golds, options), join_items(answer)[:MOST_READ] or None)
+        found = self._answer(answer)
+        value, success = self.rule(found or "", golds, options)
+        shown = found if found is None or self.shown is None else self.shown(found, options)
+        return Verdict(value, success, shown and shown[:MOST_READ])
+
+    def _answer(self, reply: str) -> str | None:
+        return reply if self.answer_in is None else self.answer_in(reply)
 
 
 def _exact_match(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
@@ -105,7 +139,7 @@ def _date(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged
 
 
 def _math(answer: str | Sequence[str], golds: Golds, options: Options) -> Judged:
-    name = options.get("extraction", Extraction.FINAL)
+    name = options.get("extraction", Extraction.LAST)
     if name not in list(Extraction):
         raise ValueError(f"extraction is {name!r:.40}; it is one of {', '.join(Extraction)}")
     return _any(same_mathematics(_one(answer), gold, Extraction(name)) for gold in _flat(golds))
@@ -143,21 +177,44 @@ def _read_date(answer: str, options: Options) -> Hashable | None:
 
 
 def _read_expression(answer: str, options: Options) -> Hashable | None:
-    return expression_key(answer, Extraction.LAST if options.get("extraction") == Extraction.LAST else Extraction.FINAL)
+    return expression_key(answer, _extraction(options))
+
+
+def _extraction(options: Options) -> Extraction:
+    """The extraction asked for; an unknown one, which the rule refuses, counts as the default here."""
+    return Extraction.FINAL if options.get("extraction") == Extraction.FINAL else Extraction.LAST
+
+
+def _show_number(answer: str, options: Options) -> str | None:
+    found = final_number(answer)
+    return None if found is None else str(found)
+
+
+def _show_read(reading: Reading) -> Callable[[str, Options], str | None]:
+    """The answer itself, where `reading` reads anything in it."""
+    return lambda answer, options: None if reading(answer, options) is None else answer
+
+
+def _show_expression(answer: str, options: Options) -> str | None:
+    return (final_expression if _extraction(options) is Extraction.FINAL else last_expression)(answer)
+
+
+def _words(reply: str) -> str | None:
+    return final_answer(plain(reply))
 
 
 GRADERS: dict[str, Grader] = {
     grader.name: grader
     for grader in (
-        Grader("qa_em", "4", _exact_match, frozenset({"set"}), _read_items_of_set),
-        Grader("qa_f1", "4", _f1, frozenset({"set"}), _read_items_of_set),
-        Grader("squad_em", "1", _squad_match, reading=_read_words),
-        Grader("set", "4", _set, reading=_read_items),
-        Grader("gsm8k", "5", _gsm8k, reading=_read_final_number),
-        Grader("number", "4", _number, frozenset({"absolute", "relative"}), _read_measure),
-        Grader("date", "3", _date, frozenset({"granularity"}), _read_date),
-        Grader("math", "5", _math, frozenset({"extraction"}), _read_expression),
-        Grader("code", "6", _code),
+        Grader("qa_em", "5", _exact_match, frozenset({"set"}), _read_items_of_set, _words),
+        Grader("qa_f1", "5", _f1, frozenset({"set"}), _read_items_of_set, _words),
+        Grader("squad_em", "2", _squad_match, reading=_read_words, answer_in=final_answer),
+        Grader("set", "5", _set, reading=_read_items, answer_in=_words),
+        Grader("gsm8k", "6", _gsm8k, reading=_read_final_number, answer_in=without_wrapping, shown=_show_number),
+        Grader("number", "5", _number, frozenset({"absolute", "relative"}), _read_measure, _words, _show_read(_read_measure)),
+        Grader("date", "4", _date, frozenset({"granularity"}), _read_date, _words, _show_read(_read_date)),
+        Grader("math", "6", _math, frozenset({"extraction"}), _read_expression, shown=_show_expression),
+        Grader("code", "7", _code, shown=lambda answer, options: program_of(answer)),
     )
 }
 """Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""
@@ -216,9 +273,10 @@ class AnswerVerifier:
         if trajectory.answer is None:
             return graded(self, trajectory, 0.0, False)
         try:
-            return graded(self, trajectory, *self.grader.judge(trajectory.answer, task.answers, options_of(task, self.grader)))
+            value, success, read = self.grader.judge(trajectory.answer, task.answers, options_of(task, self.grader))
         except ValueError as error:
             return invalid(self, trajectory, str(error))
+        return graded(self, trajectory, value, success, read)
 
 
 _ALL: tuple[Verifier, ...] = (*map(AnswerVerifier, GRADERS.values()), StateVerifier(), StateVerifier(strict=True), EnvironmentReward())

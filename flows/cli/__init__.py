@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -19,6 +19,8 @@ from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_def
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
 from rl.terminal import visible
+from warehouse.account import ensure_home
+from warehouse.errors import RequestError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
@@ -85,6 +87,8 @@ def run_app(app: Callable[[], Any]) -> None:
     flywheel.propagate = False
     sys.excepthook = show_defect
     try:
+        ensure_home()
+        _check_arguments(sys.argv[1:])
         app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
@@ -95,6 +99,16 @@ def run_app(app: Callable[[], Any]) -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:
         sys.exit(exit_status(error))
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raises RequestError for an argument whose bytes are not UTF-8: neither the lake nor a terminal could hold it."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = argument.encode(errors="replace").decode()
+            raise RequestError(f"the argument {shown!r:.200} holds bytes that are not UTF-8: rename the file, or retype it.") from error
 
 
 class PlainFormatter(logging.Formatter):

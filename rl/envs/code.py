@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import PositiveInt
 
+from eval.graders.program import program_of
 from eval.sandbox.program import Ending, SandboxConfig, SandboxFault, SandboxResult
 from eval.sandbox.sandbox import Sandbox, python_program, require_isolation
 from rl.envs.base import EnvironmentFault, Resources
@@ -127,7 +128,7 @@ class PythonEnvironment(ToolEnvironment):
         Args:
             program: Python source; the value of a last line that is an expression is printed too.
         """
-        source = python_program(_RUNNER, files={_FILE: _unfenced(program).encode(errors="replace")})
+        source = python_program(_RUNNER, files={_FILE: (program_of(program) or program).encode(errors="replace")})
         async with program_slot(self._options.concurrency):
             try:
                 result = await self._sandbox.run_async(source)
@@ -167,11 +168,3 @@ def program_slot(concurrency: int) -> asyncio.Semaphore:
     """The semaphore of this event loop's programs, of whichever trajectory."""
     by_size = _slots.setdefault(asyncio.get_running_loop(), {})
     return by_size.setdefault(concurrency, asyncio.Semaphore(concurrency))
-
-
-def _unfenced(program: str) -> str:
-    """The program without the fence that models like to put around it."""
-    lines = program.strip().splitlines()
-    if len(lines) >= 2 and lines[0].startswith("```") and lines[-1].strip() == "```":
-        return "\n".join(lines[1:-1])
-    return program

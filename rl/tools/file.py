@@ -26,7 +26,6 @@ Whatever is wrong with it is reported before anything runs, in one sentence that
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ from rl.tools.python_tools import ToolSource
 from rl.tools.tool import Tool
 from rl.tools.worker import WorkerTool
 from warehouse.errors import RequestError
-from warehouse.settings import first_error
+from warehouse.settings import first_error, read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,7 @@ def read_tools_file(path: Path) -> ToolsFile:
         RequestError: where there is none, or something in it is unknown or wrong.
     """
     try:
-        return ToolsFile.model_validate(tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise RequestError(f"the file of tools {path.absolute()} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"the file of tools {path} is no TOML: {error}.") from error
+        return ToolsFile.model_validate(read_toml(path.absolute(), "the file of tools"))
     except ValidationError as error:
         raise RequestError(f"in the file of tools {path}, {first_error(error)}.") from error
 

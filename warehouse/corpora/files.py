@@ -6,7 +6,6 @@ A broken row or page never stops the reading: it is left out and reported as a `
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ from warehouse.delimited import is_delimited, read_delimited
 from warehouse.errors import RequestError
 from warehouse.parquet_rows import open_parquet
 from warehouse.records import Document, Fact, Failure
-from warehouse.settings import Section, first_error
+from warehouse.settings import Section, first_error, read_toml
 
 FACT_COLUMNS = ("subject", "relation", "object")
 """Columns that a file of facts must have; `documents`, the ids of the documents that state the fact, may be added."""
@@ -285,12 +284,7 @@ def read_wordings(path: Path) -> dict[str, Wording]:
         RequestError: the file is missing or no TOML, or a wording lacks the place of what it speaks of.
     """
     try:
-        tables = tomllib.loads(path.read_text())
-        read = {relation: _WordingTable.model_validate(table) for relation, table in tables.items()}
-    except OSError as error:
-        raise RequestError(f"there is no file of wordings {path}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"{path} is not TOML: {error}.") from error
+        read = {relation: _WordingTable.model_validate(table) for relation, table in read_toml(path, "the file of wordings").items()}
     except ValidationError as error:
         raise RequestError(f"{path}: {first_error(error)}; a wording has questions, phrases, a condition and a word.") from error
     for relation, table in read.items():
