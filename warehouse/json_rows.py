@@ -43,6 +43,12 @@ def rows_of(path: Path) -> Iterator[Row]:
         yield from _lines(path)
 
 
+def begins_as_json(path: Path) -> bool:
+    """Whether the text of a file begins as JSON does."""
+    with unpacked(path) as file:
+        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
 def _lines(path: Path) -> Iterator[Row]:
     with unpacked(path) as file:
         for number, line in lines_of(file):

@@ -21,7 +21,8 @@ from warehouse.benchmark_sets.published import HUMANEVAL_COLUMNS, MARK, MBPP_COL
 from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.importers.openai import question_of, read_messages
+from warehouse.importers.conversation import question_of
+from warehouse.importers.messages import read_messages
 from warehouse.importers.runs import ImportedRuns, MalformedRow, texts_of, whole
 from warehouse.importers.tables import table_rows
 from warehouse.json_rows import Row, why_not_storable
