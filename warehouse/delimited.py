@@ -112,7 +112,7 @@ def _reads_as_cp1252(sample: bytes) -> bool:
 
 def _guess_delimiter(path: Path, encoding: str) -> str:
     """The delimiter by which the first records have the same number of cells, of several the one of the file's ending."""
-    usual = _DELIMITERS[_ending(path)]
+    usual = usual_delimiter(path)
     with unpacked(path) as file:
         text = file.read(_SAMPLE).decode(encoding, errors="replace").removeprefix("\ufeff")
     found: dict[str, tuple[float, int]] = {}
@@ -126,6 +126,11 @@ def _guess_delimiter(path: Path, encoding: str) -> str:
             found[delimiter] = (even if len(records) > 1 else 1.0, delimiter == usual)
     best = max(found, key=lambda each: found[each], default=usual)
     return usual if usual in found and found[usual][0] >= 0.5 else best
+
+
+def usual_delimiter(path: Path) -> str:
+    """The delimiter that the ending of a file says."""
+    return _DELIMITERS[_ending(path)]
 
 
 def _ending(path: Path) -> str:

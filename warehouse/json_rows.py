@@ -77,11 +77,11 @@ def _values(path: Path, listed: bool) -> Iterator[Row]:
         try:
             value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            fault, end = _fault_of(text, place, error, what)
+            fault, behind = _fault_of(text, place, error, what)
             yield Row(path, line, text[place : place + _KEPT], fault=fault)
-            if end is None:
+            if behind is None:
                 return
-            place = _skip(text, end)
+            place = _skip(text, behind)
             place += listed and text[place : place + 1] == ","
             continue
         yield _storable(path, line, text[place : min(end, place + _KEPT)], value)

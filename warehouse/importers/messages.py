@@ -1,8 +1,8 @@
 """Chat messages of every dialect as one form, `ChatMessage`: what importers read and `turns.py` makes turns of.
 
 Read are OpenAI's chat messages (older forms too), items of its Responses API, Anthropic's content blocks, ShareGPT's `from`/`value`, the
-channels of Harmony, and calls written as text in `<tool_call>` (Hermes, Qwen). Reasoning is kept apart from the text, wherever a dialect has
-it. What the form cannot hold (images, unknown parts, calls in another syntax) is a `MalformedRow` with the number of the message.
+channels of Harmony, and calls written as text in `<tool_call>` (Hermes, Qwen). Reasoning is kept apart from the text, wherever it stands.
+What the form cannot hold (images, unknown parts, calls in another syntax) is a `MalformedRow` with the number of the message.
 """
 
 from __future__ import annotations
@@ -26,17 +26,8 @@ _ROLES = {
     **dict.fromkeys(("function", "ipython", "observation", "function_response", "tool_response", "tool_result"), "tool"),
     **dict.fromkeys(("function_call", "tool_call"), "call"),
 }
-_CARRIERS = (
-    "content",
-    "value",
-    "tool_calls",
-    "function_call",
-    "refusal",
-    "reasoning_content",
-    "reasoning",
-    "thinking",
-    "reasoning_details",
-)
+_BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+_CARRIERS = ("content", "value", "tool_calls", "function_call", "refusal", *_BESIDE)
 """The keys of a message that hold what it says."""
 _ITEMS = {"function_call_output": "output", "custom_tool_call_output": "output"}
 
@@ -129,9 +120,7 @@ def _assistant(message: dict[str, Any], content: Content, schemas: ToolSchemas) 
 
 def _reasoning(message: dict[str, Any]) -> list[str]:
     """The reasoning that stands beside a message's content."""
-    beside = [message.get(name) for name in ("reasoning_content", "reasoning", "thinking")]
-    details = message.get("reasoning_details")
-    return [text.strip() for text in (*map(text_of, beside), text_of(details)) if text.strip()]
+    return [text for name in _BESIDE if (text := text_of(message.get(name)).strip())]
 
 
 def _weight(message: dict[str, Any]) -> int:
@@ -199,7 +188,7 @@ def _tool_call(call: Any, schemas: ToolSchemas) -> ToolCall:
     name = inner.get("name", inner.get("function_name")) if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or not isinstance(name, str) or not name:
         raise MalformedRow("has a call without a name")
-    given = next((inner[key] for key in ("arguments", "parameters", "args", "input") if inner.get(key) is not None), {})
+    given: Any = next((inner[key] for key in ("arguments", "parameters", "args", "input") if inner.get(key) is not None), {})
     if isinstance(given, str):
         _check_unique(given)
     else:

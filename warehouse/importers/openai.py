@@ -1,9 +1,9 @@
 """Runs as rows of chat messages: `{"messages": […]}` in any dialect that `messages.py` reads.
 
 A row has `messages` or `conversations`, as a list or its JSON text, and may have `id`, `model`, `tools`, `answer` or `answers` (what is
-accepted), and `reward` or `score`; full marks are a success. JSON lines, one list, Parquet, or what else `tables.py` reads. Nothing is lost:
-the row stands in `provenance` as it was. The text of an action is a view: thought, text and calls in the tags of Hermes. Token ids and
-times are not in the format.
+accepted), and `reward` or `score`; full marks are a success. JSON lines, one list, Parquet, or what else `tables.py` reads. The row
+stands in `provenance` as it was. The text of an action is a view: thought, text and calls in the tags of Hermes. There are no token ids
+and no times.
 """
 
 from __future__ import annotations

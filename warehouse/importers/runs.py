@@ -137,11 +137,8 @@ def task_of(form: str, question: str, answers: Sequence[str]) -> Task:
 def texts_of(value: Any) -> tuple[str, ...]:
     """Accepted answers: none, one, a list of them, or SQuAD's object with them under `text`. Raises MalformedRow for anything else."""
     if isinstance(value, dict) and isinstance(value.get("text"), list | str) and value.keys() <= {"text", "answer_start"}:
-        value = (
-            list(dict.fromkeys(value["text"]))
-            if isinstance(value["text"], list) and all(isinstance(t, str) for t in value["text"])
-            else value["text"]
-        )
+        listed = value["text"] if isinstance(value["text"], list) else [value["text"]]
+        value = [text for place, text in enumerate(listed) if text not in listed[:place]]
     if isinstance(value, list | dict) and is_calls(value):
         raise MalformedRow("the answer is a list of tool calls (as xLAM has them), which no verifier of answers judges")
     values = [] if value is None else value if isinstance(value, list) else [value]

@@ -1,7 +1,7 @@
 """The tools that a row offers, and the nulls that Arrow has filled into the arguments of its calls.
 
-Arrow has one struct for the arguments of all calls in a column: a call then has every key of every other, with null where it had none. A null
-is taken out where the tool's schema does not name the key, or names it without allowing null. Without a schema it is taken out if the
+Arrow has one struct for the arguments of all calls in a column: each call has the keys of every other, with null where it had none. Such a
+null is taken out where the tool's schema does not name the key, or names it without allowing null. Without a schema it is taken out if the
 file shows such a struct: it is an Arrow or Parquet file, or all its calls have the same keys and are of at least two tools.
 """
 
@@ -37,9 +37,10 @@ NO_TOOLS = ToolSchemas()
 
 def schemas_of(row: Mapping[str, Any], filled: bool = False) -> ToolSchemas:
     """The tools that a row offers under `tools`, `tool_defs` or `functions`, as a list or its JSON text."""
-    offered = next((found for name in _OFFERS if (found := _offered(row.get(name)))), ())
-    tools = tuple({"type": "function", "function": _function(tool)} for tool in offered)
-    described = [tool["function"] for tool in tools if tool["function"]["parameters"]]
+    offered = next((found for name in _OFFERS if (found := _offered(row.get(name)))), [])
+    functions = [_function(tool) for tool in offered]
+    tools = tuple({"type": "function", "function": function} for function in functions)
+    described = [function for function in functions if function["parameters"]]
     return ToolSchemas(tools, filled, {function["name"]: function["parameters"] for function in described})
 
 
@@ -104,10 +105,8 @@ def _function(tool: dict[str, Any]) -> dict[str, Any]:
     inner = _inner(tool)
     given = inner.get("parameters", inner.get("input_schema"))
     given = given if isinstance(given, dict) else {}
-    is_schema = (
-        not given or "properties" in given or given.get("type") == "object" or not all(isinstance(one, dict) for one in given.values())
-    )
-    schema = given if is_schema else {"type": "object", "properties": given}
+    by_name = bool(given) and "properties" not in given and all(isinstance(one, dict) for one in given.values())
+    schema = {"type": "object", "properties": given} if by_name else given
     return {"name": inner["name"], "description": inner.get("description") or "", "parameters": schema}
 
 
@@ -121,26 +120,18 @@ def _fitting(value: Any, schema: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(known, dict):
         return value
     needed = schema.get("required") or ()
-    kept = {
-        name: one for name, one in value.items() if one is not None or (name in known and (name in needed or _allows_null(known[name])))
-    }
-    return {name: _fitting(one, known.get(name)) for name, one in kept.items()}
+    allowed = {name for name in known if name in needed or _allows_null(known[name])}
+    return {name: _fitting(one, known.get(name)) for name, one in value.items() if one is not None or name in allowed}
 
 
 def _allows_null(schema: Any) -> bool:
     if not isinstance(schema, dict):
         return True
     kinds = schema.get("type")
-    listed = kinds if isinstance(kinds, list) else [kinds]
     several = [one for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list) for one in schema[name]]
-    within = any(isinstance(one, dict) and _allows_null(one) for one in several)
-    return (
-        "null" in listed
-        or schema.get("nullable") is True
-        or within
-        or (kinds is None and not several)
-        or None in (schema.get("enum") or ())
-    )
+    if "null" in (kinds if isinstance(kinds, list) else [kinds]) or schema.get("nullable") is True or None in (schema.get("enum") or ()):
+        return True
+    return any(map(_allows_null, several)) if several else kinds is None and not schema.keys() & {"enum", "$ref"}
 
 
 def _without_nulls(value: Any) -> Any:

@@ -51,11 +51,11 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
     ("text", "reason"),
     [
         ("", "names none: add a table"),
-        ("tools = 3", "tools: Input should be a valid dictionary"),
+        ("tools = 3", "tools must be a table"),
         ("[tools.a", "is no TOML"),
         ("[tools.a]", "tools.a: name a `function` or a `class`, and not both"),
         ('[tools.a]\nfunction = "a:b"\nclass = "a:b"', "tools.a: name a `function` or a `class`"),
-        ('[tools.a]\nfunction = "a:b"\nretry = 3', "tools.a.retry: Extra inputs are not permitted"),
+        ('[tools.a]\nfunction = "a:b"\nretry = 3', "unknown key tools.a.retry \\(did you mean retries\\?\\)\\."),
         ('[tools.a]\nfunction = "a:b"\noptions = { b = 1 }', "`options` are for a `class`"),
         ('[tools.a]\nfunction = "no.such.module:b"', "function or class of the tool 'a' .*cannot be imported"),
         ('[tools.a]\nfunction = "missing.py:b"', "names a file that is not there: .*missing.py"),
