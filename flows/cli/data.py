@@ -71,9 +71,7 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
     if "read_as" in figures:
         say(f"  read as {figures['read_as']}; say --delimiter and --encoding where that is wrong")
     if "unproven" in figures:
-        say(
-            f"  {figures['unproven']} tasks are admitted unproven, for want of a sandbox or of time; flywheel validate --home {home} tries them"
-        )
+        say(f"  {figures['unproven']} tasks are unproven, for want of a sandbox or of time; flywheel validate --home {home} tries them")
     if form == "tasks" and split not in (None, "train"):
         say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
     for reason, count in figures["reasons"].items():

@@ -48,7 +48,7 @@ def prove(tasks: Sequence[Task], grader: Grader | None, seconds: float = PROOF_S
     others = [*tasks[1:], *tasks[:1]]
     if grader.name != "code":
         return _proof(tasks, [_fault(task, other, grader) for task, other in zip(tasks, others, strict=True)], 0)
-    end, skipped = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
 
     def fault(pair: tuple[Task, Task]) -> tuple[Fault, bool]:
         unreadable = _unreadable(pair[0])
@@ -61,18 +61,14 @@ def prove(tasks: Sequence[Task], grader: Grader | None, seconds: float = PROOF_S
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = list(_reported(pool.map(fault, zip(tasks, others, strict=True)), len(tasks)))
-    skipped = sum(skip for _, skip in found)
-    return _proof(tasks, [one for one, _ in found], skipped)
+    return _proof(tasks, [one for one, _ in found], sum(skipped for _, skipped in found))
 
 
 def _proof(tasks: Sequence[Task], faults: Sequence[Fault], unproven: int) -> Proof:
     kept = [task for task, fault in zip(tasks, faults, strict=True) if fault is None]
     failed = [(task, fault) for task, fault in zip(tasks, faults, strict=True) if fault is not None]
-    return Proof(
-        kept,
-        [replace(broken_row(**task.provenance[PLACE], reason=why, text=task.question), kind=kind) for task, (kind, why) in failed],
-        unproven,
-    )
+    failures = [replace(broken_row(**task.provenance[PLACE], reason=why, text=task.question), kind=kind) for task, (kind, why) in failed]
+    return Proof(kept, failures, unproven)
 
 
 def _fault(task: Task, other: Task, grader: Grader) -> Fault:
@@ -80,11 +76,7 @@ def _fault(task: Task, other: Task, grader: Grader) -> Fault:
         why = why_not_proven(grader, subject_of(task, grader), subject_of(other, grader))
     except ValueError as error:
         return "not_judgeable", f"the verifier {grader.name} cannot judge it: {error}"
-    return (
-        None
-        if why is None
-        else ("not_proven", f"{why} the verifier {grader.name}" if why.endswith("pass") else f"{why} with {grader.name}")
-    )
+    return None if why is None else ("not_proven", f"the verifier {grader.name} cannot tell right from wrong there: {why}")
 
 
 def _unreadable(task: Task) -> Fault:

@@ -55,8 +55,8 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
     """Read `path` in the format `form` into the lake of `home`.
 
     Returns:
-        `rows` in the file; `quarantined` rows, `reasons`, their number by kind, and the `first_reason`; for each table how many records were read and how
-        many of them are `new`.
+        `rows` in the file; `quarantined` rows, `reasons`, their number by kind, and the `first_reason`; for each table how many were
+        read and how many of them are `new`.
 
     Raises:
         RequestError: an unknown format, no such file, or `home` is a folder of something else.
