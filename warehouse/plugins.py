@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from warehouse.digests import digest
@@ -123,8 +123,10 @@ class Registry:
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:
-    """Whether a value was made in a module, and not imported by it."""
-    return callable(value) and getattr(value, "__module__", module.__name__) in (module.__name__, None)
+    """Whether a value is a module's own: no module, and no class or function that it imported."""
+    if isinstance(value, type | FunctionType):
+        return value.__module__ == module.__name__
+    return not isinstance(value, ModuleType) and type(value).__module__ != "__future__"
 
 
 def _line(error: Exception) -> str:

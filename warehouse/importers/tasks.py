@@ -116,7 +116,7 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     for text in (task.question, *task.answers):
         if "\ufffd" in text or "\x00" in text:
             what = "the question" if text is task.question else "an accepted answer"
-            raise MalformedRow(f"{what} holds bytes that are no UTF-8 text")
+            raise MalformedRow(f"{what} holds bytes that are no UTF-8 text: save it as UTF-8, or name a CSV file's --encoding")
     told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
     own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
     own |= {"options": dict(form.options)} if form.options else {}
