@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SAVED, SPLITS = "state.json", "dataset_dict.json"
 """The files by which `datasets` knows a data set, and one of several splits, that it has saved."""
 BATCH_ROWS = 1024
+_FILE = b"ARROW1"
+"""How a file of Arrow's begins: two bytes of padding and a stream follow."""
 _HEADER, _COMPRESSION, _DICTIONARY_DATA = 2, 3, 1
 """Places of fields in Arrow's messages (`format/Message.fbs`): a message's header, a batch's compression, a dictionary's batch."""
 
@@ -40,6 +42,17 @@ def saved_rows(path: Path) -> Iterator[dict[str, Any]]:
     folder = path / _train_of(path) if (path / SPLITS).is_file() else path
     for file in _files_of(folder):
         yield from rows_within(_batches(file), file, max(room_for(file), file.stat().st_size), values_for(file))
+
+
+def is_arrow(path: Path) -> bool:
+    """Whether a file is Arrow's, a file or a stream, by its first bytes."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((_FILE, b"\xff\xff\xff\xff"))
+
+
+def arrow_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file or stream of Arrow's. Raises as `saved_rows` does."""
+    yield from rows_within(_batches(path), path, max(room_for(path), path.stat().st_size), values_for(path))
 
 
 def _train_of(path: Path) -> str:
@@ -76,11 +89,15 @@ def _batches(file: Path) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow.ipc as ipc
 
     try:
+        with file.open("rb") as beginning:
+            start = 8 if beginning.read(6) == _FILE else 0
         with pa.memory_map(str(file)) as source:
+            source.seek(start)
             if any(_is_packed(message) for message in ipc.MessageReader.open_stream(source)):
-                raise RequestError(f"{file} has packed columns, which `datasets` never saves: save the data set again.")
-        with pa.memory_map(str(file)) as source, ipc.open_stream(source) as reader:
-            for batch in reader:
+                raise RequestError(f"{file} has packed columns, which are not read: save it again without compression.")
+        with pa.memory_map(str(file)) as source:
+            source.seek(start)
+            for batch in ipc.open_stream(source):
                 batch.validate(full=True)  # nothing else looks whether its offsets stay within it
                 for start in range(0, len(batch), BATCH_ROWS):
                     yield batch.slice(start, BATCH_ROWS)
@@ -111,6 +128,7 @@ def rows_within(batches: Iterable[pyarrow.RecordBatch], path: Path, room: int, v
     """The rows of batches; raises Oversized where they hold more bytes or values in all than there is room for."""
     left, count = room, values
     for batch in batches:
+        _check_names(batch.schema, path)
         sizes = [_written_out(column, path) for column in batch.columns]
         left -= sum(size for size, _ in sizes)
         count -= len(batch) + sum(number for _, number in sizes)
@@ -123,6 +141,22 @@ def rows_within(batches: Iterable[pyarrow.RecordBatch], path: Path, room: int, v
         except UnicodeDecodeError as error:
             raise RequestError(f"{path} holds a text that is no UTF-8 ({error}): write it again.") from error
         yield from rows
+
+
+def _check_names(fields: Iterable[pyarrow.Field], path: Path) -> None:
+    """Raises RequestError where two columns, or two keys of an object, have one name: a row would have one of them."""
+    import pyarrow as pa
+
+    names = [field.name for field in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RequestError(f"{path} has two columns {twice!r}: give each a name of its own.")
+    for field in fields:
+        kind = field.type
+        while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            _check_names([kind.field(place) for place in range(kind.num_fields)], path)
 
 
 def _written_out(array: pyarrow.Array, path: Path) -> tuple[int, int]:

@@ -39,14 +39,8 @@ TOO_DEEP = f"it is nested deeper than {MOST_DEPTH} levels"
 """What is wrong with what stands deeper."""
 _PIECE = 4096
 """Bytes of a member that are unpacked at once: `zipfile` hands as many packed ones to decompressors that know no bound."""
-_OPENERS: dict[str, Callable[[Path], Any]] = {
-    ".gz": gzip.open,
-    ".tgz": gzip.open,
-    ".bz2": bz2.open,
-    ".tbz2": bz2.open,
-    ".xz": lzma.open,
-    ".txz": lzma.open,
-}
+_OPENERS: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+"""What opens a packed file, by its first bytes."""
 
 
 class Oversized(RequestError):
@@ -64,12 +58,14 @@ def values_for(path: Path) -> int:
 
 
 def unpacked(path: Path) -> IO[bytes]:
-    """The content of a file, packed by gzip, bzip2 or xz (by its ending) or not.
+    """The content of a file, packed by gzip, bzip2 or xz (by its first bytes) or not.
 
     Reading it raises `Oversized` where more comes out than the file has room for, or more values of JSON, and RequestError where it cannot
     be unpacked.
     """
-    opener = _OPENERS.get(path.suffix.lower())
+    with path.open("rb") as file:
+        beginning = file.read(8)
+    opener = next((opener for magic, opener in _OPENERS.items() if beginning.startswith(magic)), None)
     if opener is None:
         return path.open("rb")
     return cast(IO[bytes], io.BufferedReader(_Bounded(opener(path), path)))
@@ -90,13 +86,22 @@ def read_row(line: bytes | str) -> Any:
     """The value of one row of JSON. Raises ValueError where it is none, too long or too deep."""
     if len(line) > MOST_ROW_BYTES:
         raise ValueError(f"the row is longer than {MOST_ROW_BYTES // MIB} MiB")
-    return read_json(line.decode("utf-8-sig") if isinstance(line, bytes) else line)
+    return read_json(line.decode("utf-8-sig") if isinstance(line, bytes) else line, unique_object)
 
 
-def read_json(text: str | bytes) -> Any:
-    """The value of JSON. Raises ValueError where it is none, or nested too deep."""
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of its pairs. Raises ValueError where a key stands twice: which value holds would be a guess."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} stands twice in one object")
+    return found
+
+
+def read_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of JSON; `pairs` makes the objects. Raises ValueError where it is none, or nested too deep."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=pairs)
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
     if is_too_deep(value):

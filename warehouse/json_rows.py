@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import TOO_DEEP, is_too_deep, lines_of, read_row, unpacked
+from warehouse.bounds import TOO_DEEP, is_too_deep, lines_of, read_row, unique_object, unpacked
 
 _BLANK = re.compile(r"[ \t\r\n\ufeff]*")
 _KEPT = 500
@@ -43,6 +43,12 @@ def rows_of(path: Path) -> Iterator[Row]:
         yield from _lines(path)
 
 
+def begins_as_json(path: Path) -> bool:
+    """Whether the text of a file begins as JSON does."""
+    with unpacked(path) as file:
+        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
 def _lines(path: Path) -> Iterator[Row]:
     with unpacked(path) as file:
         for number, line in lines_of(file):
@@ -64,22 +70,36 @@ def _values(path: Path, listed: bool) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         yield Row(path, data.count(b"\n", 0, error.start) + 1, "", fault=f"the {what} is not UTF-8: {error}")
         return
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=unique_object)
     line, counted, place = 1, 0, _skip(text, 0) + listed
     while (place := _skip(text, place)) < len(text) and not (listed and text[place] == "]"):
         line, counted = line + text.count("\n", counted, place), place
         try:
             value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            why = TOO_DEEP if isinstance(error, RecursionError) else error
-            yield Row(path, line, text[place : place + _KEPT], fault=f"from here on the {what} is not JSON: {why}")
-            return
+            fault, behind = _fault_of(text, place, error, what)
+            yield Row(path, line, text[place : place + _KEPT], fault=fault)
+            if behind is None:
+                return
+            place = _skip(text, behind)
+            place += listed and text[place : place + 1] == ","
+            continue
         yield _storable(path, line, text[place : min(end, place + _KEPT)], value)
         place = _skip(text, end)
         place += listed and text[place : place + 1] == ","
     if listed and text[place:].strip() != "]":
         line += text.count("\n", counted, place)
         yield Row(path, line, text[place : place + _KEPT], fault="the list does not end where the file does")
+
+
+def _fault_of(text: str, place: int, error: Exception, what: str) -> tuple[str, int | None]:
+    """What is wrong with the row at `place`, and where it ends if it is JSON all the same: a key stands twice in it."""
+    if not isinstance(error, json.JSONDecodeError | RecursionError):
+        try:
+            return str(error), json.JSONDecoder().raw_decode(text, place)[1]
+        except (ValueError, RecursionError):
+            pass
+    return f"from here on the {what} is not JSON: {TOO_DEEP if isinstance(error, RecursionError) else error}", None
 
 
 def _skip(text: str, place: int) -> int:

@@ -27,6 +27,12 @@ _MOST_LISTED = 100_000
 """Columns or groups of rows in one list of a footer: Arrow makes room for as many as are said to be there."""
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a file is Parquet, by its first bytes."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
 @dataclass(frozen=True, slots=True)
 class Parquet:
     """An open Parquet file whose pages are within bounds."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from warehouse.digests import digest
@@ -93,11 +94,21 @@ class Registry:
         """Import what one of the `resolve`s gave, here or in another process. Raises RequestError where that cannot be done."""
         module, _, attribute = reference.rpartition(":")
         try:
-            return getattr(_load_file(Path(module)) if module.endswith(".py") else import_module(module), attribute)
-        except (ImportError, AttributeError, SyntaxError) as error:
+            loaded = _load_file(Path(module)) if module.endswith(".py") else import_module(module)
+        except (ImportError, SyntaxError) as error:
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {_line(error)}.") from error
         except Exception as error:  # somebody's code, which may raise anything while it is imported
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {type(error).__name__}: {_line(error)}.") from error
+
+        try:
+            return getattr(loaded, attribute)
+        except AttributeError as error:
+            there = [name for name, value in vars(loaded).items() if not name.startswith("_") and _is_own(value, loaded)]
+            close = get_close_matches(attribute, there, 1)
+            has = f"it has {', '.join(there[:20])}" if there else "it has no function and no class"
+            hint = f"; did you mean {close[0]}?" if close else "."
+            why = f"module {module} has no attribute {attribute!r}; {has}{hint}"
+            raise RequestError(f"the {self.what} {reference!r} cannot be imported: {why}") from error
 
     def _known(self, name: str) -> str | None:
         return self.built_in.get(name) or self._entry_point(name)
@@ -109,6 +120,13 @@ class Registry:
                 f"several installed packages have {self.what} {name!r}: {', '.join(found)}; name one of them as module:attribute."
             )
         return found[0] if found else None
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    """Whether a value is a module's own: no module, and no class or function that it imported."""
+    if isinstance(value, type | FunctionType):
+        return value.__module__ == module.__name__
+    return not isinstance(value, ModuleType) and type(value).__module__ != "__future__"
 
 
 def _line(error: Exception) -> str:

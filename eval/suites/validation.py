@@ -90,6 +90,31 @@ def _validate_one(grader: Grader, subject: Subject, other: Subject, found: Valid
         found.unjudged.note(True, f"{subject.id}: {error}")
 
 
+def why_not_proven(grader: Grader, subject: Subject, other: Subject) -> str | None:
+    """Why a task is not to be admitted: a right answer fails, or an empty one or every wrong one passes. None where it is proven.
+
+    Code without a reference solution has no right answer to try, and its tests have to refuse a wrong program.
+
+    Raises:
+        ValueError: the verifier cannot judge it.
+    """
+    for answer in right_answers(grader, subject) if grader.name != "code" or subject.solution else ():
+        if not grader.judge(answer, subject.golds, subject.options)[1]:
+            return f"{'the reference solution' if grader.name == 'code' else f'its own accepted answer {answer!r:.80}'} does not pass"
+    passed = []
+    for sort, wrong in wrong_answers(grader, subject, other):
+        if not grader.judge(wrong, subject.golds, subject.options)[1]:
+            if sort != "empty":
+                return None
+        elif sort == "empty":
+            return "an empty answer passes"
+        else:
+            passed.append(wrong)
+        if grader.name == "code":
+            return None
+    return f"every wrong answer passes, such as {passed[0]!r:.80}" if passed else None
+
+
 def right_answers(grader: Grader, subject: Subject) -> list[str]:
     """What has to pass: each accepted answer; all of a set together, in either order; of code the reference solution.
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, print_json
 from rl.terminal import say
 
-OPTIONS_OF = {"tasks": ("environment", "verifier", "options", "split", "column", "source"), "documents": ("source", "split")}
+if TYPE_CHECKING:
+    from warehouse.delimited import Delimiting
+
+OPTIONS_OF = {
+    "tasks": ("environment", "verifier", "options", "split", "column", "source", "delimiter", "encoding"),
+    "documents": ("source", "split", "delimiter", "encoding"),
+}
 """The options of `flywheel import` that go with a format, beside those that go with all."""
 
 KINDS_OF = {"turn": ("cpt", "sft"), "near-duplicates": ("cpt", "sft"), "split-by": ("rl",)}
@@ -36,6 +42,8 @@ def import_(
         list[str] | None, typer.Option(metavar="FIELD=COLUMN", help="tasks: the column of a field, e.g. question=problem; repeatable.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="tasks, documents: what the set is called; the file's name without it.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="CSV of tasks, documents: between cells, ';' or tab; guessed without it.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="CSV of tasks, documents: such as cp1252; guessed without it.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """Read a file into the lake: your own tasks and documents, or foreign runs. A row that is not well formed is quarantined with its line;
@@ -44,6 +52,7 @@ def import_(
     Example: flywheel import tasks train.jsonl --environment python --verifier gsm8k --home runs/demo
     """
     given = {"environment": environment, "verifier": verifier, "options": options, "split": split, "column": column, "source": source}
+    given |= {"delimiter": delimiter, "encoding": encoding}
     figures = _import(format_, path, home, {name: value for name, value in given.items() if value})
     tables = {name: counts for name, counts in figures.items() if isinstance(counts, dict) and name != "reasons"}
     if json_:
@@ -57,7 +66,12 @@ def import_(
 def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, split: str | None, home: Path) -> None:
     """What came in, what was set aside and why, and how to look at it."""
     read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
-    say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
+    first = f"; the first: {figures['first_reason']}" if figures["quarantined"] else ""
+    say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined{first}")
+    if "read_as" in figures:
+        say(f"  read as {figures['read_as']}; say --delimiter and --encoding where that is wrong")
+    if "unproven" in figures:
+        say(f"  {figures['unproven']} tasks are unproven, for want of a sandbox or of time; flywheel validate --home {home} tries them")
     if form == "tasks" and split not in (None, "train"):
         say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
     for reason, count in figures["reasons"].items():
@@ -81,7 +95,8 @@ def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[st
     if form == "documents":
         from flows.data.task_imports import import_documents
 
-        return import_documents(path, home, **given)
+        plain = {name: value for name, value in given.items() if name not in ("delimiter", "encoding")}
+        return import_documents(path, home, **plain, delimiting=_delimiting(given))
     if form == "tasks":
         return _import_tasks(path, home, given)
     from flows.data.imports import import_file
@@ -95,9 +110,17 @@ def _import_tasks(path: Path, home: Path, given: dict[str, Any]) -> dict[str, An
 
     if missing := [name for name in ("environment", "verifier") if name not in given]:
         raise RequestError(f"tasks need --{missing[0]}: write for example --environment python --verifier gsm8k.")
-    parsed = {"columns": parse_columns(given.get("column", ())), "options": parse_options(given.get("options"))}
-    plain = {name: value for name, value in given.items() if name not in ("column", "options")}
+    parsed: dict[str, Any] = {"delimiting": _delimiting(given)}
+    parsed |= {"columns": parse_columns(given.get("column", ())), "options": parse_options(given.get("options"))}
+    plain = {name: value for name, value in given.items() if name not in ("column", "options", "delimiter", "encoding")}
     return import_tasks(path, TaskImport(**{**plain, **parsed}), home)
+
+
+def _delimiting(given: dict[str, Any]) -> Delimiting:
+    from warehouse.delimited import Delimiting
+
+    delimiter = given.get("delimiter", "")
+    return Delimiting({"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter), given.get("encoding", ""))
 
 
 def extract(

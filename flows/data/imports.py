@@ -55,8 +55,8 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
     """Read `path` in the format `form` into the lake of `home`.
 
     Returns:
-        `rows` in the file; `quarantined` rows and `reasons`, their number by kind; for each table how many records were read and how
-        many of them are `new`.
+        `rows` in the file; `quarantined` rows, `reasons`, their number by kind, and the `first_reason`; for each table how many were
+        read and how many of them are `new`.
 
     Raises:
         RequestError: an unknown format, no such file, or `home` is a folder of something else.
@@ -79,7 +79,8 @@ def store(lake: Lake, rows: int, records: Sequence[Record], failures: Sequence[F
     quarantined = [*failures, *unnamed, *conflicts]
     lake.add([*kept, *quarantined])
     reasons = Counter(str(failure.kind) for failure in quarantined)
-    return {"rows": rows, "quarantined": sum(reasons.values()), "reasons": dict(sorted(reasons.items())), **figures}
+    first = {"first_reason": quarantined[0].reason} if quarantined else {}
+    return {"rows": rows, "quarantined": sum(reasons.values()), "reasons": dict(sorted(reasons.items())), **first, **figures}
 
 
 def lake_of(home: Path) -> Lake:

@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from eval.graders.choice import JUDGE, find_verifier, grader_of
-from eval.graders.code import read_tests
 from eval.graders.verifiers import VERIFIERS, Grader
 from eval.suites.tasks import enter_suite
-from eval.suites.validation import right_answers, subject_of
 from flows.config import FlywheelConfig
+from flows.data.admission import prove
 from flows.data.decontamination import by_suite, settings_of
 from flows.data.imports import PLACE, check_home, config_of, lake_of, store
 from rl.envs.base import ENVIRONMENTS
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import TRAINED_SPLITS, DocumentSplit, Failure, Task
-from warehouse.bounds import read_json
 from warehouse.corpora.files import read_documents, read_pages
+from warehouse.delimited import GUESSED, Delimiting, guess, is_delimited, usual_delimiter
 from warehouse.errors import RequestError
 from warehouse.importers.tables import name_of
-from warehouse.importers.tasks import TaskFormat, broken_row, read_tasks
+from warehouse.importers.tasks import TaskFormat, read_tasks
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 
@@ -43,6 +42,7 @@ class TaskImport:
     source: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    delimiting: Delimiting = GUESSED
 
 
 def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
@@ -64,21 +64,26 @@ def import_tasks(path: Path, wanted: TaskImport, home: Path) -> dict[str, Any]:
         wanted.options,
         grader is not None or wanted.verifier == JUDGE,
         wanted.columns,
+        wanted.delimiting,
     )
     read = read_tasks(path, form)
-    tasks, broken = _judgeable([task for task in read.records if isinstance(task, Task)], grader)
-    failures = [*read.failures, *broken]
+    proof = prove([task for task in read.records if isinstance(task, Task)], grader)
+    tasks, failures = proof.proven, [*read.failures, *proof.failures]
+    about = {**_read_as(path, form.delimiting), **({"unproven": proof.unproven} if proof.unproven else {})}
     with lake_of(home) as lake:
         suites, trained = by_suite(lake.tasks(), config)
         if wanted.split in TRAINED_SPLITS:
             clear, met = _clear(tasks, EvaluationIndex.of(suites, settings_of(config)))
-            return store(lake, read.rows, [replace(task, split=wanted.split) for task in clear], [*failures, *met])
+            kept = [replace(task, split=wanted.split) for task in clear]
+            return {**store(lake, read.rows, kept, [*failures, *met]), **about}
         entered = [enter_suite(task, wanted.split) for task in tasks]
         _, met = EvaluationIndex.of({wanted.split: entered}, settings_of(config)).clear_tasks(trained)
-        return {**store(lake, read.rows, entered, failures), "training_tasks_met": len(met)}
+        return {**store(lake, read.rows, entered, failures), **about, "training_tasks_met": len(met)}
 
 
-def import_documents(path: Path, home: Path, source: str | None = None, split: str = "all") -> dict[str, Any]:
+def import_documents(
+    path: Path, home: Path, source: str | None = None, split: str = "all", delimiting: Delimiting = GUESSED
+) -> dict[str, Any]:
     """Read documents, rows of a file or the pages of a folder, into the lake of `home`, where searches find them.
 
     Args:
@@ -93,10 +98,19 @@ def import_documents(path: Path, home: Path, source: str | None = None, split: s
     name = source or name_of(path)
     if not path.exists():
         raise RequestError(f"there is nothing at {path}; name a folder of pages, or a file of rows id, title, text.")
-    read = read_pages(path, name) if path.is_dir() else read_documents(path, name)
+    read = read_pages(path, name) if path.is_dir() else read_documents(path, name, delimiting)
     documents = [replace(document, id=f"{name}:{document.id}", split=DocumentSplit(split)) for document in read.documents]
     with lake_of(home) as lake:
-        return store(lake, len(read.documents) + len(read.failures), documents, read.failures)
+        return {**store(lake, len(read.documents) + len(read.failures), documents, read.failures), **_read_as(path, delimiting)}
+
+
+def _read_as(path: Path, given: Delimiting) -> dict[str, str]:
+    """The delimiter and the encoding that a file was read with, where they are not the usual ones."""
+    if not path.is_file() or not is_delimited(path):
+        return {}
+    form = guess(path, given)
+    usual = form.encoding == "utf-8-sig" and form.delimiter == usual_delimiter(path)
+    return {} if usual else {"read_as": f"{form.encoding.removesuffix('-sig')}, delimiter {form.delimiter!r}"}
 
 
 def parse_columns(texts: Iterable[str]) -> dict[str, str]:
@@ -149,37 +163,6 @@ def _check(wanted: TaskImport, config: FlywheelConfig | None) -> Grader | None:
     except RequestError as error:
         raise RequestError(f"--environment: {error}") from error
     return grader
-
-
-def _judgeable(tasks: Iterable[Task], grader: Grader | None) -> tuple[list[Task], list[Failure]]:
-    """The tasks that their verifier can judge, and a failure for each of the others.
-
-    A task that cannot be judged would have none but invalid trajectories. Tests of code are read and not run: that takes a sandbox each.
-    """
-    kept: list[Task] = []
-    failures: list[Failure] = []
-    for task in tasks:
-        fault = None if grader is None else _why_not_judged(task, grader)
-        if fault is None:
-            kept.append(task)
-        else:
-            place = task.provenance[PLACE]
-            failures.append(replace(broken_row(**place, reason=fault, text=task.question), kind="not_judgeable"))
-    return kept, failures
-
-
-def _why_not_judged(task: Task, grader: Grader) -> str | None:
-    try:
-        if grader.name == "code":
-            for tests in task.answers:
-                read_tests(read_json(tests))
-        else:
-            subject = subject_of(task, grader)
-            for answer in right_answers(grader, subject):
-                grader.judge(answer, subject.golds, subject.options)
-    except ValueError as error:
-        return f"the verifier {grader.name} cannot judge it: {error}"
-    return None
 
 
 def _clear(tasks: Iterable[Task], index: EvaluationIndex) -> tuple[list[Task], list[Failure]]:

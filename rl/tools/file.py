@@ -28,17 +28,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from rl.tools.config import ToolsFile
+from rl.tools.config import ServerConfig, ToolConfig, ToolsFile, WorkerConfig
 from rl.tools.mcp_server import McpServer
 from rl.tools.python_tools import ToolSource
 from rl.tools.tool import Tool
 from rl.tools.worker import WorkerTool
 from warehouse.errors import RequestError
-from warehouse.settings import first_error, read_toml
+from warehouse.settings import Section, fault_of, read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,21 @@ def read_tools_file(path: Path) -> ToolsFile:
     try:
         return ToolsFile.model_validate(read_toml(path.absolute(), "the file of tools"))
     except ValidationError as error:
-        raise RequestError(f"in the file of tools {path}, {first_error(error)}.") from error
+        raise RequestError(f"in the file of tools {path}, {_fault(error)}.") from error
+
+
+def _fault(error: ValidationError) -> str:
+    """What is wrong in a file of tools, and the keys that there are where one is unknown."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] != "extra_forbidden":
+        return fault_of(error)
+    *where, key = map(str, first["loc"])
+    tool = ToolConfig if where[:1] == ["tools"] else ServerConfig
+    section: type[Section] = {0: ToolsFile, 2: tool, 3: WorkerConfig}.get(len(where), ToolsFile)
+    known = [field.alias or name for name, field in section.model_fields.items()]
+    close = get_close_matches(key, known, 1)
+    hint = f"did you mean {close[0]}?" if close else f"the keys there are {', '.join(known)}"
+    return f"unknown key {'.'.join((*where, key))} ({hint})"
 
 
 def load_tools(path: Path) -> Toolbox:

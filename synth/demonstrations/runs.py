@@ -112,7 +112,8 @@ def _example(
     for turn in trajectory.turns:
         if not turn.calls:
             return Rejection.UNREADABLE, f"turn {turn.index} holds no call and no answer"
-        parts += tuple(_mapped(part, config.tools) for part in of_turn(turn))
+        learnt = turn.index not in trajectory.provenance.get("unlearnt_turns", ())
+        parts += tuple(_mapped(part, config.tools) for part in of_turn(turn, learnt))
     unknown = sorted({part.tool for part in parts if part.kind is PartKind.CALL} - names)
     if unknown:
         called = ", ".join(name or "what the mapping takes out" for name in unknown)

@@ -44,6 +44,13 @@ def rows(tmp_path: Path) -> Path:
     return written(tmp_path / "mayors.jsonl", *ROWS, "{")
 
 
+def imported(*arguments: Any) -> dict[str, Any]:
+    """The figures of an import, less the words of its first reason."""
+    figures = import_tasks(*arguments)
+    assert ("first_reason" in figures) == (figures["quarantined"] > 0)
+    return {name: value for name, value in figures.items() if name != "first_reason"}
+
+
 def counts(rows: int, read: int, new: int, **reasons: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"rows": rows, "quarantined": sum(reasons.values()), "reasons": reasons}
     return {**figures, "tasks": {"read": read, "new": new}} if read else figures
@@ -52,10 +59,10 @@ def counts(rows: int, read: int, new: int, **reasons: int) -> dict[str, Any]:
 @pytest.mark.slow
 def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    assert import_tasks(rows, QA, home) == counts(4, 3, 3, broken_row=1)
+    assert imported(rows, QA, home) == counts(4, 3, 3, broken_row=1)
     with Lake(home) as lake:
         before = (lake.tasks(), lake.failures())
-    assert import_tasks(rows, QA, home) == counts(4, 3, 0, broken_row=1)
+    assert imported(rows, QA, home) == counts(4, 3, 0, broken_row=1)
     with Lake(home) as lake:
         assert (lake.tasks(), lake.failures()) == before
         (failure,) = lake.failures()
@@ -66,8 +73,8 @@ def test_importing_twice_changes_nothing(rows: Path, tmp_path: Path) -> None:
 def test_training_tasks_that_a_suite_asks_are_set_aside(rows: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     held_out = written(tmp_path / "test.jsonl", ROWS[0], {**ROWS[1], "question": f"Say it: {ROWS[1]['question']}"})
-    assert import_tasks(held_out, SUITE, home) == {**counts(2, 2, 2), "training_tasks_met": 0}
-    assert import_tasks(rows, QA, home) == counts(4, 1, 1, broken_row=1, near_duplicate=1, same_question=1)
+    assert imported(held_out, SUITE, home) == {**counts(2, 2, 2), "training_tasks_met": 0}
+    assert imported(rows, QA, home) == counts(4, 1, 1, broken_row=1, near_duplicate=1, same_question=1)
     with Lake(home) as lake:
         assert [task.key for task in lake.tasks(split="train")] == ["mayors-2"]
         met = lake.failures("decontamination")
@@ -82,7 +89,7 @@ def test_the_suites_of_the_homes_configuration_count_too(rows: Path, tmp_path: P
     with Lake(home.root) as lake:
         splits = {"held_out": ROWS[0]["question"], "webshaper": ROWS[1]["question"]}
         lake.add([Task(split, "search", str(question), ("x",), split=split) for split, question in splits.items()])
-    assert import_tasks(rows, QA, home.root) == counts(4, 2, 2, broken_row=1, same_question=1)
+    assert imported(rows, QA, home.root) == counts(4, 2, 2, broken_row=1, same_question=1)
 
 
 @pytest.mark.slow
@@ -234,11 +241,11 @@ def test_gsm8k_is_trained_on_without_what_is_evaluated_on(tmp_path: Path) -> Non
             (tmp_path / f"{name}.jsonl").write_text("".join(islice(file, count)))
     suite = import_tasks(tmp_path / "test.jsonl", TaskImport("python", "gsm8k", split="gsm8k"), home)
     assert suite == {**counts(200, 200, 200), "training_tasks_met": 0}
-    assert import_tasks(tmp_path / "train.jsonl", TaskImport("python", "gsm8k"), home) == counts(400, 400, 400)
-    assert import_tasks(tmp_path / "test.jsonl", TaskImport("python", "gsm8k"), home) == counts(200, 0, 0, same_question=200)
+    assert imported(tmp_path / "train.jsonl", TaskImport("python", "gsm8k"), home) == counts(400, 400, 400)
+    assert imported(tmp_path / "test.jsonl", TaskImport("python", "gsm8k"), home) == counts(200, 0, 0, same_question=200)
     export = tmp_path / "tasks.jsonl"
     CliRunner().invoke(app, ["export", "tasks", "--home", str(home), "--to", str(export)], catch_exceptions=False)
-    assert import_tasks(export, TaskImport("python", "gsm8k"), tmp_path / "other") == counts(600, 600, 600)
+    assert imported(export, TaskImport("python", "gsm8k"), tmp_path / "other") == counts(600, 600, 600)
 
 
 @pytest.mark.slow

@@ -46,7 +46,9 @@ def flywheel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_rows_come_in_and_go_out_as_they_were(rows: Path, tmp_path: Path) -> None:
     home, out = tmp_path / "home", tmp_path / "out.jsonl"
     done = flywheel("import", "webshaper", rows, "--home", home, "--json")
-    assert json.loads(done.stdout) == {"rows": 3, "quarantined": 1, "reasons": {"empty": 1}, "tasks": {"read": 2, "new": 2}}
+    told = json.loads(done.stdout)
+    assert told.pop("first_reason") == "line 2: the formula has no triple"
+    assert told == {"rows": 3, "quarantined": 1, "reasons": {"empty": 1}, "tasks": {"read": 2, "new": 2}}
     assert flywheel("export", "webshaper", "--home", home, "--to", out).returncode == 0
     lines = rows.read_text().splitlines()
     assert out.read_text().splitlines() == [lines[0], lines[2]]

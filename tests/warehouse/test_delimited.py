@@ -9,7 +9,7 @@ import pytest
 
 from warehouse import Document
 from warehouse.corpora.files import read_documents
-from warehouse.delimited import read_delimited
+from warehouse.delimited import Delimiting, guess, read_delimited
 from warehouse.errors import RequestError
 from warehouse.importers.tables import table_rows
 
@@ -52,3 +52,36 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("question,answer,answer,,\nWho?,Ann,Bob,,\n")
     with pytest.raises(RequestError, match="has two columns 'answer'"):
         list(table_rows(tmp_path / "rows.csv"))
+
+
+HEADER = "question;answer\n"
+ENCODED = (
+    (HEADER + "Wer, bitte, regiert Zürich?;Ann\n", "utf-8", (";", "utf-8-sig")),
+    (HEADER + "Wer regiert Zürich?;Ann\n", "utf-8-sig", (";", "utf-8-sig")),
+    (HEADER + "Wer regiert Zürich?;Ann\n", "cp1252", (";", "cp1252")),
+    (HEADER + "L’été à Genève?;“Ann”\n", "cp1252", (";", "cp1252")),
+    (HEADER + "Кто?;Ann\n", "utf-16", (";", "utf-16")),
+    (HEADER + "Who?;Ann\n", "utf-16-le", (";", "utf-16-le")),
+    ("question\tanswer\nWho, then?\tAnn\n", "utf-8", ("\t", "utf-8-sig")),
+    ("question|answer\nWho?|Ann\n", "utf-8", ("|", "utf-8-sig")),
+    ("question,answer\nOne; two; three?,Ann\nFour; five?,Bob\n", "utf-8", (",", "utf-8-sig")),
+    ('question,answer\n"Who; and\nwhere?",Ann\n', "utf-8", (",", "utf-8-sig")),
+    ("question\nOne; two?\n", "utf-8", (",", "utf-8-sig")),
+    ("question,answer\nКто правит?,Ann\n", "cp1251", (",", "utf-8-sig")),
+)
+
+
+@pytest.mark.parametrize(("text", "encoding", "form"), ENCODED)
+def test_delimiter_and_encoding_are_guessed(tmp_path: Path, text: str, encoding: str, form: tuple[str, str]) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text.encode(encoding))
+    assert guess(path) == Delimiting(*form)
+    header, rows = read_delimited(path, Delimiting("", encoding))
+    assert header == text.partition("\n")[0].split(form[0]) and all(row.cells for row in rows)
+
+
+def test_a_wrong_delimiter_or_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    for given, reason in ((Delimiting("", "nope"), "no encoding 'nope'"), (Delimiting(";;"), "not one character")):
+        with pytest.raises(RequestError, match=reason):
+            read_delimited(tmp_path / "rows.csv", given)

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from warehouse.arrow_rows import is_saved, saved_rows
 from warehouse.bounds import read_text_json
 from warehouse.corpora.corpus import Corpus, Wording
-from warehouse.delimited import is_delimited, read_delimited
+from warehouse.delimited import GUESSED, Delimiting, is_delimited, read_delimited
 from warehouse.errors import RequestError
-from warehouse.parquet_rows import open_parquet
+from warehouse.parquet_rows import is_parquet, open_parquet
 from warehouse.records import Document, Fact, Failure
 from warehouse.settings import Section, first_error, read_toml
 
@@ -50,9 +50,9 @@ def read_facts(path: Path, source: str | None = None) -> Corpus:
     return Corpus(facts=tuple(dict.fromkeys(facts)), failures=tuple(failures))
 
 
-def read_documents(path: Path, source: str | None = None) -> Corpus:
+def read_documents(path: Path, source: str | None = None, form: Delimiting = GUESSED) -> Corpus:
     """The documents in a file of rows `id, title, text`; errors as in `read_facts`. The second of two with one id is left out."""
-    documents, failures = _read_records(path, DOCUMENT_COLUMNS, _document, source or path.stem)
+    documents, failures = _read_records(path, DOCUMENT_COLUMNS, _document, source or path.stem, form)
     unique: dict[str, Document] = {}
     for document in documents:
         if unique.setdefault(document.id, document) is not document:
@@ -67,12 +67,12 @@ def read_column(path: Path, column: str) -> tuple[list[str], list[Failure]]:
 
 
 def _read_records(
-    path: Path, columns: tuple[str, ...], build: Callable[[Mapping[str, Any], str], R], source: str
+    path: Path, columns: tuple[str, ...], build: Callable[[Mapping[str, Any], str], R], source: str, form: Delimiting = GUESSED
 ) -> tuple[list[R], list[Failure]]:
     if not path.is_file():
         raise RequestError(f"There is no file {path}: check the path.")
     records, failures = [], []
-    for line, row in _rows(path, columns):
+    for line, row in _rows(path, columns, form):
         try:
             if isinstance(row, str):
                 raise ValueError(row)
@@ -83,9 +83,11 @@ def _read_records(
     return records, failures
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+def _rows(path: Path, columns: tuple[str, ...], form: Delimiting) -> Iterator[Row]:
+    if is_parquet(path):
+        return _parquet_rows(path, columns)
     if is_delimited(path):
-        return _delimited_rows(path, columns)
+        return _delimited_rows(path, columns, form)
     if path.suffix.lower() == ".jsonl":
         return _json_rows(path)
     if path.suffix.lower() == ".parquet":
@@ -101,9 +103,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip("\r\n")
 
 
-def _delimited_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+def _delimited_rows(path: Path, columns: tuple[str, ...], form: Delimiting) -> Iterator[Row]:
     """Rows of a file with a header, in which capitals do not count."""
-    header, rows = read_delimited(path)
+    header, rows = read_delimited(path, form)
     _require(path, columns, [name.lower() for name in header])
     for row in rows:
         yield row.line, row.fault if row.cells is None else {name.lower(): cell for name, cell in row.cells.items()}

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from warehouse.bounds import unique_object
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.importers.runs import (
@@ -30,6 +31,7 @@ from warehouse.importers.runs import (
 )
 from warehouse.json_rows import why_not_storable
 from warehouse.records import Outcome, Score, Task
+from warehouse.replies import split_reasoning
 
 FORMAT = "fireact"
 _LABEL = re.compile(r"^(?:Thought|Action|Observation):", re.MULTILINE)
@@ -60,11 +62,15 @@ def _read_file(path: Path, collector: RunCollector) -> None:
     if not isinstance(rows, list) or not all(isinstance(row, tuple) for row in rows):
         raise RequestError(f"{path} is no JSON object of runs by question number; name one of FireAct's files.")
     place, line = 0, 1
+    seen: set[str] = set()
     for key, pairs in rows:
         collector.rows += 1
         found = max(place, text.find(json.dumps(key, ensure_ascii=False), place))
         place, line = found, line + text.count("\n", place, found)
         try:
+            if key in seen:
+                raise MalformedRow(f"the question number {key} stands twice in the file, and the first is kept")
+            seen.add(key)
             _read_row(key, _plain(pairs), path, line, collector)
         except (MalformedRow, RecursionError) as error:
             collector.quarantine(path, line, str(error), text[place : place + 500])
@@ -73,7 +79,10 @@ def _read_file(path: Path, collector: RunCollector) -> None:
 def _plain(value: Any) -> Any:
     """Lists of pairs as dictionaries again."""
     if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
-        return {key: _plain(item) for key, item in value}
+        try:
+            return unique_object([(key, _plain(item)) for key, item in value])
+        except ValueError as error:
+            raise MalformedRow(str(error)) from error
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
@@ -150,8 +159,9 @@ def _blocks(text: str) -> list[str]:
 def _calls(written: str, observed: str) -> list[ParsedAction]:
     observation = observed.removeprefix("Observation:").strip()
     response = "" if _FINISHED.fullmatch(observation) else observation
-    texts = [""]
-    for block in _blocks(written):
+    thought, rest = split_reasoning(written)
+    texts = [f"<think>\n{thought}\n</think>\n" if thought else ""]
+    for block in _blocks(rest if thought else written):
         texts[-1] += block
         if block.startswith("Action:"):
             texts.append("")
@@ -159,7 +169,7 @@ def _calls(written: str, observed: str) -> list[ParsedAction]:
 
 
 def _call(text: str) -> ParsedAction:
-    found = _CALL.search(text)
+    found = _CALL.search(split_reasoning(text)[1])
     if found is None:
         return ParsedAction(text, None, outcome="unparsable")
     inside, closed, _ = found[2].rpartition("]")

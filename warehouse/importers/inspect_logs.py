@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,7 +27,8 @@ from warehouse.bounds import Archive, read_json, why_too_large
 from warehouse.columns import to_json
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.importers.openai import ChatMessage, ToolCall, content_text, turns_of_messages
+from warehouse.importers.conversation import ChatMessage, turns_of_messages
+from warehouse.importers.messages import read_messages
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
@@ -92,7 +93,7 @@ def read_inspect(path: Path) -> ImportedRuns:
 def _read_file(module: ModuleType, path: Path, collector: RunCollector) -> None:
     with ExitStack() as held:
         try:
-            log, samples = (_open_archive if path.suffix == ".eval" else _open_json)(module, path, held)
+            log, samples = (_open_archive if zipfile.is_zipfile(path) else _open_json)(module, path, held)
         except RequestError:
             raise
         except Exception as error:  # whatever a broken archive or header makes zip, JSON and validation raise
@@ -163,7 +164,7 @@ def _read_sample(log: Any, sample: Any, path: Path, place: int, collector: RunCo
     if fault := why_too_large(kept):  # an attachment stands once in a log, and here wherever it is named
         raise MalformedRow(fault)
     to_json(kept).encode()  # raises for halves of surrogate pairs, which no table holds
-    messages = [_message(message, number) for number, message in enumerate(sample.messages) if not _is_prompt_example(message)]
+    messages = _chat(message for message in sample.messages if not _is_prompt_example(message))
     task = task_of(FORMAT, _question(sample), texts_of(sample.target))
     scored = list(_scored_values(sample))
     head = scored[0] if scored else _Scored("")
@@ -200,18 +201,21 @@ def _is_prompt_example(message: Any) -> bool:
     return message.source == "input" and message.role in ("assistant", "tool")
 
 
-def _message(message: Any, number: int) -> ChatMessage:
-    parts = message.content if isinstance(message.content, str) else [part.model_dump() for part in message.content]
-    if message.role == "tool":
-        error = message.error
-        text = content_text(parts, number) or (error.message if error else "")
-        return ChatMessage("tool", text, answers=message.tool_call_id, tool=message.function, outcome=error.type if error else "ok")
-    if message.role != "assistant":
-        return ChatMessage(message.role, content_text(parts, number))
-    thoughts = [] if isinstance(parts, str) else [part for part in parts if part["type"] == "reasoning"]
-    texts = parts if isinstance(parts, str) else [part for part in parts if part["type"] != "reasoning"]
-    calls = tuple(ToolCall(call.id, call.function, to_json(call.arguments)) for call in message.tool_calls or [])
-    return ChatMessage("assistant", content_text(texts, number), content_text(thoughts, number), calls)
+def _chat(messages: Iterable[Any]) -> list[ChatMessage]:
+    """Inspect's messages in the form that importers share."""
+    return read_messages([_plain(message) for message in messages])
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    parts = message.content if isinstance(message.content, str) else [part.model_dump(exclude_none=True) for part in message.content]
+    plain: dict[str, Any] = {"role": message.role, "content": parts}
+    if message.role == "assistant":
+        plain["tool_calls"] = [{"id": call.id, "name": call.function, "arguments": call.arguments} for call in message.tool_calls or []]
+    elif message.role == "tool":
+        plain |= {"tool_call_id": message.tool_call_id, "name": message.function}
+        if message.error:
+            plain |= {"content": parts or message.error.message, "outcome": message.error.type}
+    return plain
 
 
 def _with_answer(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:

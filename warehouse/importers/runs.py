@@ -7,6 +7,7 @@ nothing about the policy and is never a failure. A row that is not of the format
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from warehouse.arrow_rows import is_saved
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.json_rows import Row, rows_of
+from warehouse.json_rows import Row
 from warehouse.records import NOT_RUN, Call, Failure, Outcome, Score, StopReason, Task, Trajectory, Turn
+
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 class MalformedRow(ValueError):
@@ -74,6 +78,8 @@ class RunCollector:
     rows: int = 0
     records: list[Task | Trajectory | Score] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    filled: bool = False
+    """Whether the arguments of the file's calls have the nulls of a struct (`schemas.py`)."""
     _copies: Counter[str] = field(default_factory=Counter)
 
     def identify(self, path: Path, policy: str, row: Any) -> str:
@@ -113,7 +119,9 @@ Reader = Callable[[dict[str, Any], Row, RunCollector], None]
 def files_of(path: Path, *suffixes: str) -> list[Path]:
     """`path` itself, or the files with one of `suffixes` in it where it is a folder. Raises RequestError where there is none."""
     files = (
-        sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file()) if path.is_dir() else [path] * path.is_file()
+        sorted(file for file in path.iterdir() if file.suffix in suffixes and file.is_file())
+        if path.is_dir() and not is_saved(path)
+        else [path] * path.exists()
     )
     if not files:
         raise RequestError(f"there is no file {path}{' with ' + ' or '.join(suffixes) if path.is_dir() else ''}; name the file to import.")
@@ -127,7 +135,12 @@ def task_of(form: str, question: str, answers: Sequence[str]) -> Task:
 
 
 def texts_of(value: Any) -> tuple[str, ...]:
-    """Accepted answers: none, one, or a list of them. Raises MalformedRow for anything else."""
+    """Accepted answers: none, one, a list of them, or SQuAD's object with them under `text`. Raises MalformedRow for anything else."""
+    if isinstance(value, dict) and isinstance(value.get("text"), list | str) and value.keys() <= {"text", "answer_start"}:
+        listed = value["text"] if isinstance(value["text"], list) else [value["text"]]
+        value = [text for place, text in enumerate(listed) if text not in listed[:place]]
+    if isinstance(value, list | dict) and is_calls(value):
+        raise MalformedRow("the answer is a list of tool calls (as xLAM has them), which no verifier of answers judges")
     values = [] if value is None else value if isinstance(value, list) else [value]
     if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
         raise MalformedRow("an accepted answer is neither text nor number")
@@ -136,19 +149,35 @@ def texts_of(value: Any) -> tuple[str, ...]:
     return tuple(text for one in map(whole, values) if (text := str(one)).strip())
 
 
+def is_calls(value: Any) -> bool:
+    """Whether a value is a tool call or a list of them."""
+    calls = value if isinstance(value, list) else [value]
+    return bool(calls) and all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls)
+
+
+def first_of(row: dict[str, Any], *names: str) -> Any:
+    """The value under the first of `names` that has one; a table has null where a row has none."""
+    return next((row[name] for name in names if row.get(name) is not None), None)
+
+
 def whole(value: Any) -> Any:
     """A whole number as such where it is a float, as which tables with gaps and JSON of some programs have it; else the value."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def number_of(value: Any, name: str) -> float | None:
-    """A figure, or None where there is none. Raises MalformedRow where it is no number."""
+    """A figure, which may stand as text, or None where there is none. Raises MalformedRow where it is no finite number."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
     if value is not None and not isinstance(value, bool | int | float):
         raise MalformedRow(f"{name} is no number")
     try:
-        return None if value is None else float(value)
+        number = None if value is None else float(value)
     except OverflowError as error:
         raise MalformedRow(f"{name} is a number beyond all measure") from error
+    if number is not None and not isfinite(number):
+        raise MalformedRow(f"{name} is no finite number")
+    return number
 
 
 def verdict_of(value: float | None, full: float = 1.0) -> Outcome | None:
@@ -214,29 +243,3 @@ def read_files(form: str, path: Path, suffixes: tuple[str, ...], read: Callable[
     parts = [collector.done() for collector in collectors]
     records = tuple(chain.from_iterable(part.records for part in parts))
     return ImportedRuns(sum(part.rows for part in parts), records, tuple(chain.from_iterable(part.failures for part in parts)))
-
-
-def read_rows(form: str, path: Path, suffixes: tuple[str, ...], read: Reader) -> ImportedRuns:
-    """What `read` makes of every row of a file, or of the files with `suffixes` in a folder.
-
-    Raises:
-        RequestError: as `read_files` does.
-    """
-
-    def read_file(file: Path, collector: RunCollector) -> None:
-        for row in rows_of(file):
-            collector.rows += 1
-            try:
-                read(_object(row), row, collector)
-            except (MalformedRow, RecursionError) as error:
-                collector.quarantine(file, row.line, str(error), row.text)
-
-    return read_files(form, path, suffixes, read_file)
-
-
-def _object(row: Row) -> dict[str, Any]:
-    if row.fault is not None:
-        raise MalformedRow(row.fault)
-    if not isinstance(row.value, dict):
-        raise MalformedRow("the row is no object")
-    return row.value

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
@@ -25,7 +26,6 @@ from warehouse.importers.runs import (
     RunEnd,
     mark_not_run,
     number_of,
-    read_rows,
     task_of,
     texts_of,
     turns_of,

@@ -12,11 +12,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warehouse.arrow_rows import is_saved, saved_rows
-from warehouse.delimited import is_delimited, read_delimited
+from warehouse.arrow_rows import arrow_rows, is_arrow, is_saved, saved_rows
+from warehouse.delimited import GUESSED, Delimiting, is_delimited, read_delimited
 from warehouse.errors import RequestError
-from warehouse.json_rows import Row, rows_of
-from warehouse.parquet_rows import open_parquet
+from warehouse.json_rows import Row, begins_as_json, rows_of
+from warehouse.parquet_rows import is_parquet, open_parquet
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 HUB = "hf:"
 """Before the name of a data set of the hub."""
 _JSON = (".json", ".jsonl", ".gz")
-KINDS = "a .json, .jsonl, .csv, .tsv (each also .gz) or .parquet file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
+KINDS = (
+    "a .json, .jsonl, .csv, .tsv (each also .gz), .parquet or .arrow file, a folder that `datasets` has saved, or hf:NAME[:CONFIG][@SPLIT]"
+)
 
 
-def table_rows(path: Path) -> Iterator[Row]:
+def table_rows(path: Path, form: Delimiting = GUESSED, text: str = "") -> Iterator[Row]:
     """Every row of what `path` names, in its order; `line` counts lines of text from 1, elsewhere rows.
+
+    A file is known by its first bytes and, where it is text, by its name.
+
+    Args:
+        form: the delimiter and the encoding of CSV, where they are not to be guessed.
+        text: `json` where text of any other name is JSON.
 
     Raises:
         RequestError: there is nothing of that name, or it is of no format that can be read.
@@ -41,13 +49,22 @@ def table_rows(path: Path) -> Iterator[Row]:
         if not is_saved(path):
             raise RequestError(f"the folder {path} is none that `datasets` has saved; name {KINDS}.")
         return _numbered(path, saved_rows(path))
+    if is_parquet(path):
+        return _numbered(path, _parquet(path))
+    if is_arrow(path):
+        return _numbered(path, arrow_rows(path))
     if is_delimited(path):
-        return _delimited(path)
+        return _delimited(path, form)
+    if text == "json" or path.suffix.lower() in _JSON or begins_as_json(path):
+        return rows_of(path)
     if path.suffix.lower() == ".parquet":
         return _numbered(path, _parquet(path))
-    if path.suffix.lower() in _JSON:
-        return rows_of(path)
     raise RequestError(f"{path} is of no format that is known; name {KINDS}.")
+
+
+def is_columnar(path: Path) -> bool:
+    """Whether rows come out of Arrow's columns, where all objects of a column have the same keys."""
+    return path.is_dir() or is_parquet(path) or is_arrow(path)
 
 
 def name_of(path: Path) -> str:
@@ -72,8 +89,8 @@ def _in_json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date | time) else str(value) if isinstance(value, Decimal) else value
 
 
-def _delimited(path: Path) -> Iterator[Row]:
-    for row in read_delimited(path)[1]:
+def _delimited(path: Path, form: Delimiting) -> Iterator[Row]:
+    for row in read_delimited(path, form)[1]:
         yield Row(path, row.line, row.text, row.cells, row.fault or None)
 
 

@@ -18,27 +18,30 @@ from typing import Any
 
 from warehouse.benchmark_sets.files import task_of
 from warehouse.benchmark_sets.published import HUMANEVAL_COLUMNS, MARK, MBPP_COLUMNS, gsm8k_task, humaneval_task, mbpp_task
-from warehouse.bounds import read_json
+from warehouse.bounds import read_json, unique_object
+from warehouse.delimited import GUESSED, Delimiting
 from warehouse.digests import digest
 from warehouse.errors import RequestError
-from warehouse.importers.openai import question_of, read_messages
-from warehouse.importers.runs import ImportedRuns, MalformedRow, texts_of, whole
+from warehouse.importers.conversation import question_of
+from warehouse.importers.messages import read_messages
+from warehouse.importers.runs import ImportedRuns, MalformedRow, is_calls, texts_of, whole
 from warehouse.importers.tables import table_rows
 from warehouse.json_rows import Row, why_not_storable
 from warehouse.records import Failure, Task
+from warehouse.replies import split_reasoning
 
 COUNTS = ("hops", "constraints", "layers")
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "key", "task_id", "example_id"),
     "question": ("question", "prompt", "input"),
-    "answers": ("answers", "answer", "target"),
+    "answers": ("answers", "answer", "target", "reward_model.ground_truth"),
     "solution": ("solution",),
     "formula": ("formula",),
     **{name: (name,) for name in COUNTS},
     "provenance": ("provenance", "info", "metadata"),
     "proofs": ("proofs",),
 }
-"""What of a task a row may hold, and the names of columns that are taken for it where the caller names none."""
+"""What of a task a row may hold, and the names of columns that are taken for it where the caller names none; `a.b` is b in the object a."""
 RESERVED = frozenset({"verifier", "options", "rollout", "source", "place", "suite", "origin"})
 """What no row may say of its task."""
 OF_NUMBERS = ("gsm8k", "number", "math")
@@ -46,6 +49,9 @@ OF_NUMBERS = ("gsm8k", "number", "math")
 
 _LISTED = re.compile(r"\s*\[\s*['\"].*['\"]\s*\]\s*", re.DOTALL)
 """A list of texts as JSON or Python write it."""
+
+_MESSAGES = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
+"""How chat messages begin as JSON text."""
 
 Published = Callable[[Mapping[str, Any], str], Task]
 """The reader of a published set: a row and its place give a task."""
@@ -58,6 +64,7 @@ class TaskFormat:
     Attributes:
         source: stands before every key, so that two sources do not clash.
         answered: whether the verifier looks at an answer, and rows must say which are accepted.
+        delimiting: the delimiter and the encoding of CSV, where they are not to be guessed.
         columns: the column of a field of `FIELDS`, where it is not called as that says.
     """
 
@@ -67,6 +74,7 @@ class TaskFormat:
     options: Mapping[str, Any] = field(default_factory=dict)
     answered: bool = True
     columns: Mapping[str, str] = field(default_factory=dict)
+    delimiting: Delimiting = GUESSED
 
 
 def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
@@ -75,8 +83,9 @@ def read_tasks(path: Path, form: TaskFormat) -> ImportedRuns:
     Raises:
         RequestError: there is no such table, it is empty, or it lacks a column that is needed or named.
     """
-    rows = list(table_rows(path))
+    rows = list(table_rows(path, form.delimiting))
     found = list(dict.fromkeys(name for row in rows if isinstance(row.value, Mapping) for name in row.value))
+    found += [name for name in _nested(form) if name not in found and any(column_of(row.value, name) is not None for row in rows)]
     if not rows:
         raise RequestError(f"{path} holds no row.")
     read = _reader(path, found, form) if found else None
@@ -107,7 +116,7 @@ def _task(row: Row, read: Published | None, form: TaskFormat) -> Task:
     for text in (task.question, *task.answers):
         if "\ufffd" in text or "\x00" in text:
             what = "the question" if text is task.question else "an accepted answer"
-            raise MalformedRow(f"{what} holds bytes that are no UTF-8 text")
+            raise MalformedRow(f"{what} holds bytes that are no UTF-8 text: save it as UTF-8, or name a CSV file's --encoding")
     told = {name: value for name, value in task.provenance.items() if name not in RESERVED}
     own = {"source": form.source, "verifier": form.verifier, "place": {"file": row.path.name, "line": row.line}}
     own |= {"options": dict(form.options)} if form.options else {}
@@ -123,9 +132,32 @@ def _reader(path: Path, found: list[str], form: TaskFormat) -> Published:
     columns = _columns(path, found, form)
 
     def read(row: Mapping[str, Any], place: str) -> Task:
-        return _plain_task({name: row[column] for name, column in columns.items() if row.get(column) not in (None, "")}, place, form)
+        fields = {name: column_of(row, column) for name, column in columns.items()}
+        return _plain_task({name: value for name, value in fields.items() if value not in (None, "")}, place, form)
 
     return read
+
+
+def _nested(form: TaskFormat) -> list[str]:
+    """The columns within objects that are looked for."""
+    named = (*form.columns.values(), *(name for names in FIELDS.values() for name in names))
+    return list(dict.fromkeys(name for name in named if "." in name))
+
+
+def column_of(row: Any, column: str) -> Any:
+    """The value of a column of a row; `a.b` is b in the object a, which may be its JSON text, unless a column is called so."""
+    if not isinstance(row, Mapping):
+        return None
+    if column in row or "." not in column:
+        return row.get(column)
+    name, _, rest = column.partition(".")
+    inner = row.get(name)
+    if isinstance(inner, str) and inner.lstrip().startswith("{"):
+        try:
+            inner = read_json(inner, unique_object)
+        except ValueError:
+            return None
+    return column_of(inner, rest)
 
 
 def _published(found: Iterable[str], verifier: str) -> Published | None:
@@ -179,8 +211,9 @@ def _plain_task(fields: dict[str, Any], place: str, form: TaskFormat) -> Task:
 
 
 def _question(value: Any) -> str:
-    """A text, or what the user of a list of chat messages asks."""
-    return question_of(read_messages(value)) if isinstance(value, list) else value
+    """A text, or what the user of chat messages asks, in a list or its JSON text."""
+    messages = isinstance(value, list) or (isinstance(value, str) and _MESSAGES.match(value) is not None)
+    return question_of(read_messages(value)) if messages else value
 
 
 def _answers(value: Any, verifier: str) -> tuple[str, ...]:
@@ -188,15 +221,27 @@ def _answers(value: Any, verifier: str) -> tuple[str, ...]:
     if verifier == "code":
         values = value if isinstance(value, list) else [value]
         value = [json.dumps(each, ensure_ascii=False) if isinstance(each, dict) else each for each in values if each is not None]
-    return texts_of(_listed(value) if isinstance(value, str) else value)
+        return texts_of(value)
+    return tuple(map(_final, texts_of(_listed(value) if isinstance(value, str) else value)))
 
 
-def _listed(text: str) -> str | list[str]:
-    """The texts of a JSON list, as which a cell without lists has several answers; any other text as it is.
+def _final(answer: str) -> str:
+    """An accepted answer without the reasoning before it."""
+    return split_reasoning(answer)[1] or answer if "think" in answer.lower() else answer
+
+
+def _listed(text: str) -> Any:
+    """The texts of a JSON list, as which a cell without lists has several answers, or calls as JSON; any other text as it is.
 
     Raises:
         MalformedRow: it is a list of texts as Python shows it, of which no policy would write the brackets.
     """
+    if text.lstrip().startswith(("[{", "{")):
+        try:
+            value = read_json(text)
+        except ValueError:
+            return text
+        return value if is_calls(value) or (isinstance(value, dict) and "answer_start" in value) else text
     if not _LISTED.fullmatch(text):
         return text
     try:

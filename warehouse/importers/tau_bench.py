@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.digests import digest
-from warehouse.importers.openai import read_messages, turns_of_messages
+from warehouse.importers.conversation import turns_of_messages
+from warehouse.importers.messages import read_messages
+from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import (
     ImportedRuns,
     MalformedRow,
     RunCollector,
     RunEnd,
     number_of,
-    read_rows,
     verdict_of,
 )
+from warehouse.importers.schemas import schemas_of
 from warehouse.json_rows import Row
 from warehouse.records import StopReason, Task
 
@@ -48,7 +50,7 @@ def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
     if not isinstance(trial, int):
         raise MalformedRow("trial is no number")
     task = _task(row["task_id"], info.get("task"), place.path)
-    turns = turns_of_messages(read_messages(_with_calls(traj)), closed=True)
+    turns = turns_of_messages(read_messages(_with_calls(traj), schemas_of(row, collector.filled)), closed=True)
     end = RunEnd(verdict_of(reward), reward, _stop(info), _error(info))
     collector.add_run(place, task, place.path.stem, turns, end, f"{FORMAT}_reward", trial=trial)
 

@@ -2,7 +2,7 @@
 
 A row has `prompt` and `completion` (messages, or texts of a completion model), `answer`, `info`, `reward`, and in later versions
 `error`, `is_truncated`, `stop_condition` and metrics (`verifiers/utils/save_utils.py`). Tool calls stand there as texts of JSON, and
-results may name no call: such a result belongs to the first call of the latest message that still waits. A completion that begins with
+results may name no call: as many as the latest message has calls belong to these in their order. A completion that begins with
 the prompt again is read once. Full marks are a success, or what reaches `pass_threshold` where the metadata has one.
 
 Nothing is lost: the row stands in `provenance` as it was, its metrics too. Token ids are not in the saved form. The metadata gives the
@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.bounds import read_json
-from warehouse.importers.openai import ChatMessage, question_of, read_messages, turns_of_messages
+from warehouse.importers.conversation import ChatMessage, question_of, turns_of_messages
+from warehouse.importers.messages import plain_messages
+from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import (
     ImportedRuns,
     RunCollector,
     RunEnd,
     number_of,
-    read_rows,
     task_of,
     texts_of,
     verdict_of,
 )
+from warehouse.importers.schemas import schemas_of
 from warehouse.json_rows import Row
 from warehouse.records import StopReason
 
@@ -35,13 +37,15 @@ _STOPS = {"max_turns_reached": StopReason.MAX_TURNS, "prompt_too_long": StopReas
 
 def read_verifiers(path: Path) -> ImportedRuns:
     """Every run of a file, or of the `.jsonl` files in a folder. Raises RequestError where there is no such file."""
-    return read_rows(FORMAT, path, (".jsonl",), _read_row)
+    return read_rows(FORMAT, path, (".jsonl", ".parquet"), _read_row)
 
 
 def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
-    metadata = _metadata(place.path)
-    prompt, completion = _messages(row.get("prompt"), "user"), _messages(row.get("completion"), "assistant")
-    task = task_of(FORMAT, question_of(prompt), texts_of(row.get("answer")))
+    metadata, schemas = _metadata(place.path), schemas_of(row, collector.filled)
+    prompt, completion = (
+        plain_messages(row.get(name), speaker, schemas) for name, speaker in (("prompt", "user"), ("completion", "assistant"))
+    )
+    task = task_of(FORMAT, question_of([*prompt, *completion]), texts_of(row.get("answer")))
     policy = metadata["model"] if isinstance(metadata.get("model"), str) else place.path.stem
     reward = number_of(row.get("reward"), "reward")
     full = metadata.get("pass_threshold")
@@ -58,10 +62,6 @@ def _metadata(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _messages(value: Any, speaker: str) -> list[ChatMessage]:
-    return [ChatMessage(speaker, value)] if isinstance(value, str) else [] if value is None else read_messages(value)
 
 
 def _without_prompt(prompt: list[ChatMessage], completion: list[ChatMessage]) -> list[ChatMessage]:

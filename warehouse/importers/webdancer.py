@@ -12,39 +12,31 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import is_too_deep, lines_of, read_json, read_row
+from warehouse.bounds import is_too_deep
 from warehouse.digests import digest
-from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, read_files, trajectory_of, turns_of
+from warehouse.importers.rows import read_rows
+from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, trajectory_of, turns_of
+from warehouse.importers.text_calls import TextCall, find_text_calls, read_responses
+from warehouse.json_rows import Row
 from warehouse.records import Task
+from warehouse.replies import split_reasoning
 
 FORMAT = "webdancer"
-_BLOCK = re.compile(r"<(tool_call|answer)>(.*?)</\1>", re.DOTALL)
-_RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
+_OPENING = re.compile(r"<(tool_call|answer)>")
 _COMMA = re.compile(r"\s*,?\s*")
 _QUESTION = "\nUser: "
 
 
 def read_webdancer(path: Path) -> ImportedRuns:
     """Every run of a file, or of the `.jsonl` files in a folder. Raises RequestError where there is no such file."""
-    return read_files(FORMAT, path, (".jsonl",), _read_file)
+    return read_rows(FORMAT, path, (".jsonl", ".parquet"), _read_row)
 
 
-def _read_file(path: Path, collector: RunCollector) -> None:
-    with path.open("rb") as file:
-        for number, line in lines_of(file):
-            if not line.strip():
-                continue
-            collector.rows += 1
-            try:
-                _read_row(read_row(line), path, number, collector)
-            except (MalformedRow, ValueError, RecursionError) as error:
-                collector.quarantine(path, number, str(error), line[:1000].decode(errors="replace"))
-
-
-def _read_row(row: Any, path: Path, line: int, collector: RunCollector) -> None:
+def _read_row(row: dict[str, Any], place: Row, collector: RunCollector) -> None:
     messages = _messages(row)
     system = [content for role, content in messages if role == "system"]
     spoken = [(role, content) for role, content in messages if role != "system"]
@@ -55,7 +47,7 @@ def _read_row(row: Any, path: Path, line: int, collector: RunCollector) -> None:
     key = f"{FORMAT}-{digest([question.strip(), answers])}"
     task = Task(key, FORMAT, question.strip(), answers, split="import", provenance={"format": FORMAT})
     rest = {name: value for name, value in row.items() if name not in ("messages", "answer")}
-    provenance = {"file": path.name, "line": line, "system": system, "instructions": instructions.removeprefix("\n"), **rest}
+    provenance = {"file": place.path.name, "line": place.line, "system": system, "instructions": instructions.removeprefix("\n"), **rest}
     provenance["tools"] = _tools(instructions)
     identifier = f"{FORMAT}-{digest([FORMAT, row])}"
     collector.records += [task, trajectory_of(identifier, task, FORMAT, turns_of(_calls(spoken[1:])), RunEnd(), provenance)]
@@ -123,27 +115,49 @@ def _calls(messages: list[tuple[str, str]]) -> list[ParsedAction]:
 
 def _actions(content: str) -> list[ParsedAction]:
     """The calls of one message; its text is cut before each further one. What a thought quotes is no call."""
-    start = content.find("</think>") + 1
-    blocks = list(_BLOCK.finditer(content, start))
+    rest = split_reasoning(content)[1]
+    whole = content.rstrip()
+    blocks = list(_blocks(whole, len(whole) - len(rest) if whole.endswith(rest) else 0))
     if not blocks:
         return [ParsedAction(content, None, outcome="unparsable")]
-    cuts = [0, *(block.start() for block in blocks[1:]), len(content)]
-    return [_call(content[cuts[n] : cuts[n + 1]], block) for n, block in enumerate(blocks)]
+    cuts = [0, *(block.start for block in blocks[1:]), len(content)]
+    return [_call(content[cuts[n] : cuts[n + 1]], block.value) for n, block in enumerate(blocks)]
 
 
-def _call(text: str, block: re.Match[str]) -> ParsedAction:
-    if block[1] == "answer":
-        return ParsedAction(text, "answer", block[2].strip())
-    try:
-        call = read_json(block[2])
-        return ParsedAction(text, str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False))
-    except (ValueError, KeyError, TypeError):
+def _blocks(content: str, start: int) -> Iterator[TextCall]:
+    """The calls and answers of a text from `start` on; an answer is a text, and so is a call that is not JSON.
+
+    The JSON of a call is decoded before its closing tag is looked for.
+    """
+    while (opening := _OPENING.search(content, start)) is not None:
+        try:
+            block = next(find_text_calls(content, opening.start())) if opening[1] == "tool_call" else None
+        except (MalformedRow, StopIteration) as error:
+            if "stands twice" in str(error):
+                raise MalformedRow(str(error)) from error
+            block = None
+        if block is None:
+            end = content.find(f"</{opening[1]}>", opening.end())
+            if end < 0:
+                start = opening.end()
+                continue
+            inside = content[opening.end() : end].strip()
+            value = {"name": "answer", "arguments": inside} if opening[1] == "answer" else None
+            block = TextCall(opening.start(), end + len(opening[1]) + 3, value)
+        yield block
+        start = block.end
+
+
+def _call(text: str, value: Any) -> ParsedAction:
+    if not isinstance(value, dict) or "name" not in value or "arguments" not in value:
         return ParsedAction(text, None, outcome="unparsable")
+    arguments = value["arguments"]
+    written = arguments if value["name"] == "answer" and isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ParsedAction(text, str(value["name"]), written)
 
 
 def _with_responses(calls: list[ParsedAction], content: str) -> list[ParsedAction]:
     """The calls with their responses: one each where there are as many, else all that came is the last one's."""
-    responses = _RESPONSE.findall(content)
-    if len(responses) != len(calls) or _RESPONSE.sub("", content).strip():
-        responses = [""] * (len(calls) - 1) + [content]
+    read = read_responses(content)
+    responses = read[0] if read is not None and len(read[0]) == len(calls) and not read[1] else [""] * (len(calls) - 1) + [content]
     return [ParsedAction(c.text, c.tool, c.arguments, response, c.outcome) for c, response in zip(calls, responses, strict=True)]

@@ -105,10 +105,10 @@ def test_older_and_exported_forms_of_a_call_are_read(tmp_path: Path) -> None:
 
 
 def test_contents_in_parts_thoughts_and_refusals_are_text(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}, {"type": "text", "text": "b"}]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     run = only(tmp_path, asks(call("1")) | {"reasoning_content": "hm"}, gives("1", parts), {"role": "assistant", "refusal": "No."})
     assert run.turns[0].action.startswith("<think>\nhm\n</think>\n<tool_call>")
-    assert (run.turns[0].observation, run.answer) == ("a[image_url]b", "No.")
+    assert (run.turns[0].observation, run.answer) == ("ab", "No.")
 
 
 def test_what_a_user_says_later_is_an_observation(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""The one form of a chat that importers share, and its turns.
+
+An assistant's message is a turn with all its calls, and each call gets its result: the one that names its id, in whatever order results
+come; an id that is used again later means the latest call. Results without ids belong to the calls of the message before them in their
+order, where there are as many. A call without a result keeps none (its outcome is empty). A result that no call asked for, and one that may
+belong to several, make the row malformed. What a user says later is an observation of the turn before it. The last message, if it is the
+assistant's and calls nothing, is the answer; a run that ends otherwise was broken off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from warehouse.importers.runs import MalformedRow
+from warehouse.records import ANSWER, Call, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the assistant requested it."""
+
+    id: str | None
+    tool: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message.
+
+    Attributes:
+        role: system, user, assistant or tool.
+        thought: reasoning, apart from the text.
+        answers, tool: the id and the tool of the call that a tool's message is the result of.
+        weight: 0 where the message is not to be trained on.
+        item: whether it is one of several items of a response.
+    """
+
+    role: str
+    text: str
+    thought: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    answers: str | None = None
+    tool: str | None = None
+    outcome: str = "ok"
+    weight: int = 1
+    item: bool = False
+
+    @property
+    def only_thought(self) -> bool:
+        """Whether it holds reasoning and nothing else."""
+        return bool(self.thought) and not self.text.strip() and not self.calls
+
+    @property
+    def awaits_results(self) -> bool:
+        """Whether results may follow it."""
+        return bool(self.calls) or self.role == "tool"
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A turn that is being gathered: what was written, the results by call, and what was said after it."""
+
+    message: ChatMessage
+    results: dict[int, ChatMessage] = field(default_factory=dict)
+    replies: list[str] = field(default_factory=list)
+
+
+_Waiting = list[tuple[_Draft, int]]
+"""Calls without a result, oldest first: each its turn and its place there."""
+
+
+def question_of(messages: Sequence[ChatMessage]) -> str:
+    """What the user first asked, in one message or several; an assistant's greeting may stand before it.
+
+    Raises MalformedRow where that is nothing.
+    """
+    begin = next((number for number, message in enumerate(messages) if message.role == "user"), len(messages))
+    end = next((number for number in range(begin, len(messages)) if messages[number].role == "assistant"), len(messages))
+    question = "\n\n".join(message.text for message in messages[begin:end] if message.role == "user")
+    if not question.strip():
+        raise MalformedRow("no user asks anything")
+    return question
+
+
+def turns_of_messages(messages: Sequence[ChatMessage], closed: bool = False) -> tuple[Turn, ...]:
+    """The assistant's messages as turns; no token ids and no times, for none were recorded.
+
+    Args:
+        closed: the run is over although a user had the last word, so that the assistant's last text is its answer.
+
+    Raises:
+        MalformedRow: a result that no call asked for, or that may be of several calls.
+    """
+    drafts: list[_Draft] = []
+    waiting: _Waiting = []
+    for is_result, group in groupby(enumerate(messages), key=lambda one: one[1].role == "tool"):
+        if is_result:
+            _assign(list(group), waiting)
+            continue
+        for _, message in group:
+            if message.role == "assistant":
+                drafts.append(_Draft(message))
+                waiting += [(drafts[-1], place) for place in range(len(message.calls))]
+            elif drafts:
+                drafts[-1].replies.append(message.text)
+    return tuple(_turn(index, draft, closed and index == len(drafts) - 1, index == len(drafts) - 1) for index, draft in enumerate(drafts))
+
+
+def unlearnt_turns(messages: Sequence[ChatMessage]) -> list[int]:
+    """The turns that are not to be trained on."""
+    return [index for index, message in enumerate(one for one in messages if one.role == "assistant") if not message.weight]
+
+
+def _assign(results: list[tuple[int, ChatMessage]], waiting: _Waiting) -> None:
+    """Give results that came together to the calls that wait: those with an id first, then those with the name of a tool, then the rest."""
+    without_ids = all(_request(one).id is None for one in waiting)
+    left: list[tuple[int, ChatMessage]] = []
+    for number, result in results:
+        if result.answers is None or (without_ids and waiting):
+            left.append((number, result))
+        else:
+            _give(waiting, _by_id(number, result, waiting), result)
+    for tool in dict.fromkeys(result.tool for _, result in left if result.tool is not None):
+        _in_order([(number, result) for number, result in left if result.tool == tool], waiting, tool)
+    _in_order([(number, result) for number, result in left if result.tool is None], waiting, None)
+
+
+def _request(one: tuple[_Draft, int]) -> ToolCall:
+    return one[0].message.calls[one[1]]
+
+
+def _give(waiting: _Waiting, place: int, result: ChatMessage) -> None:
+    draft, call = waiting.pop(place)
+    draft.results[call] = result
+
+
+def _by_id(number: int, result: ChatMessage, waiting: _Waiting) -> int:
+    """The place of the call that has the id of a result: the latest, which must be the only one of its message."""
+    found = [place for place, one in enumerate(waiting) if _request(one).id == result.answers]
+    if not found:
+        raise MalformedRow(f"message {number} is the result of a call that was not made: {result.answers}")
+    latest = [place for place in found if waiting[place][0] is waiting[found[-1]][0]]
+    named = [place for place in latest if result.tool is not None and _request(waiting[place]).tool == result.tool]
+    if len(latest) > 1 and len(named) != 1:
+        raise MalformedRow(f"message {number} is the result of one of several calls with the id {result.answers!r}")
+    return named[0] if len(latest) > 1 else latest[0]
+
+
+def _in_order(results: list[tuple[int, ChatMessage]], waiting: _Waiting, tool: str | None) -> None:
+    """Give results without ids to the calls of the latest message in their order, or of all that wait: there must be as many."""
+    if not results:
+        return
+    number = results[0][0]
+    fitting = [place for place, one in enumerate(waiting) if tool in (None, _request(one).tool)]
+    if not fitting:
+        raise MalformedRow(f"message {number} is the result of a call that was not made: {tool or 'it names none'}")
+    latest = [place for place in fitting if waiting[place][0] is waiting[fitting[-1]][0]]
+    places = latest if len(latest) == len(results) else fitting
+    if len(places) != len(results):
+        raise MalformedRow(
+            f"message {number}: {len(results)} results without ids follow {len(latest)} calls, so which belongs to which is not known"
+        )
+    for place, (_, result) in sorted(zip(places, results, strict=True), key=lambda one: one[0], reverse=True):
+        _give(waiting, place, result)
+
+
+def _turn(index: int, draft: _Draft, closed: bool, last: bool) -> Turn:
+    message = draft.message
+    calls = tuple(_call(request, draft.results.get(place)) for place, request in enumerate(message.calls))
+    answered = last and not calls and (closed or not draft.replies) and bool(message.text.strip())
+    if answered:
+        calls = (Call(ANSWER, message.text, None),)
+    observation = "\n".join([*(call.observation for call in calls if call.outcome is not None), *draft.replies])
+    tool, arguments, outcome = (calls[0].tool, calls[0].arguments, calls[0].outcome) if calls else (None, None, None)
+    return Turn(index, (), (), action_text(message), tool, arguments, (), observation, None, outcome, None, 0, calls=calls)
+
+
+def _call(request: ToolCall, result: ChatMessage | None) -> Call:
+    if result is None:
+        return Call(request.tool, request.arguments, None)
+    return Call(request.tool, request.arguments, result.outcome, result.text)
+
+
+def action_text(message: ChatMessage) -> str:
+    """What the assistant wrote, as one text."""
+    thought = [f"<think>\n{message.thought}\n</think>"] if message.thought else []
+    calls = [f'<tool_call>\n{{"name": {_quoted(one.tool)}, "arguments": {_json(one.arguments)}}}\n</tool_call>' for one in message.calls]
+    return "\n".join([*thought, *([message.text] if message.text else []), *calls])
+
+
+def _json(arguments: str) -> str:
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return _quoted(arguments)
+    return arguments
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
