@@ -57,7 +57,7 @@ def import_(
 def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, split: str | None, home: Path) -> None:
     """What came in, what was set aside and why, and how to look at it."""
     read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
-    say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
+    say(f"{figures['rows']} rows: {read}{_demonstrations(tables)}; {figures['quarantined']} quarantined")
     if form == "tasks" and split not in (None, "train"):
         say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
     for reason, count in figures["reasons"].items():
@@ -68,6 +68,12 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
     if figures.get("training_tasks_met"):
         say(f"  {figures['training_tasks_met']} training tasks that are there meet this suite; take them out with:")
         say(f"  flywheel decontaminate --home {home}")
+
+
+def _demonstrations(tables: dict[str, Any]) -> str:
+    """How many of the runs no reward came with."""
+    count = tables.get("trajectories", {}).get("demonstrations", 0)
+    return f" ({count} demonstrations: no reward in the file; sft.from = imported trains on them)" if count else ""
 
 
 def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
