@@ -56,8 +56,9 @@ def import_(
 
 def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, split: str | None, home: Path) -> None:
     """What came in, what was set aside and why, and how to look at it."""
-    read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
-    say(f"{figures['rows']} rows: {read}{_demonstrations(tables)}; {figures['quarantined']} quarantined")
+    counted = [f"{counts['read']} {name}, {counts['new']} of them new{_demonstrations(counts)}" for name, counts in tables.items()]
+    read = "; ".join(counted) or "nothing imported"
+    say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined")
     if form == "tasks" and split not in (None, "train"):
         say(f"  they are the suite {split!r}, which nothing trains on; --split train makes them tasks to train on")
     for reason, count in figures["reasons"].items():
@@ -70,9 +71,9 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
         say(f"  flywheel decontaminate --home {home}")
 
 
-def _demonstrations(tables: dict[str, Any]) -> str:
-    """How many of the runs no reward came with."""
-    count = tables.get("trajectories", {}).get("demonstrations", 0)
+def _demonstrations(counts: dict[str, int]) -> str:
+    """How many of the runs came without a reward."""
+    count = counts.get("demonstrations", 0)
     return f" ({count} demonstrations: no reward in the file; sft.from = imported trains on them)" if count else ""
 
 
