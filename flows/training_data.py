@@ -12,6 +12,7 @@ from flows.config import FlywheelConfig
 from flows.plan import policy_id, synthesis_id
 from flows.results import judged_trajectories
 from rl.envs.base import offered_tools
+from rl.renderers.base import Schema
 from rl.retrieval.search import SearchIndex
 from rl.training.supervised_config import StoredRunsConfig
 from synth.demonstrations.runs import choose_runs
@@ -105,12 +106,16 @@ def _stored(
         return 0
     tasks = {task.key: task for task in lake.tasks()}
     asked = {key for key, task in tasks.items() if task.split in config.evaluation.all_suites}
-    pool, environment = config.rollout.environments, config.for_turn(iteration).synth.webshaper.environment
-    tools = offered_tools(environment, pool, _SEARCHED) if choice.tools or part == "rollouts" else ()
+    tools = tools_of(config, iteration) if choice.tools or part == "rollouts" else ()
     own = frozenset(policy.id for policy in lake.policies())
     examples, failures = choose_runs(runs, tasks, choice, tools, own, 0, iteration, asked)
     reasons.update(f"{failure.kind.removeprefix('cold_start_')} ({failure.reason[:200]})" for failure in failures)
     return len(examples)
+
+
+def tools_of(config: FlywheelConfig, iteration: int) -> tuple[Schema, ...]:
+    """The tools of the environment that questions of an iteration are asked in."""
+    return offered_tools(config.for_turn(iteration).synth.webshaper.environment, config.rollout.environments, _SEARCHED)
 
 
 def _empty(config: FlywheelConfig, home: Path, stage: str, iteration: int, reasons: Counter[str]) -> str:

@@ -182,7 +182,9 @@ def export(
     with open_lake(home) as lake:
         if kind in KINDS:
             dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
-            say(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
+            say(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {sum(dataset.left_out.values())} left out")
+            for reason, count in dataset.left_out.items():
+                say(f"  {count:6} {reason}")
         elif kind == "inspect":
             from warehouse.exporters.inspect_logs import export_logs
 
