@@ -1,8 +1,9 @@
 """A run's home: the folder that holds its lake, its policies, its reports and the configuration that it belongs to.
 
 A home belongs to one configuration. `home/config.json` holds it, resolved, with its digest; a command with another one is
-refused before anything starts, with the keys that differ. What only says how the home is run (`is_operational`) may change: the last
-command's stays.
+refused before anything starts, with the keys that differ. Until a policy is trained or tried, another configuration takes its place, and
+what was made for training is made anew; only what questions were made by is settled once they are there. What only says how the home is
+run (`is_operational`) may change at any time: the last command's stays.
 
 A home has one writer of the wheel: a lock that the operating system releases when its holder dies, however it dies. Readers need no lock.
 Upkeep of the lake needs none either: it is one writer of the lake among others.
@@ -14,6 +15,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,10 +28,12 @@ from pydantic import ValidationError
 from flows.config import FlywheelConfig, describe, load_config
 from flows.operations.config import is_operational
 from flows.overrides import apply_overrides
+from warehouse import Example, Lake, Metric, Policy, Run
 from warehouse.bounds import read_json
 from warehouse.digests import digest
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
+from warehouse.schema import TABLE_OF
 from warehouse.settings import fault_of
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flywheel")
 
+QUESTIONS = ("corpus.", "synth.", "later.synth.", "evaluation.", "seed", "lake")
+"""Keys that questions and documents are made by; these stay in the lake under another configuration."""
 LOOK_SECONDS = 2.0
 """Pause between two tries of whoever waits for the lock."""
 BEFORE = ("lake", "config.json.part")
@@ -93,7 +99,11 @@ class Home:
         resolved = config.model_dump(mode="json")
         stored = self.check_claim(config)
         if stored is not None:
-            if stored != resolved:
+            if identity(stored) != identity(resolved):
+                with exclusive(self.root / "lock"):
+                    self._forget_examples()
+                    self._write(resolved)
+            elif stored != resolved:
                 self._write(resolved)
             return
         if self.root.is_dir() and any(entry.name not in BEFORE for entry in self.root.iterdir()):
@@ -109,6 +119,28 @@ class Home:
         stored = self.load().model_dump(mode="json")  # a setting that came later has its default there
         self._compare(stored, config.model_dump(mode="json"))
         return stored
+
+    def _made(self) -> set[str]:
+        """The stages that have left something here: those of runs, and `runs` for trajectories that were sampled here."""
+        if not (self.root / "lake").is_dir():
+            return set()
+        with Lake(self.root, read_only=True) as lake:
+            sampled = lake.query("SELECT count(*) AS n FROM trajectories WHERE stage <> 'import'").column("n")[0].as_py()
+            return {run.stage for run in lake.runs()} | ({"runs"} if sampled else set())
+
+    def _forget_examples(self) -> None:
+        """Take out what another configuration has to make anew: the examples, the first policy, and the runs that made them."""
+        if not (self.root / "lake").is_dir():
+            return
+        with Lake(self.root) as lake:
+            runs = lake.runs()
+            figures = [metric for run in runs for metric in lake.metrics(run.id)]
+            lake.remove(Example, lake.query("SELECT id FROM examples").column("id").to_pylist())
+            lake.remove(Metric, TABLE_OF[Metric].keys_of(figures))
+            for policy in lake.policies():
+                shutil.rmtree(self.root / policy.path, ignore_errors=True)
+            lake.remove(Policy, [policy.id for policy in lake.policies()])
+            lake.remove(Run, [run.id for run in runs])
 
     def claim_corpus(self, corpus: Corpus, folder: Path) -> None:
         """Note which corpus the home's questions are made of, or check that it is still the same.
@@ -152,9 +184,14 @@ class Home:
     def _compare(self, stored: dict[str, Any], resolved: dict[str, Any]) -> None:
         before, after = identity(stored), identity(resolved)
         differing = sorted(key for key in before | after if before.get(key) != after.get(key))
-        if differing:
+        if differing and self._is_bound(differing):
             named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise RequestError(f"{self.root} belongs to another configuration: {named} differ; choose another --home or the same settings.")
+
+    def _is_bound(self, differing: Sequence[str]) -> bool:
+        """Whether the home cannot take another configuration: a policy was trained or tried, or questions were made by what differs."""
+        made = self._made()
+        return bool(made - {"init", "synth"}) or (bool(made) and any(key.startswith(QUESTIONS) for key in differing))
 
 
 def check_place(root: Path) -> None:

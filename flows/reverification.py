@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from eval.graders.base import UNSUPERVISED, Attempt, BatchVerifier, Verifier, verify_all
-from eval.graders.choice import JUDGE, Verifiers
+from eval.graders.choice import JUDGE, Verifiers, grader_of
 from flows.config import EvaluationConfig
 from flows.home import Home
 from flows.judges import HomeJudges
 from flows.lakes import open_lake
 from flows.verifiers import open_verifier
-from warehouse import Lake, Outcome, Score, Task
+from warehouse import Lake, Outcome, Score, Task, Trajectory
 
 log = logging.getLogger("flywheel")
 
@@ -149,14 +150,20 @@ def _wanted(verifier: Chosen, attempts: list[Attempt], stored: Mapping[str, Scor
     """Those not judged by this version, or only those that it could not judge; always all where what others answered is what is scored."""
     if _unsupervised(verifier):
         return attempts
-    wanted, left_out = [], set[str]()
+    wanted, left_out, demonstrations = [], set[str](), 0
     for task, trajectory in attempts:
-        if _judge_of(verifier, task) is None:
+        judge = _judge_of(verifier, task)
+        if judge is None:
             left_out.add(str(task.provenance["verifier"]))
+            continue
+        if _is_demonstration(task, trajectory, judge):
+            demonstrations += 1
             continue
         score = stored.get(trajectory.id)
         if (score is not None and score.verdict is Outcome.INVALID) if failed_only else score is None:
             wanted.append((task, trajectory))
+    if demonstrations:
+        log.warning("%d demonstrations stay without a verdict: their tasks have no accepted answer to compare with", demonstrations)
     for name in sorted(left_out):
         log.warning(
             "what names the verifier %s is left as it was judged: list it under evaluation.verifiers (evaluation.judge), or name it with "
@@ -164,6 +171,12 @@ def _wanted(verifier: Chosen, attempts: list[Attempt], stored: Mapping[str, Scor
             name,
         )
     return wanted
+
+
+def _is_demonstration(task: Task, trajectory: Trajectory, judge: Verifier | BatchVerifier) -> bool:
+    """Whether an imported run came without a verdict, and its task without the answers that this verifier compares with."""
+    unjudged = trajectory.stage == "import" and trajectory.outcome is None
+    return unjudged and not task.answers and grader_of(cast(Verifier, judge)) is not None
 
 
 def _overruled(lake: Lake, stored: Mapping[str, Score]) -> list[Score]:

@@ -65,7 +65,8 @@ def import_(
 
 def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, split: str | None, home: Path) -> None:
     """What came in, what was set aside and why, and how to look at it."""
-    read = "; ".join(f"{counts['read']} {name}, {counts['new']} of them new" for name, counts in tables.items()) or "nothing imported"
+    counted = [f"{counts['read']} {name}, {counts['new']} of them new{_demonstrations(counts)}" for name, counts in tables.items()]
+    read = "; ".join(counted) or "nothing imported"
     first = f"; the first: {figures['first_reason']}" if figures["quarantined"] else ""
     say(f"{figures['rows']} rows: {read}; {figures['quarantined']} quarantined{first}")
     if "read_as" in figures:
@@ -82,6 +83,12 @@ def _say_imported(figures: dict[str, Any], tables: dict[str, Any], form: str, sp
     if figures.get("training_tasks_met"):
         say(f"  {figures['training_tasks_met']} training tasks that are there meet this suite; take them out with:")
         say(f"  flywheel decontaminate --home {home}")
+
+
+def _demonstrations(counts: dict[str, int]) -> str:
+    """How many of the runs came without a reward."""
+    count = counts.get("demonstrations", 0)
+    return f" ({count} demonstrations: no reward in the file; sft.from = imported trains on them)" if count else ""
 
 
 def _import(form: str, path: Path, home: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +205,9 @@ def export(
     with open_lake(home) as lake:
         if kind in KINDS:
             dataset = export_dataset(lake, kind, to, ExportOptions(format_, at, turn, near_duplicates, split_by, held_out))
-            say(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {len(dataset.failures)} left out")
+            say(f"{dataset.rows} rows of snapshot {dataset.snapshot}, {sum(dataset.left_out.values())} left out")
+            for reason, count in dataset.left_out.items():
+                say(f"  {count:6} {reason}")
         elif kind == "inspect":
             from warehouse.exporters.inspect_logs import export_logs
 

@@ -30,14 +30,17 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import completed, has_begun, is_done, plan, turns_to_synthesise
+    from flows.plan import completed, has_begun, is_done, next_turn, plan, turns_to_synthesise
     from flows.preflight import preflight
+    from flows.training_data import check_training_data, describe_counts
 
-    done = completed(place)
+    done, reads = completed(place), {}
     if not is_done(done, turns):
         preflight(config, place.root, begun=has_begun(done), synthesis=turns_to_synthesise(done, turns))
+        reads = check_training_data(config, place.root, done, next_turn(done))
     if dry_run:
-        print_json({"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(done, config, turns)})
+        resolved = {"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(done, config, turns)}
+        print_json({**resolved, "would_train_on": describe_counts(reads)})
         place.check_claim(config)
         return
     place.claim(config)

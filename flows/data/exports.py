@@ -8,8 +8,10 @@ from pathlib import Path
 
 from flows.config import EvaluationConfig
 from flows.data.imports import config_of
+from flows.training_data import tools_of
+from rl.renderers.registry import dialect_config
 from synth.exporters.tasks import PromptOptions, rl_dataset, tasks_to_write, webshaper_dataset
-from synth.exporters.texts import TextOptions, cpt_dataset, sft_dataset
+from synth.exporters.texts import ChatOptions, TextOptions, cpt_dataset, sft_dataset
 from synth.formulas.webshaper import write_rows
 from warehouse import Lake
 from warehouse.errors import RequestError
@@ -43,7 +45,7 @@ class ExportOptions:
 
 _BUILDERS: dict[str, Callable[[Lake, int, ExportOptions], Dataset]] = {
     "cpt": lambda lake, at, options: cpt_dataset(lake, at, TextOptions(options.turn, options.near_duplicates)),
-    "sft": lambda lake, at, options: sft_dataset(lake, at, TextOptions(options.turn, options.near_duplicates)),
+    "sft": lambda lake, at, options: sft_dataset(lake, at, TextOptions(options.turn, options.near_duplicates), _chat(lake)),
     "rl": lambda lake, at, options: rl_dataset(lake, at, PromptOptions(options.split_by, options.held_out, _default_verifier(lake))),
     "webshaper": lambda lake, at, options: webshaper_dataset(lake, at),
 }
@@ -53,6 +55,18 @@ def _default_verifier(lake: Lake) -> str:
     """Who judges the tasks of a home that name no verifier."""
     config = config_of(lake.place.home)
     return (config.evaluation if config is not None else EvaluationConfig()).verifier
+
+
+def _chat(lake: Lake) -> ChatOptions:
+    """What the home's own runs are offered and told; nothing where it has no configuration."""
+    config = config_of(lake.place.home)
+    if config is None:
+        return ChatOptions()
+    system = None if config.rollout.speaks_tags else dialect_config(config.rollout.dialect, config.rollout.dialects).system
+    try:
+        return ChatOptions(tools_of(config, 1), system)
+    except RequestError:  # its file of tools is not there any more
+        return ChatOptions((), system)
 
 
 KINDS = tuple(_BUILDERS)

@@ -55,8 +55,8 @@ def import_file(form: str, path: Path, home: Path) -> dict[str, Any]:
     """Read `path` in the format `form` into the lake of `home`.
 
     Returns:
-        `rows` in the file; `quarantined` rows, `reasons`, their number by kind, and the `first_reason`; for each table how many were
-        read and how many of them are `new`.
+        `rows` in the file; `quarantined` rows, `reasons`, their number by kind, and the `first_reason`; for each table how many records
+        were read and how many of them are `new`; of trajectories also how many are `demonstrations`, which came without a verdict.
 
     Raises:
         RequestError: an unknown format, no such file, or `home` is a folder of something else.
@@ -76,11 +76,18 @@ def store(lake: Lake, rows: int, records: Sequence[Record], failures: Sequence[F
     named, unnamed = _without_nul(records)
     kept, conflicts = _without_conflicts(lake, named)
     figures = {table: _count(lake, kind, kept) for table, kind in _kinds(kept).items()}
+    if demonstrations := _demonstrations(kept):
+        figures["trajectories"]["demonstrations"] = demonstrations
     quarantined = [*failures, *unnamed, *conflicts]
     lake.add([*kept, *quarantined])
     reasons = Counter(str(failure.kind) for failure in quarantined)
     first = {"first_reason": quarantined[0].reason} if quarantined else {}
     return {"rows": rows, "quarantined": sum(reasons.values()), "reasons": dict(sorted(reasons.items())), **first, **figures}
+
+
+def _demonstrations(records: Sequence[Record]) -> int:
+    """How many runs came without a verdict: cold starts take them as they are."""
+    return len({one.id for one in records if isinstance(one, Trajectory) and one.outcome is None})
 
 
 def lake_of(home: Path) -> Lake:

@@ -23,6 +23,7 @@ from flows.plan import evaluation_id, reopen
 from flows.results import forget
 from flows.screen import Screen
 from flows.suites.config import SuiteConfig, corpus_of
+from flows.suites.stated_answers import StatedAnswers, read_stated_answers
 from warehouse import Lake, Task
 from warehouse.errors import RequestError
 
@@ -54,10 +55,12 @@ class SuiteReport:
     comparison: Comparison | None
     not_compared: str | None
     """Why there is no comparison with `against`."""
+    stated_answers: StatedAnswers
 
     def record(self) -> dict[str, Any]:
         """The same as JSON would give it back, without figures where there is no result."""
         record = asdict(self) | {"coverage": asdict(self.coverage) | {"missing": self.coverage.missing, "wanted": self.coverage.wanted}}
+        record["stated_answers"] = self.stated_answers.record()
         if self.comparison is not None:
             record["comparison"] |= {"real": self.comparison.real, "statement": self.comparison.statement}
         if self.objection is not None:
@@ -102,6 +105,7 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, verifiers: Verifier
         against=against,
         comparison=compare(others, trials) if against and not not_compared else None,
         not_compared=not_compared,
+        stated_answers=read_stated_answers(lake, policy, suite.name),
     )
 
 
@@ -162,6 +166,8 @@ def print_report(report: SuiteReport) -> None:
         console.print(f"[bold]no result:[/bold] {report.objection}")
         return
     console.print(f"[bold]{report.headline.name} = {_percent(report.headline)}[/bold]")
+    if report.stated_answers.advice is not None:
+        console.print(report.stated_answers.advice)
     if len(report.ladder) > 1:
         console.print(_figures_table("figure", [(figure.name, figure) for figure in report.ladder]))
     for axis, figures in report.groups.items():

@@ -92,11 +92,17 @@ class StoredRunsConfig(Section):
     tools: dict[str, ToolMapping] = Field(default_factory=dict)
     """Our tools by theirs. Without any, runs keep their own tools, and examples offer these."""
     unjudged: Literal["drop", "keep"] = "drop"
-    """Runs that nobody has judged; failures and invalid ones are never taken."""
+    """Runs without a verdict; failures and invalid ones are never taken."""
     per_task: PositiveInt = 1
     """Examples of one task at most, the shortest runs first."""
     count: PositiveInt | None = None
     """Examples at most, drawn at random; None: all."""
+
+
+class ImportedRunsConfig(StoredRunsConfig):
+    """Which imported runs become examples; one that came without a reward is a demonstration."""
+
+    unjudged: Literal["drop", "keep"] = "keep"
 
 
 class TaughtRunsConfig(Section):
@@ -126,7 +132,7 @@ class SftConfig(SupervisedConfig):
     sources: tuple[ColdStart, ...] = Field(default=("oracle", "own"), alias="from", min_length=1)
     """Whose runs it learns from: the graph's oracle (`synth.demonstrations`), the wheel's own successes of earlier turns, imported runs,
     stored rollouts, a teacher (`synth.teacher`) that plays the environment, or what the first turn learnt from, again."""
-    imported: StoredRunsConfig = StoredRunsConfig()
+    imported: ImportedRunsConfig = ImportedRunsConfig()
     rollouts: StoredRunsConfig = StoredRunsConfig(where="stage = 'rollout'")
     teacher: TaughtRunsConfig = TaughtRunsConfig()
     learning_rate: PositiveFloat = 5e-4

@@ -134,7 +134,7 @@ def _unusable(trajectory: Trajectory, tasks: Mapping[str, Task], config: StoredR
     if trajectory.outcome is Outcome.FAILURE:
         return Rejection.FAILURE, "the verifier says that it failed"
     if trajectory.outcome is None and config.unjudged == "drop":
-        return Rejection.NOT_JUDGED, "nobody has judged it; `flywheel reverify` does, or set unjudged = keep"
+        return Rejection.NOT_JUDGED, "it has no verdict; `flywheel reverify` gives one, or set unjudged = keep"
     if trajectory.images:
         return Rejection.IMAGES, "its images would be lost: an example holds none"
     if trajectory.task_key not in tasks:

@@ -63,14 +63,18 @@ class PromptOptions:
 
 def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
     """All tasks but those of evaluation suites as prompts, in the splits they are stored with; or those of no suite, split anew."""
-    tasks = [task for task in lake.tasks(at=at) if suite_of(task) is None]
-    filters = _decontamination(lake, at)
+    stored = lake.tasks(at=at)
+    tasks = [task for task in stored if suite_of(task) is None]
+    removed = _decontamination(lake, at)
+    if suites := len(stored) - len(tasks):
+        removed["of suites"] = suites
+    filters: list[str] = []
     failures: list[Failure] = []
     if options.rule is not None:
         tasks, left_out = _of_no_suite(tasks)
         parts, failures = split_tasks(tasks, options.rule, options.held_out)
-        filters.append(left_out)
-        filters.append(f"split by {options.rule}, about {options.held_out} held out; {len(failures)} tasks belong to neither side")
+        removed |= left_out
+        filters.append(f"split by {options.rule}, about {options.held_out} held out")
         chosen = [(split, task) for split, members in parts.items() for task in members]
     else:
         chosen = [(task.split, task) for task in tasks]
@@ -84,15 +88,16 @@ def rl_dataset(lake: Lake, at: int, options: PromptOptions) -> Dataset:
         splits=by_split((split, _prompt_row(task, split, measured[task.key], options.verifier)) for split, task in chosen),
         sources=Counter(source_of(task) or UNTRACED for _, task in chosen),
         filters=filters,
+        removed=removed,
         snapshot=at,
         failures=failures,
     )
 
 
-def _of_no_suite(tasks: Sequence[Task]) -> tuple[list[Task], str]:
-    """The tasks for training and those of foreign files, and what a card says of the others."""
+def _of_no_suite(tasks: Sequence[Task]) -> tuple[list[Task], dict[str, int]]:
+    """The tasks for training and those of foreign files, and how many others there are."""
     chosen = [task for task in tasks if task.is_trained_on or task.split in IMPORTED]
-    return chosen, f"tasks of no suite; {len(tasks) - len(chosen)} of suites and of the gate are left out"
+    return chosen, {"of the home's suites and gate": len(tasks) - len(chosen)} if len(chosen) < len(tasks) else {}
 
 
 def _verifier_of(task: Task, default: str) -> Row:
@@ -122,10 +127,12 @@ def _prompt_row(task: Task, split: str, difficulty: Difficulty, default: str) ->
     }
 
 
-def _decontamination(lake: Lake, at: int) -> list[str]:
-    """What decontamination removed, by suite and reason, from the failures in the lake."""
+def _decontamination(lake: Lake, at: int) -> dict[str, int]:
+    """How many tasks decontamination has removed, by suite and reason, from the failures in the lake."""
     sql = f"SELECT item->>'suite' AS suite, kind, count(*) AS n FROM failures WHERE stage = '{STAGE}' GROUP BY ALL ORDER BY ALL"
-    return [f"{row['n']} removed for {row['kind'].replace('_', ' ')} with {row['suite']}" for row in lake.query(sql, at=at).to_pylist()]
+    return {
+        f"removed earlier for {row['kind'].replace('_', ' ')} with {row['suite']}": row["n"] for row in lake.query(sql, at=at).to_pylist()
+    }
 
 
 _WEBSHAPER_FIELDS: _Fields = {
@@ -137,8 +144,8 @@ _WEBSHAPER_FIELDS: _Fields = {
 }
 
 
-def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure], str]:
-    """The tasks of no suite that have a row in this form, why others with a formula have none, and what a card says of the rest.
+def tasks_to_write(lake: Lake, at: int) -> tuple[list[Task], list[Failure], dict[str, int]]:
+    """The tasks of no suite that have a row in this form, why others with a formula have none, and how many the rest are.
 
     The form has no place for a split, so that a suite's task would be taken for one to train on.
     """
@@ -165,7 +172,8 @@ def webshaper_dataset(lake: Lake, at: int) -> Dataset:
         columns={name: about for name, (_, about) in _WEBSHAPER_FIELDS.items()},
         splits={"train": [_webshaper_row(task) for task in tasks]},
         sources=Counter(source_of(task) or UNTRACED for task in tasks),
-        filters=[left_out, "of these, tasks with a formula that this form can hold"],
+        filters=["tasks of no suite with a formula that this form can hold"],
+        removed=left_out,
         snapshot=at,
         failures=failures,
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rl.renderers.base import NotExpressible, Schema
 from rl.renderers.tags import tagged_text
+from synth.exporters.messages import messages_of, parts_of, system_of
 from synth.parts import CPT_KINDS, SFT_KINDS
 from synth.questions.text_comparison import near_duplicates
 from warehouse.exporters.dataset import UNTRACED, Dataset, Row
 from warehouse.lake import Lake
-from warehouse.records import Example, Failure, Part, PartKind, Task
+from warehouse.records import Example, Failure, PartKind, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,6 @@ def source_of(task: Task) -> str:
     return str(task.provenance.get("source", ""))
 
 
-_CALL = pa.struct([("name", pa.string()), ("arguments", pa.string())])
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(_CALL)), ("train", pa.bool_())])
 _COMMON = {
     "id": "id of the example in the lake",
     "kind": "what made it",
@@ -60,8 +61,8 @@ _CPT_SCHEMA = pa.schema(
 _SFT_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
-        ("messages", pa.list_(_MESSAGE)),
-        ("tools", pa.string()),
+        ("messages", pa.list_(pa.json_())),
+        ("tools", pa.list_(pa.json_())),
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.int32())),
         ("sources", pa.list_(pa.string())),
@@ -69,8 +70,9 @@ _SFT_SCHEMA = pa.schema(
     ]
 )
 _SFT_COLUMNS = {
-    "messages": "role, content, calls with their arguments, and whether it is trained on; of a sampled run, its text as it was written",
-    "tools": "the schemas of the tools on offer, as JSON; empty where none are known",
+    "messages": "the conversation in OpenAI's form: role, content, `tool_calls` with arguments as objects, `tool_call_id` of results; "
+    "a thought stands in `<think>` before content or calls; `weight` of the assistant's messages is 1 where they are learned",
+    "tools": "the schemas of the tools on offer, in OpenAI's form",
     "token_ids": "the ids as an engine sampled them, where it was sampled; they win over the text",
     "loss_mask": "1 where a token is trained on, for `token_ids`",
 }
@@ -82,6 +84,14 @@ class TextOptions:
 
     turn: int | None = None
     near_duplicates: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What the home's own runs were offered and told: the tools of its environment, and the system prompt of its dialect."""
+
+    tools: Sequence[Schema] = ()
+    system: str | None = None
 
 
 def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
@@ -103,64 +113,39 @@ def cpt_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
     )
 
 
-def sft_dataset(lake: Lake, at: int, options: TextOptions) -> Dataset:
-    """The trajectories of the cold start as messages with roles and masks."""
+def sft_dataset(lake: Lake, at: int, options: TextOptions, chat: ChatOptions) -> Dataset:
+    """The trajectories of the cold start as messages; what messages cannot hold is left out with its reason."""
     examples, filters, failures = _chosen(lake, at, SFT_KINDS, options)
-    questions = _questions(lake, at)
+    runs, questions = _runs(lake, at, examples)
+    rows: list[Row] = []
+    for example in examples:
+        try:
+            rows.append(_sft_row(example, runs, questions, chat))
+        except NotExpressible as error:
+            failures.append(Failure("export", "not_expressible", str(error), {"id": example.id}))
     return Dataset(
         kind="sft",
-        about="Trajectories for supervised fine-tuning: what the policy says is trained on, questions and observations are masked.",
+        about="Trajectories for supervised fine-tuning, as messages with tool calls in OpenAI's form.",
         schema=_SFT_SCHEMA,
         columns=_COMMON | _SFT_COLUMNS,
-        splits={"train": [_sft_row(example, questions) for example in examples]},
-        sources=Sources.read(lake, at).count(example.sources for example in examples),
+        splits={"train": rows} if rows else {},
+        sources=Sources.read(lake, at).count(row["sources"] for row in rows),
         filters=filters,
         snapshot=at,
         failures=failures,
     )
 
 
-def messages_of(example: Example, question: str | None = None) -> list[Row]:
-    """An example as messages: a thought and the calls behind it are one of the assistant's.
-
-    Args:
-        question: what a sampled run was asked, whose prompt is known as token ids alone.
-    """
-    asked = [_message("user", question, False)] if question is not None and not example.questions else []
-    rows: list[Row] = []
-    for part in example.parts:
-        role = _role(part)
-        if role is None:
-            continue
-        continues = role == "assistant" and rows and rows[-1]["role"] == role and part.kind is not PartKind.THOUGHT
-        row = rows[-1] if continues else _message(role, "", part.learnt)
-        rows += [] if continues else [row]
-        if part.kind is PartKind.CALL:
-            row["tool_calls"].append({"name": part.tool, "arguments": part.text})
-        else:
-            row["content"] = "\n".join(filter(None, (row["content"], part.text)))
-    return asked + rows
-
-
-def _message(role: str, content: str, train: bool) -> Row:
-    return {"role": role, "content": content, "tool_calls": [], "train": train}
-
-
-def _role(part: Part) -> str | None:
-    """The role of a part's message; None of what is said in no message."""
-    if part.kind in (PartKind.TOOLS, PartKind.TEXT, PartKind.DOCUMENT) or not part.text:
-        return None
-    if part.kind is PartKind.TOKENS:
-        return "assistant" if part.learnt else "tool"
-    return {PartKind.QUESTION: "user", PartKind.RESULT: "tool"}.get(part.kind, "assistant")
-
-
-def _sft_row(example: Example, questions: Mapping[str, str]) -> Row:
-    question = next((questions[source] for source in example.sources if source in questions), None)
+def _sft_row(example: Example, runs: Mapping[str, Trajectory], questions: Mapping[str, str], chat: ChatOptions) -> Row:
+    run = next((runs[source] for source in example.sources if source in runs), None)
+    parts = parts_of(example, run, None if run is None else questions.get(run.task_key))
+    shown = next((part.text for part in parts if part.kind is PartKind.TOOLS), None)
+    tools = list(chat.tools) if shown is None else json.loads(shown)
+    system = system_of(run) if run is not None and run.stage == "import" else chat.system
     return {
         "id": example.id,
-        "messages": messages_of(example, question),
-        "tools": next((part.text for part in example.parts if part.kind is PartKind.TOOLS), ""),
+        "messages": messages_of(parts, tools, system),
+        "tools": tools,
         "token_ids": [token for part in example.parts for token in part.ids],
         "loss_mask": [int(part.learnt) for part in example.parts for _ in part.ids],
         "sources": list(example.sources),
@@ -168,10 +153,12 @@ def _sft_row(example: Example, questions: Mapping[str, str]) -> Row:
     }
 
 
-def _questions(lake: Lake, at: int) -> dict[str, str]:
-    """What each trajectory was asked, by its id: an example of a sampled one holds its prompt as ids alone."""
-    table = lake.query("SELECT t.id, k.question FROM trajectories t JOIN tasks k ON k.key = t.task_key", at=at)
-    return dict(zip(table.column("id").to_pylist(), table.column("question").to_pylist(), strict=True))
+def _runs(lake: Lake, at: int, examples: Sequence[Example]) -> tuple[dict[str, Trajectory], dict[str, str]]:
+    """The stored runs that examples were made from, by their ids, and the questions of their tasks."""
+    ids = list({source for example in examples for source in example.sources})
+    runs = {run.id: run for run in lake.trajectories("id IN (SELECT unnest(?))", [ids], at=at)}
+    tasks = lake.read(Task, "key IN (SELECT unnest(?))", [list({run.task_key for run in runs.values()})], at)
+    return runs, {task.key: task.question for task in tasks}
 
 
 def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> tuple[list[Example], list[str], list[Failure]]:
@@ -183,6 +170,6 @@ def _chosen(lake: Lake, at: int, kinds: Sequence[str], options: TextOptions) -> 
         return examples, filters, []
     doubled = list(near_duplicates(((example.id, example.text) for example in examples), options.near_duplicates))
     left_out = {identity for identity, _, _ in doubled}
-    filters.append(f"{len(doubled)} left out as near-duplicates (Jaccard index of three-word shingles {options.near_duplicates} or more)")
+    filters.append(f"no near-duplicates (Jaccard index of three-word shingles {options.near_duplicates} or more)")
     failures = [Failure("export", "near_duplicate", f"{one} is nearly {other}", {"id": one, "of": other}) for one, other, _ in doubled]
     return [example for example in examples if example.id not in left_out], filters, failures

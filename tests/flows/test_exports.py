@@ -9,8 +9,10 @@ from pathlib import Path
 import datasets
 import pyarrow.parquet as parquet
 import pytest
+from typer.testing import CliRunner
 
 from eval.graders.verifiers import GRADERS
+from flows.cli import app
 from flows.config import FlywheelConfig
 from flows.data.exports import ExportOptions, export_dataset
 from flows.home import Home
@@ -18,7 +20,8 @@ from warehouse import Document, Example, Failure, Lake, Outcome, Part, PartKind,
 
 FORMULA = (("C@Paris", "country", "V@x"), ("V@x", "capital", "?"))
 ASKED = "capital of country of Paris?"
-TOOLS = '[{"type": "function", "function": {"name": "search", "description": "Searches.", "parameters": {}}}]'
+PARAMETERS = '{"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}'
+TOOLS = f'[{{"type": "function", "function": {{"name": "search", "description": "Searches.", "parameters": {PARAMETERS}}}}}]'
 
 
 def task(key: str, split: str = "train", city: str = "Paris") -> Task:
@@ -41,7 +44,6 @@ def lake(tmp_path: Path) -> Lake:
         Part(PartKind.THOUGHT, "country France", True),
         Part(PartKind.ANSWER, "Paris", True),
     )
-    sampled = (Part(PartKind.TOKENS, "", ids=(7,)), Part(PartKind.TOKENS, "<answer> Paris</answer>", True, ids=(8, 9)))
     lake.add(
         [
             Document("d1", "Paris", "Paris country France.", "kg_countries"),
@@ -55,7 +57,6 @@ def lake(tmp_path: Path) -> Lake:
             Example("e2", "fas_reason", (Part(PartKind.TEXT, "Lyon lies in France, whose capital is Paris.", True),), ("t2", "d1")),
             Example("e3", "fas_reason", (Part(PartKind.TEXT, "Lyon lies in France, whose capital is Paris!", True),), ("t2", "d1"), 2),
             Example("e4", "trajectory", shown, ("t1",)),
-            Example("e5", "trajectory", sampled, ("r1",)),
             Failure("decontamination", "same_formula", "t9 meets t3", {"task": "t9", "suite": "held_out"}),
         ]
     )
@@ -72,22 +73,7 @@ def test_texts_for_pretraining(lake: Lake, tmp_path: Path) -> None:
     assert "ODbL" in card and "| train | 3 |" in card and f"--at {lake.snapshot()}" in card
     fewer = export_dataset(lake, "cpt", tmp_path / "fewer.jsonl", ExportOptions(near_duplicates=0.9))
     assert (fewer.rows, [failure.item for failure in fewer.failures]) == (2, [{"id": "e3", "of": "e2"}])
-    assert "1 left out as near-duplicates" in (tmp_path / "fewer.jsonl.card.md").read_text()
-
-
-def test_messages_with_roles_and_masks(lake: Lake, tmp_path: Path) -> None:
-    export_dataset(lake, "sft", tmp_path / "sft.jsonl", ExportOptions())
-    shown, sampled = (json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines())
-    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "assistant"]
-    assert [message["train"] for message in shown["messages"]] == [False, True, False, True]
-    assert [message["content"] for message in shown["messages"]] == [ASKED, "", "France", "country France\nParis"]
-    assert [message["tool_calls"] for message in shown["messages"]] == [[], [{"name": "search", "arguments": "Paris"}], [], []]
-    assert (shown["tools"], shown["token_ids"], shown["loss_mask"]) == (TOOLS, [], [])
-    assert [(message["role"], message["content"], message["train"]) for message in sampled["messages"]] == [
-        ("user", ASKED, False),
-        ("assistant", "<answer> Paris</answer>", True),
-    ]
-    assert (sampled["token_ids"], sampled["loss_mask"]) == ([7, 8, 9], [0, 1, 1])
+    assert "- 1 left out\n- 1: near duplicate" in (tmp_path / "fewer.jsonl.card.md").read_text()
 
 
 @pytest.mark.slow
@@ -99,7 +85,9 @@ def test_prompts_with_verifier_and_difficulty(lake: Lake, tmp_path: Path) -> Non
     assert (rows["t2"]["judged"], rows["t2"]["pass_rate"]) == (0, None), "unknown is not zero"
     assert rows["t1"]["formula"] == [list(triple) for triple in FORMULA] and rows["t1"]["branching"] == 1
     assert parquet.read_table(tmp_path / "rl" / "held_out.parquet").column("key").to_pylist() == ["t3"]
-    assert "1 removed for same formula with held_out" in (tmp_path / "rl" / "README.md").read_text()
+    assert "- 1 left out\n- 1: removed earlier for same formula with held_out" in (tmp_path / "rl" / "README.md").read_text()
+    told = CliRunner().invoke(app, ["export", "rl", "--home", str(lake.place.home), "--to", str(tmp_path / "again")])
+    assert "3 rows of snapshot" in told.output and ", 1 left out" in told.output
 
 
 @pytest.mark.slow
@@ -108,7 +96,7 @@ def test_prompts_split_anew(lake: Lake, tmp_path: Path) -> None:
     (rows,) = dataset.splits.values()
     assert [row["key"] for row in rows] == ["t1", "t2"], "both are of one pattern, and a suite's task is put on no side anew"
     card = (tmp_path / "rl" / "README.md").read_text()
-    assert "--split-by pattern --held-out 0.5" in card and "1 of suites and of the gate are left out" in card
+    assert "--split-by pattern --held-out 0.5" in card and "- 1: of the home's suites and gate" in card
 
 
 @pytest.mark.slow
@@ -117,7 +105,7 @@ def test_the_released_form(lake: Lake, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
     assert rows[0]["formalization"] == [list(triple) for triple in FORMULA]
     assert [row["id"] for row in rows] == ["t1", "t2"], "the form has no place for a split, so a suite's task is left out"
-    assert "1 of suites and of the gate are left out" in (tmp_path / "w.jsonl.card.md").read_text()
+    assert "- 1: of the home's suites and gate" in (tmp_path / "w.jsonl.card.md").read_text()
     export_dataset(lake, "webshaper", tmp_path / "w", ExportOptions("hf"))
     assert (
         datasets.load_dataset(str(tmp_path / "w"), cache_dir=str(tmp_path / "cache"))["train"][0]["formalization"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.config import load_config
 from flows.home import Home, choose_config, exclusive
+from warehouse import Lake, Run
 from warehouse.errors import RequestError
+
+
+def trained(home: Home) -> None:
+    """Leave a run of SFT in the home, which binds it to its configuration."""
+    with Lake(home.root) as lake:
+        lake.add([Run("t1-sft", "sft", 1, {}, "", 0, None, "failed", datetime(2026, 1, 1, tzinfo=UTC))])
 
 
 def test_claim_writes_the_configuration_and_loads_it_again(tmp_path: Path) -> None:
@@ -27,6 +35,7 @@ def test_claim_writes_the_configuration_and_loads_it_again(tmp_path: Path) -> No
 def test_another_configuration_is_refused_and_the_keys_are_named(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.claim(load_config("quickstart"))
+    trained(home)
     with pytest.raises(RequestError, match=r"rl\.steps"):
         home.claim(load_config("quickstart", ["rl.steps=1"]))
 
@@ -38,6 +47,7 @@ def test_a_home_goes_on_with_another_budget_and_with_another_patience_for_its_te
     slower = load_config("quickstart", [*teacher, "budget.hours=2", "synth.teacher.timeout_seconds=900", "synth.teacher.max_tokens=7"])
     home.claim(slower)
     assert home.load() == slower and json.loads(home.config_file.read_text())["digest"] == written
+    trained(home)
     with pytest.raises(RequestError, match=r"another configuration: synth\.teacher\.model differ"):
         home.claim(load_config("quickstart", ["synth.teacher.kind=openai", "synth.teacher.model=another"]))
 
@@ -50,6 +60,7 @@ def test_settings_without_a_profile_are_laid_over_what_the_home_has(tmp_path: Pa
     home.claim(budget)
     expanded = choose_config(home, None, ["synth.teacher.kind=openai", "synth.teacher.model=m", "synth.expander.count=2"])
     assert expanded.synth.expander is not None and expanded.seed == 3
+    trained(home)
     with pytest.raises(RequestError, match=r"another configuration: rl\.steps differ"):
         home.claim(choose_config(home, None, ["rl.steps=1"]))
     with pytest.raises(RequestError, match=r"unknown key rl\.stepz; `flywheel run --home .*home --dry-run` prints"):
@@ -60,6 +71,7 @@ def test_settings_without_a_profile_are_laid_over_what_the_home_has(tmp_path: Pa
 
 def test_a_dry_run_is_refused_where_the_run_would_be(tmp_path: Path) -> None:
     Home(tmp_path / "home").claim(load_config("quickstart"))
+    trained(Home(tmp_path / "home"))
     asked = ["run", "--profile", "quickstart", "--home", str(tmp_path / "home"), "--dry-run"]
     assert CliRunner().invoke(app, asked).exit_code == 0
     refused = CliRunner().invoke(app, [*asked, "--set", "rl.steps=1"])

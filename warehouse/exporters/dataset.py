@@ -46,7 +46,8 @@ class Dataset:
         columns: what each column of `schema` holds, for the card.
         splits: rows by split, in the order of the files.
         sources: how many rows come from each source; a row may count for several.
-        filters: what was left out or in, a sentence each.
+        filters: how the rows were chosen, a sentence each.
+        removed: how many rows are not there, by reason, besides those of `failures`.
         snapshot: the lake's snapshot that all of it was read at.
         settings: options of `flywheel export` beside kind, home, path and snapshot.
     """
@@ -58,6 +59,7 @@ class Dataset:
     splits: Mapping[str, Sequence[Row]]
     sources: Counter[str]
     filters: Sequence[str]
+    removed: Mapping[str, int] = field(default_factory=dict)
     snapshot: int
     settings: str = ""
     failures: Sequence[Failure] = field(default=())
@@ -66,6 +68,12 @@ class Dataset:
     def rows(self) -> int:
         """How many rows there are in all."""
         return sum(map(len, self.splits.values()))
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many rows are left out, by reason."""
+        kinds = Counter(str(failure.kind).replace("_", " ") for failure in self.failures)
+        return {**self.removed, **dict(sorted(kinds.items()))}
 
 
 def licence_of(source: str) -> str:
@@ -116,7 +124,8 @@ def _sources(dataset: Dataset) -> str:
 
 
 def _filters(dataset: Dataset) -> str:
-    return "\n".join(["## Filters", "", *(f"- {sentence}" for sentence in dataset.filters or ["none"])])
+    left_out = [f"{sum(dataset.left_out.values())} left out", *(f"{count}: {reason}" for reason, count in dataset.left_out.items())]
+    return "\n".join(["## Filters", "", *(f"- {sentence}" for sentence in [*dataset.filters, *left_out])])
 
 
 def _reproduction(dataset: Dataset, form: str) -> str:
@@ -181,4 +190,20 @@ def _write_rows(schema: pa.Schema, rows: Sequence[Row], file: Path, form: str) -
         with file.open("w", encoding="utf-8") as lines:
             lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     else:
-        parquet.write_table(pa.Table.from_pylist(list(rows), schema), file, compression="zstd")
+        plain = pa.schema([(column.name, _plain(column.type)) for column in schema])
+        stored = [{column.name: _stored(row[column.name], column.type) for column in schema} for row in rows]
+        parquet.write_table(pa.Table.from_pylist(stored, plain).cast(schema), file, compression="zstd")
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values before JSON is marked as such, which Arrow cannot read from objects."""
+    if isinstance(kind, pa.JsonType):
+        return pa.string()
+    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _stored(value: Any, kind: pa.DataType) -> Any:
+    """A value with its JSON as text."""
+    if isinstance(kind, pa.JsonType):
+        return json.dumps(value, ensure_ascii=False)
+    return [_stored(one, kind.value_type) for one in value] if pa.types.is_list(kind) and value is not None else value

@@ -1,0 +1,148 @@
+"""Runs without a reward are demonstrations: counted at import, never judged, trained on; an empty stage is refused before it starts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.config import load_config
+from flows.data.imports import import_file
+from flows.home import Home
+from flows.reverification import reverify_home
+from flows.training_data import check_training_data
+from tests.flows.test_cold_start import OURS, SMALL, cold_started, home_of
+from warehouse import Example, Lake, Metric, Outcome, Part, PartKind, Policy, RequestError, Run, Task
+
+ASKS: dict[str, Any] = {"role": "user", "content": "Where is book 7?"}
+ANSWERS = {"role": "assistant", "content": "Shelf 7"}
+CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"query": "book 7"}'}}
+SEARCHES = [{"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c", "content": "On shelf 7."}]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SFT = ('sft.from=["imported"]', 'wheel.stages=["sft"]')
+ROWS: dict[str, tuple[dict[str, Any], bool]] = {
+    "plain": ({"messages": [ASKS, ANSWERS]}, True),
+    "with a tool": ({"messages": [ASKS, *SEARCHES, ANSWERS]}, True),
+    "with a system prompt": ({"messages": [{"role": "system", "content": "Be brief."}, ASKS, ANSWERS]}, True),
+    "with an answer and no reward": ({"messages": [ASKS, ANSWERS], "answer": "Shelf 7"}, True),
+    "with a reward of null": ({"messages": [ASKS, ANSWERS], "reward": None}, True),
+    "with a score beyond its scale": ({"messages": [ASKS, ANSWERS], "score": 87}, True),
+    "rewarded": ({"messages": [ASKS, ANSWERS], "reward": 1}, False),
+    "rewarded with 0": ({"messages": [ASKS, ANSWERS], "reward": 0}, False),
+    "scored": ({"messages": [ASKS, ANSWERS], "score": 0.5}, False),
+    "broken off": ({"messages": [ASKS, SEARCHES[0]]}, False),
+}
+
+
+def imported(root: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    """The figures of an import of these rows as OpenAI's."""
+    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return import_file("openai", root / "rows.jsonl", root / "home")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_without_a_reward_is_counted_as_a_demonstration(tmp_path: Path, name: str) -> None:
+    row, demonstration = ROWS[name]
+    assert imported(tmp_path, row)["trajectories"].get("demonstrations", 0) == demonstration
+
+
+@pytest.mark.slow
+def test_the_import_says_so_and_the_cold_start_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS.values()))
+    told = CliRunner().invoke(app, ["import", "openai", str(tmp_path / "rows.jsonl"), "--home", str(tmp_path / "home")])
+    assert "10 trajectories, 10 of them new (6 demonstrations: no reward in the file" in told.output
+    with home_of(tmp_path / "home", 'sft.from=["imported"]', "sft.imported.per_task=20") as context:
+        counted = check_training_data(context.config, tmp_path / "home", set(), 1)
+        assert len(cold_started(context)) == 7, "six demonstrations and the success"
+    assert counted["sft"] == {"imported": 7}
+
+
+def test_a_demonstration_whose_task_has_no_answer_stays_without_a_verdict(tmp_path: Path) -> None:
+    imported(tmp_path, ROWS["plain"][0], ROWS["with an answer and no reward"][0])
+    found = reverify_home(tmp_path / "home", "TRUE", None, failed_only=False)
+    assert (found.chosen, found.judged, found.success, found.invalid) == (2, 1, 1, 0)
+    with Lake(tmp_path / "home") as lake:
+        assert [score.verdict for score in lake.scores()] == [Outcome.SUCCESS]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "told"),
+    [
+        ([], SFT, "t1-sft would train on nothing: sft.from names imported"),
+        ([ROWS["plain"][0]], (*SFT, 'sft.imported.unjudged="drop"'), "1 runs are not taken: not_judged"),
+        ([ROWS["rewarded with 0"][0]], SFT, "1 runs are not taken: not_a_success"),
+        ([ROWS["broken off"][0]], SFT, "1 runs are not taken: invalid"),
+        ([ROWS["plain"][0]], (*SFT, "sft.imported.where=\"policy = 'x'\""), "t1-sft would train on nothing"),
+        ([ROWS["plain"][0]], ('sft.from=["rollouts"]', SFT[1]), "sft.from names rollouts"),
+        ([ROWS["plain"][0]], ('sft.from=["own"]', SFT[1]), "sft.from names own"),
+        ([ROWS["with a tool"][0]], (*SFT, 'sft.imported.tools={search={name=""}}'), "unknown_tool"),
+        ([], ('wheel.stages=["cpt"]', 'cpt.from=["has"]'), "t1-cpt would train on nothing"),
+        ([], ('wheel.stages=["cpt"]', 'cpt.from=["documents"]', "synth.documents=0"), "cpt.from names documents"),
+        ([ROWS["plain"][0]], (*SFT, 'sft.imported.where="nonsense = 1"'), "sft.imported.where is no condition"),
+    ],
+)  # fmt: skip
+def test_a_stage_that_would_train_on_nothing_is_refused_before_anything_starts(
+    tmp_path: Path, rows: list[dict[str, Any]], settings: tuple[str, ...], told: str
+) -> None:
+    if rows:
+        imported(tmp_path, *rows)
+    asked = [part for setting in settings for part in ("--set", setting)]
+    for dry in (["--dry-run"], []):
+        refused = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), *asked, *dry])
+        assert isinstance(refused.exception, RequestError) and told in str(refused.exception)
+    assert not (tmp_path / "home" / "config.json").exists()
+
+
+def test_the_dry_run_counts_what_each_stage_will_train_on(tmp_path: Path) -> None:
+    imported(tmp_path, ROWS["plain"][0], ROWS["with a tool"][0])
+    asked = ["--set", 'sft.from=["imported", "oracle", "own"]', "--set", "sft.imported.per_task=9", "--set", "rl.steps=1"]
+    shown = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), *asked, "--dry-run"])
+    oracle = sum(load_config(SMALL).synth.demonstration_questions.wanted().values())
+    assert json.loads(shown.stdout)["would_train_on"]["sft"] == {"imported": 2, "oracle": oracle, "own": 0}
+
+
+@pytest.mark.parametrize(
+    "setting", ["sft.epochs=3", "rl.steps=1", 'sft.imported.unjudged="drop"', "policy.layers=1", 'wheel.stages=["sft"]']
+)
+def test_a_home_in_which_nothing_was_trained_accepts_a_new_configuration(tmp_path: Path, setting: str) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config(SMALL))
+    with Lake(home.root) as lake:
+        run = Run("t1-synth", "synth", 1, {}, "", 0, None, "failed", NOW)
+        example = Example("e", "trajectory", (Part(PartKind.QUESTION, "Who?"),), ("t",))
+        lake.add([run, example, Metric("t1-synth", "synth", 1, 0, "made.imported", 0.0), Task("t", "search", "Who?", ("a",))])
+        lake.add([Policy("t0-init", None, "init", "policies/t0-init", "w", None, 0)])
+    changed = load_config(SMALL, [setting])
+    home.claim(changed)
+    assert home.load() == changed
+    with Lake(home.root, read_only=True) as lake:
+        assert (lake.runs(), lake.examples(), lake.metrics(), lake.policies()) == ([], [], [], []), "made anew"
+        assert [task.key for task in lake.tasks()] == ["t"]
+
+
+@pytest.mark.parametrize("stage", ["cpt", "sft", "rl", "eval", "rollout"])
+def test_a_home_with_a_trained_or_tried_policy_keeps_its_configuration(tmp_path: Path, stage: str) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config(SMALL))
+    with Lake(home.root) as lake:
+        lake.add([Run("one", stage, 1, {}, "", 0, None, "failed", NOW), OURS])
+    with pytest.raises(RequestError, match=r"belongs to another configuration: sft\.epochs differ"):
+        home.claim(load_config(SMALL, ["sft.epochs=3"]))
+    with Lake(home.root, read_only=True) as lake:
+        assert lake.policies() == [OURS]
+
+
+@pytest.mark.parametrize("setting", ["seed=9", "synth.documents=1", "corpus.train.entities=121", "evaluation.horizon=9"])
+def test_questions_that_are_made_already_settle_what_they_were_made_by(tmp_path: Path, setting: str) -> None:
+    home = Home(tmp_path / "home")
+    home.claim(load_config(SMALL))
+    home.claim(load_config(SMALL, [setting]))
+    with Lake(home.root) as lake:
+        lake.add([Run("t1-synth", "synth", 1, {}, "", 0, None, "failed", NOW)])
+    with pytest.raises(RequestError, match="belongs to another configuration"):
+        home.claim(load_config(SMALL))
