@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from rl.renderers.arguments import as_object, parameters_of
 from rl.renderers.base import NotExpressible, Schema
 from synth.parts import Parts, asked, of_turn
-from warehouse.importers.openai import content_text
+from warehouse.importers.messages import read_messages
 from warehouse.importers.runs import MalformedRow
 from warehouse.records import Example, Part, PartKind, Trajectory
 from warehouse.replies import split_reasoning
 
 Message = dict[str, Any]
-_SYSTEM = ("system", "developer")
 
 
 def parts_of(example: Example, run: Trajectory | None, question: str | None) -> Parts:
@@ -36,18 +36,12 @@ def parts_of(example: Example, run: Trajectory | None, question: str | None) -> 
 def system_of(run: Trajectory) -> str | None:
     """The system prompt that an imported run began with, as its row has it."""
     row = run.provenance.get("row")
-    rows = [row.get(name) for name in ("messages", "prompt", "traj")] if isinstance(row, dict) else []
-    for messages in rows:
-        begun = messages if isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages) else []
-        said: list[str] = []
-        for number, message in enumerate(begun):
-            if message.get("role") not in _SYSTEM:
-                break
-            try:
-                said.append(content_text(message.get("content"), number))
-            except MalformedRow:
-                break
-        if said:
+    for messages in [row.get(name) for name in ("messages", "conversations", "prompt", "traj")] if isinstance(row, dict) else []:
+        try:
+            read = read_messages(messages)
+        except MalformedRow:
+            continue
+        if said := [message.text for message in takewhile(lambda message: message.role == "system", read)]:
             return "\n\n".join(said)
     return None
 
