@@ -15,7 +15,7 @@ from typing import Any
 from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import judge_row
 from eval.graders.program import program_of
-from eval.graders.verifiers import GRADERS, MOST_READ, Grader, Verdict
+from eval.graders.verifiers import GRADERS, MOST_READ, Grader, GradedAnswer
 from warehouse.errors import RequestError
 from warehouse.importers.tables import table_rows
 from warehouse.records import Outcome
@@ -36,7 +36,7 @@ class RowError(ValueError):
     """A row that cannot be judged, with the reason."""
 
 
-RowVerifier = Callable[[dict[str, Any]], Verdict]
+RowVerifier = Callable[[dict[str, Any]], GradedAnswer]
 """row -> its verdict. Raises RowError where the row cannot be judged."""
 
 
@@ -99,7 +99,7 @@ def _by_grader(grader: Grader) -> RowVerifier:
     """The row verifier of a grader; a set may be given as a list, its items with aliases as lists."""
     several = grader.name == "set"
 
-    def verify(row: dict[str, Any]) -> Verdict:
+    def verify(row: dict[str, Any]) -> GradedAnswer:
         options = row.get("options") or {}
         if not isinstance(options, dict):
             raise RowError("options are not an object")
@@ -107,16 +107,16 @@ def _by_grader(grader: Grader) -> RowVerifier:
         golds = _golds(row["gold"], sets)
         if row["pred"] is None:
             grader.judge("", golds, options)  # so that a row whose gold cannot be judged is invalid, whatever was predicted
-            return Verdict(0.0, False, None)
+            return GradedAnswer(0.0, False, None)
         return grader.judge(_prediction(row["pred"], sets), golds, options)
 
     return verify
 
 
-def _verify_code(row: dict[str, Any]) -> Verdict:
+def _verify_code(row: dict[str, Any]) -> GradedAnswer:
     """The verdict on a row of programs and tests."""
     program = program_of(row["pred"]) if isinstance(row["pred"], str) else None
-    return Verdict(*judge_row(row), program and program[:MOST_READ])
+    return GradedAnswer(*judge_row(row), program and program[:MOST_READ])
 
 
 def _golds(gold: Any, sets: bool) -> list[str | list[str]]:

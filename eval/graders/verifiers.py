@@ -41,7 +41,7 @@ Judged = tuple[float, bool]
 """A value in [0, 1], and whether it is a success."""
 
 
-class Verdict(NamedTuple):
+class GradedAnswer(NamedTuple):
     """A value in [0, 1], whether it is a success, and what was read as the answer: None where nothing could be read."""
 
     value: float
@@ -83,16 +83,16 @@ class Grader:
         text = answer_key(answer)
         return read if read is not None else text if text[0] else None
 
-    def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> Verdict:
+    def judge(self, answer: str | Sequence[str], golds: Golds, options: Options) -> GradedAnswer:
         """The verdict of the rule. Raises ValueError for an option that it does not know, and where it cannot judge."""
         if unknown := sorted(set(options) - self.options):
             raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(self.options)) or 'none'}")
         if not isinstance(answer, str):
-            return Verdict(*self.rule(answer, golds, options), join_items(answer)[:MOST_READ] or None)
+            return GradedAnswer(*self.rule(answer, golds, options), join_items(answer)[:MOST_READ] or None)
         found = self._answer(answer)
         value, success = self.rule(found or "", golds, options)
         shown = found if found is None or self.shown is None else self.shown(found, options)
-        return Verdict(value, success, shown and shown[:MOST_READ])
+        return GradedAnswer(value, success, shown and shown[:MOST_READ])
 
     def _answer(self, reply: str) -> str | None:
         return reply if self.answer_in is None else self.answer_in(reply)
