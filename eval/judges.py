@@ -11,7 +11,6 @@ here serves the one of single turns too (`eval/turn_judges.py`).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from warehouse.digests import digest
 from warehouse.errors import RequestError
 from warehouse.forms import form_of
 from warehouse.records import Check, Completion, Failure, Request, Score, Task, Trajectory, user
+from warehouse.replies import only_fence, split_reasoning
 from warehouse.settings import Section, first_error
 
 STAGE = "judge"
@@ -245,10 +245,10 @@ def refuse_unfit(name: str, calibration: Calibration, enough: Mapping[str, float
 
 def read_reply(completion: Completion, shape: type[V]) -> V | Failure:
     """The verdict that the whole completion is, after a thought and inside a code fence if there is one."""
-    text = completion.text.rpartition("</think>")[2].strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", text, re.DOTALL)
+    text = split_reasoning(completion.text)[1]
+    fenced = only_fence(text)
     try:
-        return shape.model_validate_json(fenced[1] if fenced else text)
+        return shape.model_validate_json(fenced.body if fenced else text)
     except ValidationError as error:
         reason = f"the reply is no verdict: {first_error(error)}"
         return Failure(STAGE, UNREADABLE, reason, {"completion": completion.id, "text": completion.text[:2000]})

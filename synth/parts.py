@@ -16,6 +16,7 @@ from rl.renderers.base import Schema
 from rl.renderers.tags import tagged_text
 from warehouse.digests import digest
 from warehouse.records import ANSWER, NOT_RUN, Example, Part, PartKind, Turn
+from warehouse.replies import split_reasoning
 
 Parts = tuple[Part, ...]
 Called = tuple[str, str]
@@ -85,10 +86,12 @@ def calls_of(turn: Turn) -> list[Called]:
 
 def thought_of(action: str) -> str:
     """What the policy thought before its call, or nothing."""
-    if "</think>" in action:
-        return untagged(action.partition("</think>")[0])
-    if "<tool_call>" in action:
-        return untagged(action.partition("<tool_call>")[0])
+    spoken, called, _ = action.partition("<tool_call>")
+    thought, rest = split_reasoning(spoken if called and split_reasoning(spoken) == ("", spoken.strip()) else action)
+    if thought and rest:  # one that was never closed is no thought
+        return untagged(thought)
+    if called:
+        return untagged(rest.partition("<tool_call>")[0])
     react = _REACT.match(action)
     return react[1].strip() if react is not None else ""
 

@@ -93,6 +93,11 @@ def read_json(text: str) -> Any:
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 
+def read_json_at(text: str, place: int) -> tuple[Any, int]:
+    """The JSON value that begins at `place`, and where it ends; raises as `read_json` does. What follows it is not looked at."""
+    return _DECODER.raw_decode(text, place)
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
@@ -102,6 +107,9 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{digits} is too large a number")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _object_in(text: str) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from rl.renderers.arguments import as_object, parameters_of
 from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Reply, Result, Schema, holds_image, text_of
 from rl.renderers.chat_template import ChatTemplate, Message, Piece, TemplateRefused, slot
 from rl.renderers.images import ImageRenderer
+from rl.renderers.json_calls import named_calls, read_json_calls
 from rl.renderers.layout import (
     ARGUMENT_NAME,
     NAME,
@@ -92,15 +93,19 @@ class ChatDialect:
         return self.template.plain.ids(text)
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Parse a message that was ended; no special token may stand inside it."""
+        """Parse a message that was ended; no special token may stand inside it.
+
+        A message of calls in plain JSON counts too, in every layout: see `rl.renderers.json_calls`.
+        """
         if not action_ids or action_ids[-1] not in self.stop_token_ids:
             return ParseError("the message was not ended")
         if not self._control_ids.isdisjoint(action_ids[:-1]):
             return ParseError("a control token inside the message")
         text = self.decode(action_ids[:-1])
-        turn = self.layout.parser(text, tools)
-        if self.layout.opens_thought and isinstance(turn, ActionTurn) and turn.calls[0] == Action(ANSWER, text.strip()):
-            return ParseError("the thought was not closed")
+        opened = self.layout.opens_thought
+        turn = self.layout.parser(text, tools, opened)
+        if isinstance(turn, ParseError) or turn.calls[0].tool == ANSWER:
+            turn = read_json_calls(text, tools, opened) or turn
         if isinstance(turn, ActionTurn) and len(turn.calls) > 1 and not self.layout.parallel_calls:
             return ParseError("only one call is possible in a message")
         return turn
@@ -108,7 +113,7 @@ class ChatDialect:
     def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
         """Results as messages of the tools; a message that was not ended is ended first. The cut is of the texts alone."""
         texts = [self._text(result, cut) for result in results]
-        end, names, pieces = self._reply_markup(action_ids)
+        end, names, pieces = self._reply_markup(action_ids, len(results))
         return end + self.template.encode(pieces, names | dict(enumerate(texts, start=RESULT)))
 
     def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
@@ -116,7 +121,7 @@ class ChatDialect:
         if self.images is None or not any(map(holds_image, results)):
             return Reply(self.reply_ids(action_ids, results, cut))
         parts = [self.images.parts(each.parts, cut) if holds_image(each) else [self._text(each, cut)] for each in results]
-        end, names, pieces = self._reply_markup(action_ids)
+        end, names, pieces = self._reply_markup(action_ids, len(results))
         return self.images.write(end, pieces, names, parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -148,10 +153,14 @@ class ChatDialect:
     def _text(self, result: Result, cut: Cut) -> str:
         return self.layout.result_filter(self.template.plain.cut(text_of(result), cut))
 
-    def _reply_markup(self, action_ids: Sequence[int]) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
+    def _reply_markup(self, action_ids: Sequence[int], count: int) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
         """The markup around an action's results: the token that ends the action where it is not ended, the tools' names, the pieces."""
         turn = self.parse(action_ids)
         names = [] if isinstance(turn, ParseError) else [call.tool for call in turn.calls]
+        if names in ([], [ANSWER]):  # the tools on offer are not known here, and calls in plain JSON are
+            text = self.decode(action_ids).removesuffix(self.decode(action_ids[-1:]))
+            named = named_calls(text, self.layout.opens_thought)
+            names = named if len(named) == count else names
         ended = bool(action_ids) and action_ids[-1] in self._end_ids
         pieces = self._reply_pieces(len(names)) if names else self.layout.correction
         return () if ended else (self.template.special[self.layout.call_stop],), dict(enumerate(names, start=NAME)), pieces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from rl.policies.tokenization import TAGS, is_from_scratch
 from rl.renderers.arguments import as_text, of_text, parameters_of
 from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema, text_of
+from rl.renderers.json_calls import read_json_calls
 from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Part, PartKind
@@ -45,10 +47,13 @@ class TagDialect:
         return prompt + self.observation_ids(seen, cut) if seen else prompt
 
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-        """Read `[<think> ...</think>]<call> ...</call>`; whatever else there is makes it an error."""
+        """Read `[<think> ...</think>]<call> ...</call>`, or a call in plain JSON (`rl.renderers.json_calls`); all else is an error."""
         think, rest = self._split_thought(list(action_ids))
         tool = next((tag for tag in CALL_TAGS if rest and rest[0] == self._opening[tag]), None)
         if tool is None:
+            written = self._json_call(rest, think, tools)
+            if written is not None:
+                return written
             return ParseError(f"expected one of {', '.join(CALL_TAGS)}")
         if rest[-1] != self._closing[tool]:
             return ParseError(f"{tool} was not closed")
@@ -105,6 +110,15 @@ class TagDialect:
         if not self._plain.control.isdisjoint(ids[1:end]):
             return None, ids
         return self._text(ids[1:end]), ids[end + 1 :]
+
+    def _json_call(self, ids: list[int], think: str | None, tools: Sequence[Schema]) -> ActionTurn | ParseError | None:
+        """The call that a message writes as plain JSON up to its end token; None where it writes none."""
+        if not ids or ids[-1] not in self._plain.end or not self._plain.control.isdisjoint(ids[:-1]):
+            return None
+        turn = read_json_calls(self._text(ids[:-1]), tools)
+        if isinstance(turn, ActionTurn) and len(turn.calls) > 1:
+            return ParseError("only one call is possible in a message")
+        return replace(turn, think=think) if isinstance(turn, ActionTurn) and think else turn
 
     def _text(self, ids: list[int]) -> str:
         return self.decode(ids).strip()

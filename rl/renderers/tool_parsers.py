@@ -2,51 +2,85 @@
 
 Which format a policy has is found by rendering a call with its own chat template and trying which parser gives it back. A message without
 a call is the answer. Parsers take time linear in the text and raise nothing, whatever it is.
+
+A closing mark ends something only where the format goes on behind it as it must: `</tool_call>` in the JSON of a call, `</parameter>`
+before other text, or a mark in quotes or in a closed fence of an answer are text.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from rl.renderers.arguments import parameters_of, read_json, value_of
+from rl.renderers.arguments import parameters_of, read_json, read_json_at, value_of
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
+from rl.renderers.json_calls import as_action, call_form
 from warehouse.records import ANSWER
+from warehouse.replies import fences, split_reasoning
 
-ToolParser = Callable[[str, Sequence[Schema]], ActionTurn | ParseError]
 
-_THOUGHT_END = "</think>"
+class ToolParser(Protocol):
+    """A parser of messages in one format; `opened` says that the prompt has begun the reasoning."""
+
+    def __call__(self, text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
+        """Parse a message."""
+        ...
+
+
+_Body = Callable[[str, int], tuple[Action, int] | ParseError]
+"""Reads one call from behind its opening tag; with it, the place behind its closing tag."""
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
-_BESIDE = {"name", "id", "type"}
+_MARK = re.compile(r"""(?<![`"'])</?tool_call>|</?tool_call>(?![`"'])""")
+"""An opening or a closing tag that does not stand in quotes of its own."""
+_EXTRA = {"name", "id", "type"}
 """What a call in JSON may hold without arguments."""
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
+_BLANK = re.compile(r"\s*")
+_CLOSED = re.compile(r"\s*</tool_call>")
+_AFTER_CALL = r"\s*</tool_call>\s*(?:<tool_call>|\Z)"
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>\s*")
+_FUNCTION_END = re.compile(r"\s*</function>\s*</tool_call>")
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?")
+_PARAMETER_END = re.compile(rf"</parameter>(?=\s*<parameter=[^>\n]+>|\s*</function>{_AFTER_CALL})")
+_NEXT_FUNCTION = re.compile(r"</tool_call>\s*<tool_call>\s*<function=")
+_PAIR_NAME = re.compile(r"[^<]*")
+_KEY = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL)
+_VALUE_END = re.compile(rf"</arg_value>(?=\s*<arg_key>|{_AFTER_CALL})")
+_NEXT_PAIRS = re.compile(r"</tool_call>\s*<tool_call>[^<]*<arg_key>")
+_OBJECT = re.compile(r'\s*\{\s*(?:"|\})')
 
 
-def parse_json_in_tags(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
+def parse_json_in_tags(text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one or several: Hermes, Qwen2.5, Qwen3."""
-    return _parse_in_tags(text, lambda inside: _from_json(inside, "arguments"))
+    return _parse_in_tags(text, _json_body, opened)
 
 
-def parse_functions_in_tags(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
+def parse_functions_in_tags(text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
     """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3.5, Nemotron 3."""
-    return _parse_in_tags(text, partial(_from_function, tools=tools))
+    return _parse_in_tags(text, lambda inside, place: _function_body(inside, place, tools), opened)
 
 
-def parse_pairs_in_tags(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
+def parse_pairs_in_tags(text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
     """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5."""
-    return _parse_in_tags(text, partial(_from_pairs, tools=tools))
+    return _parse_in_tags(text, lambda inside, place: _pairs_body(inside, place, tools), opened)
 
 
-def parse_bare_json(text: str, tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
-    """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2."""
-    if not text.lstrip().startswith("{"):
-        return _answer(text, None)
-    call = _from_json(text, "parameters")
-    return call if isinstance(call, ParseError) else ActionTurn((call,))
+def parse_bare_json(text: str, tools: Sequence[Schema] = (), opened: bool = False) -> ActionTurn | ParseError:
+    """A message that is `{"name": ..., "parameters": {...}}` and nothing else: Llama 3.1 and 3.2.
+
+    Where tools are on offer, an object that has no call's form (`rl.renderers.json_calls`) is an answer.
+    """
+    think, rest = split_reasoning(text, opened)
+    if think or not _OBJECT.match(rest):  # these templates show no thought before a call: such a call is one of `read_json_calls`
+        return _answer(rest, think)
+    try:
+        value = read_json(rest)
+    except (ValueError, RecursionError) as error:
+        return ParseError(f"a call that is not JSON ({error})"[:200])
+    call = _from_json(value, "parameters")
+    if isinstance(call, ParseError):
+        return _answer(rest, think) if tools and call_form(value) is None else call
+    return ActionTurn((call,))
 
 
 TOOL_PARSERS: dict[str, ToolParser] = {
@@ -58,102 +92,119 @@ TOOL_PARSERS: dict[str, ToolParser] = {
 """Every format, by its name."""
 
 
-def _parse_in_tags(text: str, parse: Callable[[str], Action | ParseError]) -> ActionTurn | ParseError:
+def _parse_in_tags(text: str, body: _Body, opened: bool) -> ActionTurn | ParseError:
     """An optional thought, an optional text, then calls in tags and nothing behind them."""
-    think, rest = _split_thought(text)
-    spoken, opened, inside = rest.partition(_CALL)
-    if not opened:
-        return ParseError(f"{_CALL_END} without {_CALL}") if _CALL_END in rest else _answer(rest, think)
+    found = _mark(text)
+    whole: ActionTurn | ParseError | None = None
+    if found is not None and found[0] == _CALL and split_reasoning(text[: found.start()]) == ("", text[: found.start()].strip()):
+        whole = _calls(text, found.start(), body, "")
+        if isinstance(whole, ActionTurn):  # a mark of reasoning inside its calls is text
+            return whole
+    think, rest = split_reasoning(text, opened)
+    if not rest:
+        return whole or ParseError("the thought was not closed" if think else "expected a call or an answer")
+    found = _mark(rest)
+    if found is None:
+        return _answer(rest, think)
+    return _calls(rest, found.start(), body, think) if found[0] == _CALL else ParseError(f"{_CALL_END} without {_CALL}")
+
+
+def _mark(text: str) -> re.Match[str] | None:
+    """The first tag of a call outside quotes and closed fences."""
+    guards = [fence for fence in fences(text) if fence.closed]
+    place = 0
+    while (found := _MARK.search(text, place)) is not None:
+        while guards and guards[0].end <= found.start():
+            guards.pop(0)
+        if not guards or found.start() < guards[0].start:
+            return found
+        place = guards[0].end
+    return None
+
+
+def _calls(text: str, start: int, body: _Body, think: str) -> ActionTurn | ParseError:
+    """The calls from the tag at `start` to the end."""
     calls: list[Action] = []
-    for piece in inside.split(_CALL):
-        body, closed, after = piece.partition(_CALL_END)
-        if not closed:
-            return ParseError(f"{_CALL} was not closed")
-        if after.strip():
+    place = start
+    while place < len(text):
+        if not text.startswith(_CALL, place):
             return ParseError("there is text behind a call")
-        call = parse(body)
-        if isinstance(call, ParseError):
-            return call
-        calls.append(call)
-    return ActionTurn(tuple(calls), think if think is not None else spoken.strip() or None)
+        read = body(text, place + len(_CALL))
+        if isinstance(read, ParseError):
+            return read
+        calls.append(read[0])
+        place = _BLANK.match(text, read[1]).end()  # type: ignore[union-attr]  # it matches nothing, too
+    return ActionTurn(tuple(calls), think or text[:start].strip() or None)
 
 
-def _split_thought(text: str) -> tuple[str | None, str]:
-    """The thought and what follows; a template may have opened the thought already, so its opening tag may be missing."""
-    before, ended, after = text.partition(_THOUGHT_END)
-    if not ended:
-        return None, text
-    return before.strip().removeprefix("<think>").strip() or None, after
+def _answer(text: str, think: str) -> ActionTurn | ParseError:
+    if not text.strip():
+        return ParseError("the thought was not closed" if think else "expected a call or an answer")
+    return ActionTurn((Action(ANSWER, text.strip()),), think or None)
 
 
-def _answer(text: str, think: str | None) -> ActionTurn | ParseError:
-    answer = text.strip()
-    if not answer or answer.startswith("<think>"):
-        return ParseError("expected a call or an answer")
-    return ActionTurn((Action(ANSWER, answer),), think)
-
-
-def _from_json(text: str, key: str) -> Action | ParseError:
-    """The call in `{"name": ..., key: {...}}`."""
+def _json_body(text: str, place: int) -> tuple[Action, int] | ParseError:
     try:
-        value = read_json(text)
+        value, end = read_json_at(text, _BLANK.match(text, place).end())  # type: ignore[union-attr]
     except (ValueError, RecursionError) as error:
-        return ParseError(f"a call that is not JSON ({error})"[:200])
+        closed = text.find(_CALL_END, place) >= 0
+        return ParseError(f"a call that is not JSON ({error})"[:200] if closed else f"{_CALL} was not closed")
+    closing = _CLOSED.match(text, end)
+    if closing is None:
+        closed = text.find(_CALL_END, end) >= 0
+        return ParseError("a call that is not JSON (text behind the object)" if closed else f"{_CALL} was not closed")
+    call = _from_json(value, "arguments")
+    return call if isinstance(call, ParseError) else (call, closing.end())
+
+
+def _from_json(value: Any, key: str) -> Action | ParseError:
+    """The call in `{"name": ..., key: {...}}`."""
     named = isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"].strip()
-    if not named or (key not in value and value.keys() - _BESIDE):  # arguments under another name would be lost
+    if not named or (key not in value and value.keys() - _EXTRA):  # arguments under another name would be lost
         return ParseError(f'a call is a JSON object with "name" and "{key}"')
-    return _call(value["name"].strip(), value.get(key, {}))
+    return as_action(value["name"].strip(), value.get(key, {}))
 
 
-def _from_function(text: str, tools: Sequence[Schema]) -> Action | ParseError:
-    function = _FUNCTION.match(text)
-    body, closed, after = text[function.end() :].rpartition("</function>") if function else ("", "", "")
-    if function is None or not closed or after.strip():
+def _function_body(text: str, place: int, tools: Sequence[Schema]) -> tuple[Action, int] | ParseError:
+    function = _FUNCTION.match(text, place)
+    if function is None:
         return ParseError("a call is <function=name> ... </function>")
-    name, arguments = function[1].strip(), dict[str, str]()
-    *pieces, rest = body.split("</parameter>")
-    for piece in pieces:
-        parameter = _PARAMETER.match(piece)
+    name, arguments, place = function[1].strip(), dict[str, str](), function.end()
+    while (end := _FUNCTION_END.match(text, place)) is None:
+        parameter = _PARAMETER.match(text, place)
         if parameter is None:
-            return ParseError("an argument is <parameter=key> ... </parameter>")
-        arguments[parameter[1].strip()] = piece[parameter.end() :].removesuffix("\n")
-    return ParseError("<parameter> was not closed") if rest.strip() else _call(name, _values(name, arguments, tools))
+            closed = text.find(_CALL_END, place) >= 0
+            return ParseError("an argument is <parameter=key> ... </parameter>" if closed else f"{_CALL} was not closed")
+        closing = _PARAMETER_END.search(text, parameter.end())
+        if closing is None or _NEXT_FUNCTION.search(text, parameter.end(), closing.start()):
+            return ParseError("<parameter> was not closed")
+        arguments[parameter[1].strip()] = text[parameter.end() : closing.start()].removesuffix("\n")
+        place = closing.end()
+    call = as_action(name, _typed(name, arguments, tools))
+    return call if isinstance(call, ParseError) else (call, end.end())
 
 
-def _from_pairs(text: str, tools: Sequence[Schema]) -> Action | ParseError:
-    name, *pairs = text.split("<arg_key>")
-    arguments: dict[str, str] = {}
-    for pair in pairs:
-        key, key_closed, rest = pair.partition("</arg_key>")
-        value, closed, after = rest.strip().removeprefix("<arg_value>").partition("</arg_value>")
-        if not key_closed or not closed or after.strip():
-            return ParseError("an argument is <arg_key>key</arg_key><arg_value>value</arg_value>")
-        arguments[key.strip()] = value
-    name = name.strip()
-    return _call(name, _values(name, arguments, tools)) if name and "<" not in name else ParseError("a call begins with the tool's name")
+def _pairs_body(text: str, place: int, tools: Sequence[Schema]) -> tuple[Action, int] | ParseError:
+    named = _PAIR_NAME.match(text, place)
+    name = named[0].strip() if named else ""
+    if named is None or not name:
+        return ParseError("a call begins with the tool's name")
+    arguments, place = dict[str, str](), named.end()
+    while (end := _CLOSED.match(text, place)) is None:
+        key = _KEY.match(text, place)
+        closing = None if key is None else _VALUE_END.search(text, key.end())
+        if key is None or closing is None or _NEXT_PAIRS.search(text, key.end(), closing.start()):
+            closed = text.find(_CALL_END, place) >= 0
+            return ParseError("an argument is <arg_key>key</arg_key><arg_value>value</arg_value>" if closed else f"{_CALL} was not closed")
+        arguments[key[1].strip()] = text[key.end() : closing.start()]
+        place = closing.end()
+    call = as_action(name, _typed(name, arguments, tools))
+    return call if isinstance(call, ParseError) else (call, end.end())
 
 
-def _values(name: str, arguments: Mapping[str, str], tools: Sequence[Schema]) -> dict[str, Any]:
+def _typed(name: str, arguments: Mapping[str, str], tools: Sequence[Schema]) -> dict[str, Any]:
     """Values that stand without quotes, as the tool takes them; an answer is text."""
     if name == ANSWER:
         return dict(arguments)
     declared = parameters_of(name, tools).get("properties", {})
     return {key: value_of(text, declared.get(key)) for key, text in arguments.items()}
-
-
-def _call(name: str, arguments: Any) -> Action | ParseError:
-    """The call, its arguments as JSON; an answer that is given as a call becomes its only argument: its text, else its JSON."""
-    if isinstance(arguments, str):
-        try:
-            arguments = read_json(arguments)
-        except (ValueError, RecursionError):
-            return ParseError(f"the arguments of {name} are not JSON")
-    if not isinstance(arguments, dict):
-        return ParseError(f"the arguments of {name} are not a JSON object")
-    said: Any = next(iter(arguments.values())) if name == ANSWER and len(arguments) == 1 else arguments
-    try:
-        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-        (name + text).encode()
-    except (ValueError, RecursionError):
-        return ParseError("a call holds what is no text")
-    return Action(name, text)

@@ -16,6 +16,7 @@ from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher
 from synth.teachers.worked_examples import KNOWN, QUESTION
 from warehouse.records import Check, Failure, Request, user
+from warehouse.replies import split_reasoning
 
 INDEX, TEACHER, VERIFIER = "index", "teacher", "verifier"
 """The checkers: the search was run, a teacher judged, an answer was compared."""
@@ -116,7 +117,7 @@ class PlanJudge:
 
 def read_verdict(sample: str, text: str) -> PlanVerdict | Failure:
     """The verdict in a reply: `yes`, or `no` with a reason (`content` where none is named)."""
-    found = _REPLY.match(text.rpartition("</think>")[2])
+    found = _REPLY.match(split_reasoning(text)[1])
     if found is None:
         return Failure("synth", "verdict_unreadable", "the judge said neither yes nor no", {"sample": sample, "text": text})
     if found[1].lower() == "yes":

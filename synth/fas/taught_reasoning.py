@@ -21,9 +21,9 @@ from synth.teachers.asking import ask_readable
 from synth.teachers.teacher import Teacher, parted
 from synth.teachers.worked_examples import KNOWN, QUESTION
 from warehouse.records import ANSWER, Check, Completion, Example, Failure, Request, Task, user
+from warehouse.replies import split_reasoning
 
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
-_TAG = re.compile(r"</?think>")
 
 _FIRST = """Question: {question}
 
@@ -165,8 +165,10 @@ def reason_by_teacher(
 
 def read_second(assignment: Assignment, attempt: str, text: str, bounds: ReasoningBounds) -> Draft | Failure:
     """The reasoning and the answer of a second pass; only its last answer counts."""
-    found = list(_ANSWER.finditer(text))
-    draft = Draft(assignment, attempt, text if not found else _TAG.sub("", text[: found[-1].start()]).strip(), "")
+    thought, said = split_reasoning(text)
+    found = list(_ANSWER.finditer(said))
+    reasoning = "\n".join(filter(None, (thought, said[: found[-1].start()].strip()))) if found else text
+    draft = Draft(assignment, attempt, reasoning, "")
     if not found or not found[-1][1].strip():
         return draft.failure("no_answer", "the second pass gives no answer")
     draft = Draft(assignment, attempt, draft.thought, found[-1][1].strip())

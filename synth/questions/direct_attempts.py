@@ -24,6 +24,7 @@ from synth.generation import AsyncRunner, GenerationPool
 from synth.teachers.teacher import Fault, Teacher
 from warehouse.digests import seed_from
 from warehouse.records import ANSWER, Failure, Task, user
+from warehouse.replies import split_reasoning
 from warehouse.settings import Section
 
 STAGE = "synth"
@@ -169,7 +170,7 @@ def hard_enough(tasks: Sequence[Task], model: DirectModel, config: DirectAttempt
 
 def answers_directly(task: Task, reply: str) -> bool:
     """Whether a reply, less what was thought before it, names an accepted answer; all of them where the question asks for all."""
-    said = reply.rpartition("</think>")[2]
+    said = split_reasoning(reply)[1]
     named = [sub_match(said, [answer]) for answer in task.answers]
     return bool(named) and (all(named) if task.provenance.get("set") is True else any(named))
 

@@ -10,25 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
 from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, fault_kind
-from rl.renderers.arguments import of_text, parameters_of
+from rl.renderers.arguments import of_text, parameters_of, read_json_at
 from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
+from rl.renderers.json_calls import read_json_calls
 from synth.teachers.teacher import PASSING, Fault, Teacher, ask
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER, Failure, Message, Request, Task, Trajectory
+from warehouse.replies import split_reasoning
 
 log = logging.getLogger("flywheel")
 
 USER, ASSISTANT = 0xE000, 0xE001
 """Who speaks from here on: code points of Unicode's private use area."""
 _MARKS = re.compile(f"[{chr(USER)}{chr(ASSISTANT)}]")
-_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 class TextDialect:
@@ -37,7 +38,7 @@ class TextDialect:
     stop_token_ids: tuple[int, ...] = ()
 
     def __init__(self, tools: Sequence[str]) -> None:
-        self._calls = re.compile(rf"<({'|'.join(tools)})>(.*?)</\1>", re.DOTALL)
+        self._opening = re.compile(rf"<({'|'.join(tools)})>\s*")
         self._tools = tuple(tools)
 
     @property
@@ -58,14 +59,16 @@ class TextDialect:
     def parse(self, action_ids: Sequence[int], tools: Sequence[Schema] = ()) -> ActionTurn | ParseError:
         """Read a thought, if there is one, and exactly one call after it."""
         text = self.decode(action_ids)
-        thought = _THOUGHT.match(text)
-        rest = text[thought.end() :] if thought else text
-        calls = self._calls.findall(rest)
-        if len(calls) != 1:
-            return ParseError(f"expected exactly one call of {', '.join(self._tools)} in tags, and there are {len(calls)}")
-        tool, inside = calls[0][0], calls[0][1].strip()
-        call = Action(tool, inside if tool == ANSWER else of_text(inside, parameters_of(tool, tools)))
-        return ActionTurn((call,), thought[1].strip() if thought else None)
+        thought, rest = split_reasoning(text)
+        calls = list(self._tagged(rest))
+        if len(calls) == 1:
+            tool, inside = calls[0]
+            call = Action(tool, inside if tool == ANSWER else of_text(inside, parameters_of(tool, tools)))
+            return ActionTurn((call,), thought or None)
+        written = None if calls else read_json_calls(text, tools)
+        if isinstance(written, ParseError) or (written is not None and len(written.calls) == 1):
+            return written
+        return ParseError(f"expected exactly one call of {', '.join(self._tools)} in tags, and there are {len(calls)}")
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of characters; the marks are shown as line breaks."""
@@ -75,6 +78,22 @@ class TextDialect:
         """The text with the closing tag that it was stopped at, which servers leave out."""
         opened = [tool for tool in self._tools if text.count(f"<{tool}>") > text.count(f"</{tool}>")]
         return f"{text}</{opened[-1]}>" if opened else text
+
+    def _tagged(self, text: str) -> Iterator[tuple[str, str]]:
+        """Each call's tool and what stands in its tags; a closing tag inside the JSON of its arguments ends nothing."""
+        place = 0
+        while (opening := self._opening.search(text, place)) is not None:
+            closing, inside = f"</{opening[1]}>", opening.end()
+            try:
+                value, end = read_json_at(text, inside)
+                inside = end if isinstance(value, dict) and text[end:].lstrip().startswith(closing) else inside
+            except (ValueError, RecursionError):
+                pass  # plain text
+            end = text.find(closing, inside)
+            if end < 0:
+                return
+            yield opening[1], text[opening.end() : end].strip()
+            place = end + len(closing)
 
     def _from_user(self, text: str) -> tuple[int, ...]:
         return (USER, *map(ord, _MARKS.sub("", text)), ASSISTANT)

@@ -27,6 +27,7 @@ from synth.teachers.teacher import Fault, Teacher, ask
 from warehouse.digests import seed_from
 from warehouse.errors import RequestError
 from warehouse.records import Failure, Message, Request
+from warehouse.replies import split_reasoning
 from warehouse.settings import read_options
 
 GREETING = "Hello. What can I do for you?"
@@ -71,7 +72,7 @@ class TeacherUser:
         if isinstance(reply, Failure):
             kind = FaultKind.USER if reply.kind in _OF_USER else FaultKind.UNREACHABLE
             raise EnvironmentFault(f"the simulated user has nothing to say: {reply.kind}: {reply.reason}", kind)
-        return reply.text.rpartition("</think>")[2].strip()
+        return split_reasoning(reply.text)[1]
 
 
 def create(options: Mapping[str, Any]) -> TeacherUser:

@@ -18,6 +18,7 @@ from eval.graders.verifiers import right_answer
 from synth.teachers.worked_examples import copied_name
 from warehouse.digests import digest
 from warehouse.records import Completion, Failure, Request, Task
+from warehouse.replies import split_reasoning
 from warehouse.settings import first_error
 
 T = TypeVar("T")
@@ -156,13 +157,13 @@ def read_json(completion: Completion, shape: TypeAdapter[T]) -> T | Failure:
 
 def read_yes(completion: Completion) -> bool | None:
     """Whether the reply begins with yes or with no; None where with neither."""
-    word = completion.text.strip().strip("*\"'").casefold()
+    word = split_reasoning(completion.text)[1].strip("*\"'").casefold()
     return True if word.startswith("yes") else False if word.startswith("no") and not word.startswith(("not ", "none")) else None
 
 
 def json_values(reply: str) -> list[Any]:
     """Every JSON object and list in a reply that is not inside another; what the model thought before it speaks is passed over."""
-    text = reply.rpartition("</think>")[2]
+    text = split_reasoning(reply)[1]
     values, place = [], 0
     while (found := min((p for p in (text.find("{", place), text.find("[", place)) if p >= 0), default=-1)) >= 0:
         try:

@@ -1,0 +1,204 @@
+"""Calls that a reply writes as plain JSON, outside the marks of the policy's dialect: where a call ends and an answer begins.
+
+The rule is the same in every dialect, and holds only where tools are on offer. Behind the reasoning, a reply is a call where it is
+
+- JSON objects of a call's form, or lists of them, and nothing else: bare, in one fence, in backticks, or in tags such as `<tool_call>`;
+- text and then one fence at its end that holds nothing but calls of tools on offer. Text behind the JSON makes the reply an answer.
+
+An object has a call's form where it names a tool (`name`, `tool`, `tool_name`, `function`, `function_name`) and gives arguments
+(`arguments`, `parameters`, `args`, `input`, `tool_input`) as an object or as JSON text, with nothing else but `id`, `call_id` and
+`type`; or where it wraps such an object under `function`, or a list of them under `tool_calls`, as OpenAI does. Arguments may be
+missing where the tool is on offer.
+
+A call's form that names an unknown tool, breaks the tool's schema, or is broken JSON behind the name of a tool on offer, is a malformed
+call: the policy is shown why. Any other JSON, such as `{"title": "X", "year": 1999}`, is an answer. A tool named `answer` is always
+on offer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rl.renderers.arguments import parameters_of, read_json, read_json_at
+from rl.renderers.base import Action, ActionTurn, ParseError, Schema
+from rl.tools.arguments import ArgumentsSchema
+from rl.tools.results import ToolError
+from warehouse.errors import RequestError
+from warehouse.records import ANSWER
+from warehouse.replies import fences, split_reasoning
+
+_NAMES = ("name", "tool", "tool_name", "function", "function_name")
+_ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
+_EXTRA = {"id", "call_id", "type"}
+_BETWEEN = re.compile(r"(?:[\s,;]|</?(?:tool_calls?|tools|function_calls?|functioncall)>)*")
+"""What may stand around the objects of several calls."""
+_BEGUN = re.compile(rf'[\s\[{{]*"(?:{"|".join(_NAMES)})"\s*:\s*(?:\{{\s*"name"\s*:\s*)?"([^"\\]*)"\s*,\s*"(?:{"|".join(_ARGUMENTS)})"\s*:')
+"""The beginning of a call in JSON, with the tool's name."""
+_LONGEST = 200
+"""Characters of a reason that the policy is shown."""
+
+
+def read_json_calls(text: str, tools: Sequence[Schema], opened: bool = False) -> ActionTurn | ParseError | None:
+    """The calls that a reply writes as plain JSON, or why they are malformed; None where the reply is none. Never raises.
+
+    Args:
+        opened: the prompt has opened the reasoning already.
+    """
+    if not tools:
+        return None
+    thought, rest = split_reasoning(text, opened)
+    spoken, content = _content(rest)
+    place = _BETWEEN.match(content).end()  # type: ignore[union-attr]  # it matches nothing, too
+    if content[place : place + 1] not in ("{", "["):
+        return None
+    names = {tool["function"]["name"] for tool in tools} | {ANSWER}
+    try:
+        values = _values(content, place)
+    except (ValueError, RecursionError) as error:
+        begun = _BEGUN.match(content, place)
+        return ParseError(f"a call that is not JSON ({error})"[:_LONGEST]) if begun and begun[1].strip() in names else None
+    calls: list[Action] = []
+    for value in values:
+        call = _read(value, names, tools)
+        if call is None or (spoken and (named := call_form(value)) is not None and named[0] not in names):
+            return None
+        if isinstance(call, ParseError):
+            return call
+        calls.append(call)
+    return ActionTurn(tuple(calls), thought or spoken or None) if calls else None
+
+
+def named_calls(text: str, opened: bool = False) -> list[str]:
+    """The names that a reply of plain JSON calls gives, whatever tools are on offer; empty where it has another form."""
+    _, content = _content(split_reasoning(text, opened)[1])
+    try:
+        forms = [call_form(value) for value in _values(content, 0)]
+    except (ValueError, RecursionError):
+        return []
+    return [] if None in forms else [form[0] for form in forms if form is not None]
+
+
+def call_form(value: Any) -> tuple[str, Any] | None:
+    """The tool's name and the arguments of an object in a call's form; None where it has none. Missing arguments are None."""
+    if not isinstance(value, dict):
+        return None
+    keys = value.keys() - _EXTRA
+    inner = value.get("function")
+    if isinstance(inner, dict):
+        return call_form(inner) if keys == {"function"} and not isinstance(inner.get("function"), dict) else None
+    name, arguments = [key for key in _NAMES if key in keys], [key for key in _ARGUMENTS if key in keys]
+    if len(name) != 1 or len(arguments) > 1 or len(keys) != len(name) + len(arguments):
+        return None
+    named = value[name[0]]
+    if not isinstance(named, str) or not named.strip():
+        return None
+    return named.strip(), value[arguments[0]] if arguments else None
+
+
+def as_action(name: str, arguments: Any) -> Action | ParseError:
+    """The call, its arguments as JSON; an answer that is given as a call becomes its only argument: its text, else its JSON."""
+    if isinstance(arguments, str):
+        try:
+            arguments = read_json(arguments)
+        except (ValueError, RecursionError):
+            return ParseError(f"the arguments of {name} are not JSON"[:_LONGEST])
+    if not isinstance(arguments, dict):
+        return ParseError(f"the arguments of {name} are not a JSON object"[:_LONGEST])
+    said: Any = next(iter(arguments.values())) if name == ANSWER and len(arguments) == 1 else arguments
+    try:
+        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        (name + text).encode()
+    except (ValueError, RecursionError):
+        return ParseError("a call holds what is no text")
+    return Action(name, text)
+
+
+def _content(text: str) -> tuple[str, str]:
+    """What is said before the JSON, and the text that should be JSON: out of the only fence, where it ends the text, or of backticks."""
+    found = fences(text)
+    if len(found) == 1 and not text[found[0].end :].strip():
+        return text[: found[0].start].strip(), found[0].body.strip()
+    if text.startswith("`") and text.endswith("`"):
+        return "", text.strip("`").strip().removeprefix("json").strip()
+    return "", text
+
+
+def _values(text: str, place: int) -> list[Any]:
+    """The JSON values that a text is, one after the other; lists and OpenAI's `tool_calls` are what they hold.
+
+    An empty list where there is other text behind them. Raises ValueError or RecursionError for what is no JSON.
+    """
+    values: list[Any] = []
+    while place < len(text):
+        if text[place] not in "{[":
+            return []
+        value, place = read_json_at(text, place)
+        if isinstance(value, dict) and value.keys() == {"tool_calls"} and isinstance(value["tool_calls"], list):
+            value = value["tool_calls"]
+        values += value if isinstance(value, list) else [value]
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
+    return values
+
+
+def _read(value: Any, names: set[str], tools: Sequence[Schema]) -> Action | ParseError | None:
+    form = call_form(value)
+    if form is None:
+        return _flat(value, names, tools)
+    name, arguments = form
+    if name not in names:
+        return ParseError(_unknown(name, names)) if _is_object(arguments) else None
+    call = as_action(name, {} if arguments is None else arguments)
+    if isinstance(call, ParseError) or name == ANSWER:
+        return call
+    return _objection(name, json.loads(call.arguments), tools) or call
+
+
+def _flat(value: Any, names: set[str], tools: Sequence[Schema]) -> ParseError | None:
+    """The objection to an object that names a tool on offer next to one of its arguments; None where it is no such object."""
+    if not isinstance(value, dict):
+        return None
+    for key in _NAMES:
+        name = value.get(key)
+        if isinstance(name, str) and name in names:
+            declared = parameters_of(name, tools).get("properties") or {}
+            if (declared.keys() - {key}) & value.keys():
+                return ParseError(f'a call of {name} gives its arguments as an object under "arguments"'[:_LONGEST])
+    return None
+
+
+def _is_object(arguments: Any) -> bool:
+    if isinstance(arguments, str):
+        try:
+            arguments = read_json(arguments)
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(arguments, dict)
+
+
+def _unknown(name: str, names: set[str]) -> str:
+    return f"there is no tool {name[:60]!r}, only {', '.join(sorted(names - {ANSWER}))}"[:_LONGEST]
+
+
+def _objection(name: str, values: Mapping[str, Any], tools: Sequence[Schema]) -> ParseError | None:
+    """What the tool's schema has against the arguments; None for a schema that cannot be checked."""
+    schema = _schema(name, json.dumps(parameters_of(name, tools), sort_keys=True))
+    try:
+        if schema is not None:
+            schema.check(values)
+    except ToolError as error:
+        return ParseError(str(error)[:_LONGEST])
+    except (ValueError, TypeError, LookupError, RecursionError):  # a reference that leads nowhere, an invalid pattern
+        return None
+    return None
+
+
+@lru_cache(maxsize=256)
+def _schema(name: str, parameters: str) -> ArgumentsSchema | None:
+    try:
+        return ArgumentsSchema(json.loads(parameters), name)
+    except RequestError:
+        return None
