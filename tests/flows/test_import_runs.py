@@ -38,7 +38,7 @@ def test_the_released_runs_are_imported_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_broken_rows_are_counted_by_reason(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    path.write_text("{\n" + json.dumps({"messages": []}) + "\n")
+    path.write_text("{x\n" + json.dumps({"messages": []}) + "\n")
     figures = import_file("webdancer", path, tmp_path / "home")
     assert (figures["rows"], figures["quarantined"], figures["reasons"]) == (2, 2, {"webdancer_row": 2})
     with pytest.raises(RequestError, match="is not JSON"):

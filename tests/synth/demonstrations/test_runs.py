@@ -322,3 +322,10 @@ def test_released_runs_of_fireact_become_examples_of_our_search() -> None:
     )  # fmt: skip
     assert {tool for example in examples for tool, _ in calls_of(example)} == {"search"}
     assert all(offered_by(example) == ["search"] for example in examples)
+
+
+def test_a_turn_whose_message_weighs_nothing_is_shown_and_not_learnt() -> None:
+    calls = (("search", '{"query": "a"}'), ("search", '{"query": "b"}'))
+    (example,), failures = chosen([imported("a", *calls, provenance={"unlearnt_turns": [0], "tools": list(OURS)})])
+    assert not failures
+    assert [(part.text, part.learnt) for part in example.parts if part.kind is PartKind.CALL] == [(calls[0][1], False), (calls[1][1], True)]
