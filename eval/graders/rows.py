@@ -15,7 +15,7 @@ from typing import Any
 from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import judge_row
 from eval.graders.program import program_of
-from eval.graders.verifiers import GRADERS, MOST_READ, Grader, GradedAnswer
+from eval.graders.verifiers import GRADERS, MOST_READ, GradedAnswer, Grader
 from warehouse.errors import RequestError
 from warehouse.importers.tables import table_rows
 from warehouse.records import Outcome
