@@ -78,6 +78,8 @@ def read_tests(gold: Any) -> CodeTests:
 def judge_row(row: dict[str, Any]) -> tuple[float, bool]:
     """Value and success of a row of the kind `code`. Raises ValueError where it cannot be judged."""
     golds = row["gold"] if isinstance(row["gold"], list) else [row["gold"]]
+    if not golds:
+        raise ValueError("gold holds no tests")
     accepted = [(tests, _form(tests, row.get("options"))) for tests in map(read_tests, golds)]
     passed = row["pred"] is not None and any(_passes(tests, _text(row["pred"], "pred"), form) for tests, form in accepted)
     return float(passed), passed

@@ -20,8 +20,8 @@ from eval.graders.numbers import final_number, measure
 from eval.graders.verifiers import Golds, Grader, options_of
 from warehouse.records import Task
 
-_ALIKE = str.maketrans("aeopcxyAEOPCX0123456789", "аеорсхуАЕОРСХ０１２３４５６７８９")
-"""Cyrillic letters and full-width digits for those of ASCII that they look like."""
+_ALIKE = str.maketrans("aeopcxyAEOPCX0123456789", "аеорсхуАЕОРСХ٠١٢٣٤٥٦٧٨٩")
+"""Cyrillic letters that look like those of ASCII, and digits of another script."""
 _EXAMPLES = 5
 
 

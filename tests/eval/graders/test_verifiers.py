@@ -28,7 +28,9 @@ def score(key: str, verdict: Outcome, hops: int = 1) -> tuple[Task, Score]:
 
 def test_the_answer_decides() -> None:
     verifier: Verifier = EXACT_MATCH
-    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score("x1", "qa_em", "4", 1.0, Outcome.SUCCESS)
+    assert verifier.verify(TASK, attempt("answer", " the green lake.")) == Score(
+        "x1", "qa_em", "5", 1.0, Outcome.SUCCESS, read="the green lake."
+    )
     assert verifier.verify(TASK, attempt("answer", "Blue Lake")).value == 0.0
 
 

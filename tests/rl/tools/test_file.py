@@ -52,7 +52,7 @@ def test_functions_and_classes_are_found_by_module_and_by_file(tmp_path: Path) -
     [
         ("", "names none: add a table"),
         ("tools = 3", "tools must be a table"),
-        ("[tools.a", "is no TOML"),
+        ("[tools.a", "is not TOML"),
         ("[tools.a]", "tools.a: name a `function` or a `class`, and not both"),
         ('[tools.a]\nfunction = "a:b"\nclass = "a:b"', "tools.a: name a `function` or a `class`"),
         ('[tools.a]\nfunction = "a:b"\nretry = 3', "unknown key tools.a.retry \\(did you mean retries\\?\\)\\."),
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_a_file_is_told_in_one_sentence(tmp_path: Path, text:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=f"the file of tools {tmp_path}/no.toml cannot be read: No such file"):
+    with pytest.raises(RequestError, match=f"the file of tools {tmp_path}/no.toml cannot be read .No such file"):
         load_tools(tmp_path / "no.toml")
 
 

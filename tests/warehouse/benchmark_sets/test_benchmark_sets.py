@@ -105,7 +105,7 @@ def test_tasks_may_stand_one_after_the_other_over_many_lines(tmp_path: Path) -> 
 def test_an_absent_or_broken_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"there is no file .*none\.jsonl: put GSM8K's test\.jsonl there"):
         read_gsm8k(tmp_path / "none.jsonl")
-    (tmp_path / "x.jsonl.gz").write_bytes(b"no gzip")
+    (tmp_path / "x.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
     with pytest.raises(RequestError, match="cannot be unpacked"):
         read_humaneval(tmp_path / "x.jsonl.gz")
     with pytest.raises(RequestError, match="no number after ####"):

@@ -67,5 +67,5 @@ def test_a_file_that_cannot_be_meant_is_one_sentence_that_names_it(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["missing.toml", "."])
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match=r"there is no file of wordings .*"):
+    with pytest.raises(RequestError, match=r"the file of wordings .* cannot be read"):
         read_wordings(tmp_path / name)
