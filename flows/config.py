@@ -309,9 +309,13 @@ class FlywheelConfig(TurnConfig):
 
     @model_validator(mode="after")
     def _check_pages(self) -> FlywheelConfig:
-        if self.corpus.kind == "pages" and self.synth.seeds is None:
+        asked = sum(self.synth.webshaper.wanted().values()) or (
+            "sft" in self.wheel.stages and "oracle" in self.sft.sources and sum(self.synth.demonstration_questions.wanted().values())
+        )
+        if self.corpus.kind == "pages" and self.synth.seeds is None and asked:
             raise ValueError(
-                "corpus.kind = pages has no facts to ask about: set synth.seeds.count, and a teacher that asks (synth.teacher)"
+                "corpus.kind = pages has no facts to ask about: set synth.seeds.count, and a teacher that asks (synth.teacher); or ask for "
+                "no questions (synth.webshaper.counts = {}, sft.from = imported)"
             )
         return self
 

@@ -67,8 +67,10 @@ def _made(lake: Lake, stage: str, iteration: int) -> int:
 def _texts(config: FlywheelConfig, lake: Lake | None, iteration: int) -> Counts:
     """What CPT would read: as many as are asked for; decisions depend on trajectories of earlier iterations."""
     synth = config.for_turn(iteration).synth
+    graph = config.corpus.kind != "pages"
+    plans, reasoning = graph or synth.fas.plans == "teacher", graph or synth.fas.reasoner == "teacher"
     asked: Counts = {
-        "fas": synth.fas.plan_slices + sum(synth.fas.reasoning.values()),
+        "fas": plans * synth.fas.plan_slices + reasoning * sum(synth.fas.reasoning.values()),
         "has": 0 if iteration == 1 or not synth.has_count else None,
         "documents": synth.documents,
         "again": 0 if lake is None or iteration == 1 else _made(lake, "cpt", 1),

@@ -128,6 +128,10 @@ def test_what_pages_cannot_give_is_refused(tmp_path: Path) -> None:
     pages = write_notes(tmp_path / "notes", 2)
     with pytest.raises(RequestError, match=r"corpus\.kind = pages has no facts to ask about: set synth\.seeds\.count"):
         load_config("quickstart", ["corpus.kind=pages", f"corpus.path={pages}"])
+    imported = ["synth.webshaper.counts={}", 'sft.from=["imported"]', "evaluation.suites={}", "evaluation.gate={}"]
+    assert load_config("quickstart", ["corpus.kind=pages", f"corpus.path={pages}", *imported]).synth.seeds is None, (
+        "it asks for no question"
+    )
     with pytest.raises(RequestError, match=r"seeds asks for one: set synth\.teacher\.kind"):
         load_config("quickstart", ["synth.seeds.count=3"])
     with pytest.raises(RequestError, match=r"path is needed for pages"):

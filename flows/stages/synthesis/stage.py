@@ -102,7 +102,7 @@ def synthesise(context: RunContext, run: StageRun, turn: int, kind: SynthesisKin
 def _check_tasks(context: RunContext, run: StageRun, turn: int, kind: SynthesisKind, empty: Sequence[str]) -> None:
     """That every suite has a task, training one where any was to be made, and RL those that it draws from, wherever they came from."""
     wanted = {"train": context.config.for_turn(turn).synth.webshaper, **context.config.evaluation.all_suites}
-    if "train" in empty and context.config.corpus.kind == "pages":
+    if "train" in empty and context.config.corpus.kind == "pages" and context.config.for_turn(turn).synth.seeds is not None:
         raise _nothing_left(context, run, "question about the pages", seed_questions.STAGE)
     if kind == "toolworld" and not _count(context, "tasks", "environment = ?", ["tool_world"]):
         raise _nothing_left(context, run, "task of a tool world", world_proposals.STAGE)
