@@ -33,6 +33,7 @@ from eval.graders.code_tests import free_names
 from eval.graders.program import LONGEST, parse_python, program_of, top_names
 from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
 from eval.sandbox.sandbox import INTERPRETER, Sandbox
+from warehouse.replies import fences
 
 LIMITS = SandboxConfig(wall_seconds=40, cpu_seconds=10, memory_mib=1024)
 """Of each of the two processes; a program that computes for longer has failed. By the clock it may take four times as long, for a machine
@@ -119,7 +120,7 @@ def passes(reply: str, golds: Sequence[str]) -> bool:
 
 def _passes(tests: CodeTests, reply: str, form: str) -> bool:
     program = program_of(reply, _names(tests)) or ""
-    return judge_code(tests, _completed(tests, program) if form == "completion" else program).passed
+    return judge_code(tests, _completed(tests, program, bool(fences(reply))) if form == "completion" else program).passed
 
 
 def _names(tests: CodeTests) -> Sequence[str]:
@@ -129,13 +130,13 @@ def _names(tests: CodeTests) -> Sequence[str]:
     return free_names(tests.tests)
 
 
-def _completed(tests: CodeTests, program: str) -> str:
-    """The prompt continued by a program: by the body of its function, indented or not, or by a definition of its own."""
+def _completed(tests: CodeTests, program: str, fenced: bool) -> str:
+    """The prompt continued by the body of its function, in a fence with or without its indentation, or by a definition of its own."""
     tree, prompt = parse_python(program), parse_python(tests.prompt + "\n    pass\n")
     if tree is not None and prompt is not None and top_names(tree) & set(tests.entry_points):
         return f"{tests.prompt}\n    pass\n\n\n{program}"
     joined, indented = tests.prompt + program, tests.prompt + textwrap.indent(program, "    ")
-    return indented if not _compiles(joined) and _compiles(indented) else joined
+    return indented if fenced and not _compiles(joined) and _compiles(indented) else joined
 
 
 def _read_verdict(result: SandboxResult, nonce: str) -> CodeVerdict:

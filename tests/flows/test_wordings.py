@@ -89,7 +89,7 @@ def test_wordings_are_for_files_alone(tmp_path: Path) -> None:
 
 def test_a_broken_file_is_found_out_before_anything_starts(tmp_path: Path) -> None:
     config = load_config(SMALL, [*corpus_in(tmp_path), f"corpus.wordings={tmp_path / 'missing.toml'}"])
-    with pytest.raises(RequestError, match="the file of wordings .* cannot be read"):
+    with pytest.raises(RequestError, match=r"the file of wordings .* cannot be read"):
         preflight(config)
 
 

@@ -226,7 +226,6 @@ def test_programs_of_several_pieces(reply: str) -> None:
     "pred",
     [
         "    return a + b",
-        "return a + b",
         "```python\n    return a + b\n```",
         "```python\nreturn a + b\n```",
         "```python\ndef add(a, b):\n    return a + b\n```",
