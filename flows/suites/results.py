@@ -54,6 +54,8 @@ class SuiteReport:
     comparison: Comparison | None
     not_compared: str | None
     """Why there is no comparison with `against`."""
+    untaken_calls: int
+    """Replies that looked like calls and were not taken as one: rows of the view `untaken_calls`."""
 
     def record(self) -> dict[str, Any]:
         """The same as JSON would give it back, without figures where there is no result."""
@@ -102,7 +104,14 @@ def read_report(lake: Lake, suite: SuiteConfig, policy: str, verifiers: Verifier
         against=against,
         comparison=compare(others, trials) if against and not not_compared else None,
         not_compared=not_compared,
+        untaken_calls=_untaken_calls(lake, policy, suite.name),
     )
+
+
+def _untaken_calls(lake: Lake, policy: str, suite: str) -> int:
+    sql = "SELECT count(*) AS replies FROM untaken_calls WHERE stage = 'eval' AND policy = ? AND suite = ?"
+    (row,) = lake.query(sql, [policy, suite]).to_pylist()
+    return int(row["replies"])
 
 
 def _trial(row: dict[str, Any], verifiers: Verifiers) -> Trial:
@@ -158,6 +167,7 @@ def print_report(report: SuiteReport) -> None:
     console.print(
         f"{covered.tasks} tasks, {covered.wanted} attempts: {covered.judged} judged, {covered.invalid} invalid, {covered.missing} missing"
     )
+    console.print(f"replies that looked like calls and were not taken: {report.untaken_calls}")
     if report.objection is not None:
         console.print(f"[bold]no result:[/bold] {report.objection}")
         return

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rl.renderers.arguments import parameters_of, read_json, read_json_at, value_of
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
-from rl.renderers.json_calls import as_action, call_form
+from rl.renderers.json_calls import as_action, read_json_calls
 from warehouse.records import ANSWER
 from warehouse.replies import fences, split_reasoning
 
@@ -33,6 +33,9 @@ _Body = Callable[[str, int], tuple[Action, int] | ParseError]
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _MARK = re.compile(r"""(?<![`"'])</?tool_call>|</?tool_call>(?![`"'])""")
 """An opening or a closing tag that does not stand in quotes of its own."""
+_SPAN = re.compile(r"`[^`\n]+`")
+_END = "\0"
+"""What no text ends with: it shows whether reasoning is over."""
 _EXTRA = {"name", "id", "type"}
 """What a call in JSON may hold without arguments."""
 _BLANK = re.compile(r"\s*")
@@ -78,9 +81,9 @@ def parse_bare_json(text: str, tools: Sequence[Schema] = (), opened: bool = Fals
     except (ValueError, RecursionError) as error:
         return ParseError(f"a call that is not JSON ({error})"[:200])
     call = _from_json(value, "parameters")
-    if isinstance(call, ParseError):
-        return _answer(rest, think) if tools and call_form(value) is None else call
-    return ActionTurn((call,))
+    if tools and read_json_calls(rest, tools) is None:
+        return _answer(rest, think)
+    return call if isinstance(call, ParseError) else ActionTurn((call,))
 
 
 TOOL_PARSERS: dict[str, ToolParser] = {
@@ -96,29 +99,39 @@ def _parse_in_tags(text: str, body: _Body, opened: bool) -> ActionTurn | ParseEr
     """An optional thought, an optional text, then calls in tags and nothing behind them."""
     found = _mark(text)
     whole: ActionTurn | ParseError | None = None
-    if found is not None and found[0] == _CALL and split_reasoning(text[: found.start()]) == ("", text[: found.start()].strip()):
-        whole = _calls(text, found.start(), body, "")
-        if isinstance(whole, ActionTurn):  # a mark of reasoning inside its calls is text
+    if found is not None and found[0] == _CALL:  # a mark of reasoning inside a call is text, so what stands before is read alone
+        think, spoken = _before(text[: found.start()], opened)
+        whole = None if spoken is None else _calls(text, found.start(), body, think or spoken)
+        if isinstance(whole, ActionTurn):
             return whole
     think, rest = split_reasoning(text, opened)
     if not rest:
         return whole or ParseError("the thought was not closed" if think else "expected a call or an answer")
     found = _mark(rest)
-    if found is None:
-        return _answer(rest, think)
-    return _calls(rest, found.start(), body, think) if found[0] == _CALL else ParseError(f"{_CALL_END} without {_CALL}")
+    if found is not None and found[0] == _CALL:
+        return _calls(rest, found.start(), body, think or rest[: found.start()].strip())
+    return ParseError(f"{_CALL_END} without {_CALL}") if found is not None else _answer(rest, think)
+
+
+def _before(text: str, opened: bool) -> tuple[str, str | None]:
+    """The reasoning and the words before a call; None where the reasoning is still open there. No reasoning at all will do, too."""
+    think, spoken = split_reasoning(text + _END, opened)
+    if spoken.endswith(_END):
+        return think, spoken.removesuffix(_END).strip()
+    return ("", text.strip()) if split_reasoning(text) == ("", text.strip()) else ("", None)
 
 
 def _mark(text: str) -> re.Match[str] | None:
-    """The first tag of a call outside quotes and closed fences."""
-    guards = [fence for fence in fences(text) if fence.closed]
-    place = 0
-    while (found := _MARK.search(text, place)) is not None:
-        while guards and guards[0].end <= found.start():
-            guards.pop(0)
-        if not guards or found.start() < guards[0].start:
+    """The first tag of a call outside code; a closing tag counts only at the end, else it is a text about tags."""
+    guards = [(fence.start, fence.end) for fence in fences(text) if fence.closed]
+    guards = sorted([*guards, *(span.span() for span in _SPAN.finditer(text))])
+    number = 0
+    for found in _MARK.finditer(text):
+        while number < len(guards) and guards[number][1] <= found.start():
+            number += 1
+        guarded = number < len(guards) and guards[number][0] <= found.start()
+        if not guarded and (found[0] == _CALL or _BLANK.fullmatch(text, found.end())):
             return found
-        place = guards[0].end
     return None
 
 
@@ -134,7 +147,7 @@ def _calls(text: str, start: int, body: _Body, think: str) -> ActionTurn | Parse
             return read
         calls.append(read[0])
         place = _BLANK.match(text, read[1]).end()  # type: ignore[union-attr]  # it matches nothing, too
-    return ActionTurn(tuple(calls), think or text[:start].strip() or None)
+    return ActionTurn(tuple(calls), think or None)
 
 
 def _answer(text: str, think: str) -> ActionTurn | ParseError:

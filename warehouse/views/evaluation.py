@@ -231,6 +231,25 @@ FROM trajectories WHERE stage = 'eval' AND suite IS NOT NULL GROUP BY policy, su
 """,
     ),
     View(
+        "untaken_calls",
+        "Which replies looked like calls and were not taken as one: read as the answer, or malformed? Reasoning is left out.",
+        r"""
+WITH said AS (
+    SELECT t.trajectory_id, t."index", t.tool_outcome, t.action, regexp_replace(t.action, '^.*</think>', '', 's') AS reply
+    FROM turns t WHERE coalesce(t.tool, 'answer') = 'answer'
+), alike AS (
+    SELECT * FROM said
+    WHERE (
+        regexp_matches(reply, '"(name|tool|tool_name|function|function_name)"\s*:\s*["{]')
+        AND regexp_matches(reply, '"(arguments|parameters|args|input|tool_input)"\s*:')
+        OR regexp_matches(reply, '</?tool_calls?>|<tools>|<function=|<function_call>|<invoke |\[TOOL_CALLS\]|<(search|code)>')
+    ) AND NOT regexp_matches(reply, '"name"\s*:\s*"answer"|<function=answer>|<tool_call>\s*answer\b')
+)
+SELECT a.trajectory_id, a."index", o.stage, o.policy, o.suite, o.wheel_turn, o.task_key, a.tool_outcome, a.action
+FROM alike a JOIN trajectories o ON o.id = a.trajectory_id
+""",
+    ),
+    View(
         "suite_pairs",
         "Two policies on the tasks that both were judged on, once each: how many both, only a, only b and neither solved.",
         """

@@ -265,7 +265,7 @@ TOLD = Part(PartKind.TOOLS, json.dumps(TOOLS))
         ("qwen2_5", (TOLD, ASKED, Part(PartKind.ANSWER, "  ", True)), "would not be read as what it says"),
         ("qwen2_5", (Part(PartKind.TOOLS, json.dumps([SCHEMA])), ASKED, CALL), "'search' whose arguments have no names"),
         ("qwen2_5", (ASKED, CALL), "'search' whose arguments have no names"),
-        ("llama3_1", (TOLD, ASKED, Part(PartKind.ANSWER, '{"a": 1}', True)), "would not be read as what it says"),
+        ("llama3_1", (TOLD, ASKED, Part(PartKind.ANSWER, '{"name": "a", "parameters": {}}', True)), "would not be read as what it says"),
     ],
 )
 def test_what_a_dialect_cannot_write_is_left_out_with_the_reason(name: str, parts: tuple[Part, ...], reason: str) -> None:

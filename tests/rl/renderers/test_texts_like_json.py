@@ -99,7 +99,8 @@ def test_an_answer_that_reads_as_json_is_that_text_or_cannot_be_written(name: st
     try:
         ids = dialect.action_ids(ActionTurn((Action(ANSWER, text),)), [ONE])
     except NotExpressible:
-        assert isinstance(dialect, ChatDialect) and dialect.layout.call_format == "bare_json" and text.startswith("{")
+        is_call = text == '{"name": "search", "arguments": {"query": "x"}}'
+        assert isinstance(dialect, ChatDialect) and (is_call or (dialect.layout.call_format == "bare_json" and text.startswith('{"')))
         return
     assert dialect.parse(ids, [ONE]) == ActionTurn((Action(ANSWER, text),))
 

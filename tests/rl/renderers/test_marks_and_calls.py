@@ -1,0 +1,198 @@
+"""Closing marks inside what they close, and calls that a reply writes as plain JSON, in every dialect."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from rl.policies.tokenization import build_tokenizer
+from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema
+from rl.renderers.json_calls import read_json_calls
+from rl.renderers.tags import TagDialect
+from rl.renderers.tool_parsers import TOOL_PARSERS
+from synth.teachers.conversation import TextDialect
+from tests.rl.renderers.templates_of_trl import TEXTS
+from tests.rl.renderers.test_chat import FORMS, answering, calling, proven
+from warehouse.records import ANSWER
+
+
+def tool(name: str, properties: dict[str, Any], required: list[str]) -> Schema:
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": "Works.", "parameters": parameters}}
+
+
+SEARCH = tool("search", {"query": {"type": "string"}, "count": {"type": "integer"}}, ["query"])
+CODE = tool("code", {"code": {"type": "string"}}, ["code"])
+TOOLS = (SEARCH, CODE)
+HARD = (
+    "</tool_call>", "a</tool_call>b", "<tool_call>", "</think>", "<think>x</think>", "</parameter>", "x</parameter>y", "</function>",
+    "</arg_value>", "<arg_key>k</arg_key>", "</answer>", "```\n</tool_call>\n```", "}", '"}}\n</tool_call>', "`</tool_call>`",
+    '{"name": "search", "arguments": {"query": "x"}}', "</parameter>\nand </function>\nand </tool_call>\nmore", "</search>",
+)  # fmt: skip
+CALL = '{"name": "search", "arguments": {"query": "a"}}'
+READ = Action("search", '{"query": "a"}')
+AS_TEXT = json.dumps({"name": "search", "arguments": json.dumps({"query": "a"})})
+TAKEN = {
+    "bare": CALL,
+    "parameters": '{"name": "search", "parameters": {"query": "a"}}',
+    "tool": '{"tool": "search", "arguments": {"query": "a"}}',
+    "tool_name": '{"tool_name": "search", "args": {"query": "a"}}',
+    "function": '{"function": "search", "arguments": {"query": "a"}}',
+    "function object": '{"function": {"name": "search", "arguments": {"query": "a"}}}',
+    "OpenAI": '{"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{\\"query\\": \\"a\\"}"}}',
+    "OpenAI's list": '{"tool_calls": [{"type": "function", "function": {"name": "search", "arguments": {"query": "a"}}}]}',
+    "arguments as text": AS_TEXT,
+    "list": f"[{CALL}]",
+    "fence": f"```json\n{CALL}\n```",
+    "plain fence": f"```\n{CALL}\n```\n",
+    "tildes": f"~~~\n{CALL}\n~~~",
+    "inline": f"`{CALL}`",
+    "prose and fence": f"I'll search:\n```json\n{CALL}\n```",
+    "tags in a fence": f"```xml\n<tool_call>\n{CALL}\n</tool_call>\n```",
+    "other tags": f"<tools>\n{CALL}\n</tools>",
+    "closing tag alone": f"{CALL}\n</tool_call>",
+    "indented": json.dumps(json.loads(CALL), indent=2),
+}
+MALFORMED = {
+    "unknown tool": '{"name": "browse", "arguments": {"url": "a"}}',
+    "unknown tool in a fence": '```json\n{"tool": "browse", "parameters": {"url": "a"}}\n```',
+    "missing": '{"name": "search", "arguments": {}}',
+    "no arguments": '{"name": "search"}',
+    "type": '{"name": "search", "arguments": {"query": 7}}',
+    "type of another": '{"name": "search", "arguments": {"query": "a", "count": "many"}}',
+    "unknown argument": '{"name": "search", "arguments": {"query": "a", "page": 2}}',
+    "list": '{"name": "search", "arguments": ["a"]}',
+    "text": '{"name": "search", "arguments": "a"}',
+    "flat": '{"name": "search", "query": "a"}',
+    "a brace short": '{"name": "search", "arguments": {"query": "a"}',
+    "NaN": '{"name": "search", "arguments": {"query": NaN}}',
+    "one of two": f'[{CALL}, {{"name": "search", "arguments": {{}}}}]',
+    "prose and a fence": '```\n{"name": "code", "arguments": {"query": "a"}}\n```',
+}
+ANSWERS = (
+    '{"title": "X", "year": 1999}',
+    '```json\n{"title": "X"}\n```',
+    '{"name": "Amber Stone"}',
+    '{"name": "Amber Stone", "year": 3}',
+    '{"name": "sqrt", "parameters": ["x"]}',
+    "{}",
+    "[1, 2]",
+    '["search"]',
+    "{1, 2} is the set",
+    "Green Lake",
+    f"{CALL}\nThis will find it.",
+    f"```json\n{CALL}\n```\nThis will find it.",
+    f"```json\n{CALL}\n```\nor\n```json\n{CALL}\n```",
+    'I would call:\n```json\n{"name": "browse", "arguments": {"url": "a"}}\n```',
+)
+
+
+def parse(name: str, text: str, tools: tuple[Schema, ...] = TOOLS) -> ActionTurn | ParseError:
+    dialect = proven(name)
+    return dialect.parse(answering(dialect, f"hm\n</think>\n\n{text}" if dialect.layout.opens_thought else text), tools)
+
+
+@pytest.mark.parametrize("value", HARD)
+@pytest.mark.parametrize("name", FORMS)
+def test_marks_inside_arguments_are_text(name: str, value: str) -> None:
+    """As the policy's own template writes the call, in letters: ids of control tokens never stand in a text."""
+    dialect = proven(name)
+    place = "Amber7Stone"
+    written = dialect.decode(calling(dialect, place)[:-1])
+    quoted = '"' in written[written.index(place) - 1]
+    text = written.replace(place, json.dumps(value, ensure_ascii=False)[1:-1] if quoted else value)
+    assert dialect.layout.parser(text, TOOLS, dialect.layout.opens_thought) == ActionTurn(
+        (Action("search", json.dumps({"query": value}, ensure_ascii=False)),), None
+    )
+
+
+@pytest.mark.parametrize("value", [value for value in HARD if "</think>" not in value and "<tool_call>" not in value])
+def test_marks_inside_reasoning_and_answers_are_text(value: str) -> None:
+    for parser in (TOOL_PARSERS[name] for name in ("json_in_tags", "functions_in_tags", "pairs_in_tags", "bare_json")):
+        assert parser(f"<think>maybe {value} or so</think>\nGreen Lake", TOOLS) == ActionTurn(
+            (Action(ANSWER, "Green Lake"),), f"maybe {value} or so"
+        )
+        answer = f"The mark `{value}` ends it."
+        if "\n" not in value and "`" not in value:
+            assert parser(answer, TOOLS) == ActionTurn((Action(ANSWER, answer),))
+
+
+@pytest.mark.parametrize("text", TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_reply_that_is_a_json_call_is_a_call(name: str, text: str) -> None:
+    for each in (text, text if proven(name).layout.opens_thought else f"<think>\nhm\n</think>\n\n{text}"):
+        turn = parse(name, each)
+        assert isinstance(turn, ActionTurn) and turn.calls == (READ,)
+    if text == CALL and name != "llama3_1":
+        turn = parse(name, text, ())
+        assert isinstance(turn, ActionTurn) and turn.calls == (Action(ANSWER, CALL),)
+
+
+@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_json_call_that_cannot_be_made_is_shown_to_the_policy(name: str, text: str) -> None:
+    if name == "llama3_1" and text == MALFORMED["no arguments"]:
+        return  # a whole call in its own format: the tool itself says what is missing
+    assert isinstance(parse(name, text), ParseError)
+
+
+@pytest.mark.parametrize("text", ANSWERS)
+@pytest.mark.parametrize("name", FORMS)
+def test_other_json_and_calls_with_text_behind_them_are_answers(name: str, text: str) -> None:
+    if name == "llama3_1" and text.startswith(CALL):
+        return  # its own format is bare JSON: text behind it is a malformed call
+    turn = parse(name, text)
+    assert isinstance(turn, ActionTurn) and turn.calls == (Action(ANSWER, text.strip()),)
+
+
+@pytest.mark.parametrize("name", ["tags", "text"])
+def test_the_dialects_of_tags_take_json_calls_too(name: str) -> None:
+    tokenizer = build_tokenizer(TEXTS, 400)
+    dialect: Any = TagDialect(tokenizer) if name == "tags" else TextDialect(("search", "code", ANSWER))
+
+    def read(text: str) -> ActionTurn | ParseError:
+        ids = (*dialect.text_ids(text), tokenizer.eos_token_id) if name == "tags" else tuple(map(ord, text))
+        return dialect.parse(ids, TOOLS)
+
+    for text in TAKEN.values():
+        turn = read(text)
+        assert isinstance(turn, ActionTurn) and turn.calls == (READ,), text
+    for text in (*MALFORMED.values(), *ANSWERS):
+        assert isinstance(read(text), ParseError), text
+
+
+def test_a_teachers_call_may_hold_its_own_closing_tag_in_json() -> None:
+    dialect = TextDialect(("search", ANSWER))
+    turn = dialect.parse(tuple(map(ord, '<search>{"query": "what is </search>?"}</search>')), TOOLS)
+    assert turn == ActionTurn((Action("search", '{"query": "what is </search>?"}'),))
+    turn = dialect.parse(tuple(map(ord, "<answer>use <search>x</search> first</answer>")), TOOLS)
+    assert turn == ActionTurn((Action(ANSWER, "use <search>x</search> first"),))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_answer_that_would_be_read_as_a_call_is_refused_and_a_result_stands_behind_a_json_call(name: str) -> None:
+    dialect = proven(name)
+    with pytest.raises(NotExpressible):
+        dialect.action_ids(ActionTurn((Action(ANSWER, CALL),)), TOOLS)
+    text = f"hm\n</think>\n\n{CALL}" if dialect.layout.opens_thought else CALL
+    reply = dialect.reply_ids(answering(dialect, text), [Result("Found it.")], Cut(1_000))
+    assert "Found it." in dialect.decode(reply)
+    stop = dialect.template.special[dialect.layout.call_stop]
+    assert reply == dialect.reply_ids((*calling(dialect, "a")[:-1], stop), [Result("Found it.")], Cut(1_000))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<tool_call>", "</think>", "</parameter>", "</arg_value>\n", '<tool_call>{"', "```\n", "{", '{"a":', "[", "`", " ", "<arg_key>"],
+)
+def test_parsers_take_linear_time_and_raise_nothing(piece: str) -> None:
+    text = piece * (60_000 // len(piece))
+    for prefix in ("", "<think>", "<tool_call>\n<function=a>\n<parameter=b>\n", "<tool_call>a<arg_key>b</arg_key><arg_value>", CALL):
+        begun = time.process_time()
+        for parser in TOOL_PARSERS.values():
+            parser(prefix + text, TOOLS)
+        read_json_calls(prefix + text, TOOLS)
+        assert time.process_time() - begun < 10
