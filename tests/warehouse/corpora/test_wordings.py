@@ -49,7 +49,7 @@ def test_a_file_of_nothing_says_nothing(tmp_path: Path) -> None:
         ('[a]\nquestions = ["{s}?", "{s.__class__}?"]', "the wording '{s.__class__}?' of 'a' lacks {s}"),
         ('[a]\ncondition = "of {s}"', "the wording 'of {s}' of 'a' lacks {s} for its subject, or {o} in a condition"),
         ("[a\n", "is not TOML"),
-        (b"[a]\ncondition = '\xff {o}'", "is not TOML"),
+        (b"[a]\ncondition = '\xff {o}'", "is not UTF-8"),
         ('[a]\nquestion = ["{s}?"]', "a wording has questions, phrases, a condition and a word"),
         ('[a]\nquestions = "{s}?"', "a wording has questions, phrases, a condition and a word"),
         ("[a]\ncondition = 3", "a wording has questions, phrases, a condition and a word"),
