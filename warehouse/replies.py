@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -125,10 +126,12 @@ def _later_block(text: str) -> re.Match[str] | None:
 def _unguarded(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[re.Match[str]]:
     """The matches from `start` on that stand in no closed fence and in no quotes of their own."""
     guards = [(text.index("\n", fence.start), fence.end) for fence in fences(text) if fence.closed and fence.start >= start]
+    begins = [begin for begin, _ in guards]
     for found in pattern.finditer(text, start):
         before, after = text[max(found.start() - 1, 0) : found.start()], text[found.end() : found.end() + 1]
         quoted = before in _QUOTES and before == after and before != ""
-        if not quoted and not any(begin <= found.start() < end for begin, end in guards):
+        last = bisect_right(begins, found.start()) - 1
+        if not quoted and (last < 0 or found.start() >= guards[last][1]):
             yield found
 
 
