@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -80,3 +81,25 @@ def test_turns_cost_and_pairs(filled: Lake) -> None:
         "tasks": 2, "both_solved": 1, "only_a": 1, "only_b": 0, "neither": 0
     }  # fmt: skip
     assert pair["difference"] == -0.5
+
+
+def test_replies_that_look_like_calls_and_were_not_taken(lake: Lake, make_trajectory: Callable[..., Trajectory]) -> None:
+    call = '{"name": "search", "arguments": {"query": "a"}}'
+    untaken = (
+        f"{call}\nThis finds it.", f"First {call}", '{"tool": "browse", "parameters": {}}', "<tool_call>\n{", "<tools>\nsearch",
+        "<think>hm</think>[TOOL_CALLS]search", '{"function": {"name": "search"}, "input": 1}', "<function=search>", "a</tool_call>",
+        '{"name" : "search",\n"args" : {}}',
+    )  # fmt: skip
+    others = (
+        "Green Lake", '{"title": "X", "year": 1999}', '{"name": "Amber"}', f"<think>maybe {call}</think>\nGreen Lake",
+        '<tool_call>{"name": "answer", "arguments": {"text": "a"}}</tool_call>', "<answer> Green Lake</answer>",
+    )  # fmt: skip
+
+    def attempt(number: int, action: str, tool: str | None) -> Trajectory:
+        made = make_trajectory(f"a{number}", 1, task_key=f"t{number}", policy="p", stage="eval", suite="s")
+        return replace(made, turns=(replace(made.turns[0], action=action, tool=tool, calls=()),))
+
+    told = [(text, tool) for text in untaken for tool in (None, "answer")] + [(text, "answer") for text in others] + [(call, "search")]
+    lake.add(attempt(number, *each) for number, each in enumerate(told))
+    found = lake.query("SELECT action FROM untaken_calls WHERE policy = 'p' AND suite = 's'").to_pylist()
+    assert sorted(row["action"] for row in found) == sorted(2 * untaken)

@@ -80,6 +80,7 @@ def test_the_champions_figures_stand_beside_another_policys(home: Path) -> None:
     assert found["comparison"]["real"] is True and found["comparison"]["tasks"] == 98
     told = evaluate(home, "--against", "t1-sft")
     assert "documents searched: those of the home" in told and found["documents"] == "those of the home"
+    assert "were not taken: 0" in told and found["untaken_calls"] == 0
     assert "success = 80.0 (71.1–86.7)" in told and "the difference is real: +40.8 points" in told.replace("\n", " ")
 
 
