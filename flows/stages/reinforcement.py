@@ -80,8 +80,9 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     beside = None if wanted is None else EvaluationBeside(context, run, policy, wanted)
 
     def before_update() -> None:
-        run.settle()  # what a step learnt from is in the lake before its weights reach an engine
-        source.before_update()  # and what was sampled ahead of it is stored while they do
+        with reinforced.settling:
+            run.settle()  # what a step learnt from is in the lake before its weights reach an engine
+            source.before_update()  # and what was sampled ahead of it is stored while they do
 
     def collect(step: int) -> Collected:
         if beside is not None:

@@ -66,7 +66,7 @@ class AsyncRolloutSource:
 
     def collect(self, step: int) -> Collected:
         """What `step` learns from: what it learnt from before it was interrupted, or the oldest groups that have ended."""
-        before = self.run.waited.take()
+        before = self.run.waited_before()
         self._begin(self._resumed)
         self._resumed = []
         while self._stream is not None and self._stream.ready:
@@ -79,7 +79,7 @@ class AsyncRolloutSource:
         collected = Collected(tuple(fresh), tuple(drops), self.run.environments_of([*fresh, *reused]))
         self.buffer.keep(groups_of(collected.kept))
         figures = {**self.curriculum.metrics(), **self.buffer.metrics(), "replay/under_way": float(len(self._under_way))}
-        return replace(collected, reused=tuple(reused), measured=figures, waited=(before, self.run.waited.take()))
+        return replace(collected, reused=tuple(reused), measured=figures, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
         """Nothing waits: what is under way goes on under the new weights."""

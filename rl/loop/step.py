@@ -79,6 +79,12 @@ class ReinforceRun:
     store: RolloutStore
     waited: Stopwatch = field(default_factory=Stopwatch)
     """How long the learner has waited for trajectories that were being sampled."""
+    settling: Stopwatch = field(default_factory=Stopwatch)
+    """How long publishing has waited for rollouts to end and to be stored, before weights are loaded."""
+
+    def waited_before(self) -> tuple[float, float]:
+        """The seconds of `settling` and of `waited` that publishing the weights of this step took."""
+        return self.settling.take(), self.waited.take()
 
     def requests(self, task: Task, step: int, horizon: int) -> list[RolloutRequest]:
         """The group of trajectories that `step` asks of one task."""
@@ -186,7 +192,7 @@ class SyncRolloutSource:
 
     def collect(self, step: int) -> Collected:
         """What `step` learns from: sampled, rewarded and filtered, and sampled again while the filters ask for more groups."""
-        before = self.run.waited.take()
+        before = self.run.waited_before()
         if self._pending is None:
             self._begin_step(step)
         collected = collect_groups(lambda count: self._sample(step, count), self._wanted, self.run.config.filters)
@@ -196,7 +202,7 @@ class SyncRolloutSource:
         collected = self._with_reused(step, collected)
         if self.ahead and step < self.run.config.steps:
             self._begin_step(step + 1)
-        return replace(collected, waited=(before, self.run.waited.take()))
+        return replace(collected, waited=(*before, self.run.waited.take()))
 
     def before_update(self) -> None:
         """Let what runs ahead end under the weights that it was begun with."""
@@ -211,6 +217,7 @@ class SyncRolloutSource:
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run must find; what runs ahead is stored by then."""
         self.before_update()
+        self.run.waited.take()  # a checkpoint belongs to no step
         return {"replay": self.buffer.state_dict(), "recent": self._recent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -299,9 +306,7 @@ class ReinforceTrainer(RowTrainer):
         collected, times = broadcast_object_list([(collected, times)])[0]  # all workers go by what the main one has
         rows = rows_of(collected.kept, ESTIMATORS.get(self._config.estimator), collected.environments)
         rows = self._readable(rows)
-        self._times = StepTimes(
-            times[1] - times[0], times[2] - times[1], 0.0, rollouts_in_publish=collected.waited[0], rollouts_in_collect=collected.waited[1]
-        )
+        self._times = StepTimes(times[1] - times[0], times[2] - times[1], 0.0, *collected.waited)
         figures = {"publish_seconds": self._times.publish, "collect_seconds": self._times.collect}
         figures |= describe(collected.trajectories) | staleness_figures(rows, step - 1) | self.prompt_information(collected.trajectories)
         figures |= {} if self._weight_difference is None else {"weight_difference": self._weight_difference}
@@ -347,6 +352,8 @@ class ReinforceTrainer(RowTrainer):
         scored = self.score([row_of(probe) for probe in probes])[0]
         if not probes:
             return
+        if self.accelerator.is_main_process:  # in asynchronous modes no other token of a step is of these weights
+            self._differences += [torch.tensor(ours) - torch.tensor(probe.logprobs) for probe, ours in zip(probes, scored, strict=True)]
         differences = list(map(mean_difference, probes, scored))
         self._weight_difference = next((each for each in differences if math.isnan(each)), max(differences))
         bound = self._config.health.weight_difference

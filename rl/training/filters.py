@@ -58,8 +58,8 @@ class Collected:
     """What is trained on beside them and was trained on before."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """Further figures, of those who collected."""
-    waited: tuple[float, float] = (0.0, 0.0)
-    """Seconds for which trajectories were waited for: before they were collected, while weights were published, and while they were."""
+    waited: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Seconds: settling before the weights were loaded, waiting for trajectories in that time, and waiting for them while collecting."""
     useful: int = 0
     """Groups with variance, by what the filters of single trajectories leave of them; counted where groups were sampled for a step."""
 

@@ -124,7 +124,8 @@ class RowTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what is no mean over passes to TRL's figures: differences of log-probabilities, importance ratios, times and memory.
 
-        The differences are over tokens that the engines sampled with the weights that the learner has: older ones are to differ.
+        The differences are over tokens that the engines sampled with the weights that the learner has: the step's own, and the probes
+        that follow each update. Tokens of older weights are to differ.
         """
         differences, log_ratios, value_errors = map(gather_object, (self._differences, self._log_ratios, self._value_errors))
         if differences:

@@ -1,7 +1,8 @@
 """Figures of a step that people with GPUs read first: where its time went, tokens a second, share of the peak, memory, token error.
 
 `share/…` are of the whole step and add up to 1: `rollouts`, the learner waits for trajectories that are being sampled; `waiting`, the
-rest of collecting them: rewards, filters, the lake; `sync`, weights are gathered, written, sent and loaded; `learning`, all else.
+rest of collecting them: rewards, filters, the lake; `sync`, weights are gathered, written, sent and loaded; `learning`, all else. A step
+begins with publishing and ends when its metrics are logged: writing a checkpoint, and what that waits for, belongs to no step.
 """
 
 from __future__ import annotations
@@ -41,12 +42,19 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a step: publishing, collecting, all of it; and what of the first two was waiting for trajectories that were sampled."""
+    """Seconds of a step: publishing, collecting, all of it; and how the first two were spent.
+
+    Attributes:
+        settling: the part of `publish` before weights are loaded, in which rollouts end and are rewarded and stored.
+        rollouts_in_settling: the part of `settling` that waits for trajectories that are being sampled.
+        rollouts_in_collect: the same part of `collect`.
+    """
 
     publish: float
     collect: float
     whole: float
-    rollouts_in_publish: float = 0.0
+    settling: float = 0.0
+    rollouts_in_settling: float = 0.0
     rollouts_in_collect: float = 0.0
 
     @property
@@ -57,9 +65,9 @@ class StepTimes:
     def shares(self) -> dict[str, float]:
         """By their names in the lake's `metrics`."""
         parts = {
-            "rollouts": self.rollouts_in_publish + self.rollouts_in_collect,
-            "waiting": self.collect - self.rollouts_in_collect,
-            "sync": self.publish - self.rollouts_in_publish,
+            "rollouts": self.rollouts_in_settling + self.rollouts_in_collect,
+            "waiting": self.settling - self.rollouts_in_settling + self.collect - self.rollouts_in_collect,
+            "sync": self.publish - self.settling,
             "learning": self.learning,
         }
         return {f"share/{name}": seconds / max(self.whole, 1e-9) for name, seconds in parts.items()}

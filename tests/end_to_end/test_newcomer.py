@@ -24,6 +24,7 @@ from flows.cli import app
 from rl.policies.policy import load_policy
 from tests.chaos.comparison import committed_at, faults_of, kept
 from tests.end_to_end.towns import MAYORS, RIVERS, TOWNS, write_corpus
+from tests.flows.test_step_metrics import faults, metrics_of
 from tests.killing import kill_at
 from tests.rl.policies.logprob_check import max_logprob_difference
 from warehouse import DocumentSplit, Lake
@@ -144,6 +145,11 @@ def test_what_was_sampled_is_what_was_trained_on(home: Path) -> None:
     model, _ = load_policy(home / "policies" / "t1-sft")
     assert sum(len(turn.action_ids) for trajectory in sampled for turn in trajectory.turns) > 100
     assert max_logprob_difference(model, sampled) < 1e-3
+
+
+def test_every_step_has_the_metrics_that_the_docs_promise(home: Path) -> None:
+    steps = metrics_of(home)
+    assert sorted(steps) == [1, 2] and faults(steps) == []
 
 
 def test_no_page_that_suites_ask_about_is_in_the_text_of_training(home: Path) -> None:

@@ -22,6 +22,7 @@ from flows.suites.contamination import contamination
 from flows.suites.tasks import draw_tasks
 from flows.top.state import State, Watcher
 from rl.policies.policy import load_policy
+from tests.flows.test_step_metrics import faults, metrics_of
 from tests.killing import kill_at
 from warehouse import DocumentSplit, Lake
 from warehouse.digests import digest
@@ -167,6 +168,11 @@ def test_every_reward_is_the_sum_of_its_parts_and_what_filters_left_out_is_told(
     )
     assert len(told) == 8
     assert all(row["share"] == pytest.approx(row["told"]) for row in told)
+
+
+def test_every_step_has_the_metrics_that_the_docs_promise(undisturbed: Path) -> None:
+    steps = metrics_of(undisturbed)
+    assert sorted(steps) == [1, 2, 3, 4] and faults(steps) == []
 
 
 def test_nothing_held_out_is_in_what_training_asked_read_or_was_shown(undisturbed: Path) -> None:

@@ -51,8 +51,9 @@ class ToyRollouts:
         self.weights = load_policy(path)[0].eval(), version
 
     def probe(self, question: str, temperature: float) -> list[WeightProbe]:
-        """Nor weights of an engine to check."""
-        return []
+        """Three tokens, sampled with the weights that were loaded last."""
+        made = self.act(0, [2, 30, 3], (), seed=0, greedy=False)
+        return [WeightProbe("toy", (2, 30, 3), made.action_ids, made.action_logprobs)]
 
     def pause(self) -> None:
         """The learner's turn: nothing may be asked for."""

@@ -75,7 +75,7 @@ REUSING = {"filters": {"variance": True}, "replay": {"reuse": 0.5, "max_stalenes
 
 def collected(made: AsyncRolloutSource, steps: Iterable[int]) -> list[tuple[Collected, dict[str, Any]]]:
     """What each step learns from, and what a checkpoint behind it holds."""
-    return [(replace(made.collect(step), waited=(0.0, 0.0)), made.state_dict()) for step in steps]
+    return [(replace(made.collect(step), waited=(0.0, 0.0, 0.0)), made.state_dict()) for step in steps]
 
 
 def test_what_the_filters_left_out_is_not_learnt_from_later_either() -> None:
