@@ -69,7 +69,8 @@ class ServerConfig(CallLimits):
     """An MCP server, by the command that starts it or by its address. `${NAME}` stands for a variable of the environment."""
 
     command: list[str] | None = Field(default=None, min_length=1)
-    """Program and arguments; it speaks over its standard input and output, and runs in the folder of the file that names it."""
+    """Program and arguments; it speaks over its standard input and output, and runs in the folder of the file that names it. The program
+    `python` is the interpreter that runs this package, whatever PATH says; a path names another."""
     env: dict[str, str] = Field(default_factory=dict)
     """Variables for the command, beside the few (PATH, HOME, USER, ...) that it inherits."""
     url: str | None = None

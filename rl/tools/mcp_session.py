@@ -106,7 +106,8 @@ def client_maker(name: str, config: ServerConfig, folder: Path) -> Callable[[], 
 
         if command is None:
             return Client(_over_http(str(config.url), headers) if headers else str(config.url))
-        parameters = StdioServerParameters(command=command[0], args=command[1:], env=env, cwd=folder)
+        program = sys.executable if command[0] == "python" else command[0]
+        parameters = StdioServerParameters(command=program, args=command[1:], env=env, cwd=folder)
         return Client(stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr))
 
     return make
