@@ -96,6 +96,8 @@ def traces(
 ) -> None:
     """Send trajectories as OpenTelemetry traces to a viewer such as Phoenix or MLflow. Sent twice, a trace is the same one.
 
+    The variable OTEL_EXPORTER_OTLP_HEADERS names further headers: a key, or another experiment of MLflow than 0 (x-mlflow-experiment-id=1).
+
     Example: flywheel traces --home runs/demo --where "outcome = 'failure'" --to http://localhost:6006/v1/traces
     """
     from flows.data.traces import send_traces

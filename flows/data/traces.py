@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.util.re import parse_env_headers
 
 from flows.results import judged_trajectories
 from warehouse import Lake
@@ -18,6 +20,10 @@ from warehouse.exporters.traces import spans_of
 
 SENT_AT_ONCE = 500
 """Spans of one request."""
+MLFLOW_EXPERIMENT = "x-mlflow-experiment-id"
+"""The header without which MLflow refuses spans; other collectors ignore it. Experiment 0 is the one that every server has."""
+HEADERS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+"""The variables of OpenTelemetry that name further headers."""
 
 
 def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
@@ -48,10 +54,14 @@ def send_traces(lake: Lake, to: str, where: str, limit: int) -> tuple[int, int]:
 
 
 def _send(spans: Sequence[ReadableSpan], to: str) -> None:
-    exporter = OTLPSpanExporter(endpoint=to, timeout=10)
+    own = next((os.environ[name] for name in HEADERS if os.environ.get(name)), "")
+    exporter = OTLPSpanExporter(endpoint=to, headers={MLFLOW_EXPERIMENT: "0", **parse_env_headers(own, liberal=True)}, timeout=10)
     try:
         if any(exporter.export(part) is not SpanExportResult.SUCCESS for part in _parts(spans)):
-            raise RequestError(f"{to} did not take the traces; is a collector listening there (Phoenix: port 6006, MLflow: port 5000)?")
+            raise RequestError(
+                f"{to} did not take the traces; is a collector listening there (Phoenix: port 6006, MLflow: port 5000), "
+                f"and does it want a header that {HEADERS[1]} should name?"
+            )
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]
 

@@ -31,11 +31,14 @@ def run(number: int, outcome: Outcome, error: str | None = None) -> Trajectory:
 
 
 @contextmanager
-def receiver() -> Iterator[tuple[str, list[Span]]]:
+def receiver() -> Iterator[tuple[str, list[Span], dict[str, str]]]:
+    """Its address, the spans that it got, and the headers, in lower case, of the last request."""
     spans: list[Span] = []
+    headers: dict[str, str] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            headers.update({name.lower(): value for name, value in self.headers.items()})
             body = self.rfile.read(int(self.headers["Content-Length"]))
             request = ExportTraceServiceRequest.FromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
             spans.extend(s for resource in request.resource_spans for scope in resource.scope_spans for s in scope.spans)
@@ -49,7 +52,7 @@ def receiver() -> Iterator[tuple[str, list[Span]]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1/traces", spans
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces", spans, headers
     finally:
         server.shutdown()
         server.server_close()
@@ -60,8 +63,27 @@ def attributes(span: Span) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, {"x-mlflow-experiment-id": "0"}),
+        ("x-mlflow-experiment-id=7,authorization=Bearer%20key", {"x-mlflow-experiment-id": "7", "authorization": "Bearer key"}),
+    ],
+)
+def test_mlflow_is_told_an_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: dict[str, str]
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", variable)
+    with Lake(tmp_path) as lake, receiver() as (address, _, headers):
+        lake.add([run(1, Outcome.SUCCESS)])
+        send_traces(lake, address, "true", 10)
+    assert expected.items() <= headers.items()
+
+
+@pytest.mark.slow
 def test_a_trajectory_arrives_as_a_tree_of_spans(tmp_path: Path) -> None:
-    with Lake(tmp_path) as lake, receiver() as (address, spans):
+    with Lake(tmp_path) as lake, receiver() as (address, spans, _):
         lake.add([Task("q", "search", "where?", ("Red Hill",)), run(1, Outcome.SUCCESS), run(2, Outcome.INVALID, "timeout: gone")])
         assert send_traces(lake, address, "true", 10) == (2, 10)
         first = [span for span in spans if span.trace_id == spans[0].trace_id]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from warehouse import Lake, Record, RequestError
+from warehouse.views import MACROS, VIEWS
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +34,19 @@ def test_thirty_queries_run_and_stand_with_their_answers(cookbook: ModuleType, l
     answered = cookbook.answered(page, lake)
     assert cookbook.queries(answered) == cookbook.queries(page)
     assert cookbook.answered(answered, lake) == answered
+
+
+@pytest.mark.parametrize("name", [*VIEWS, *MACROS])
+def test_every_view_and_macro_has_an_example(cookbook: ModuleType, name: str) -> None:
+    pages = [cookbook.PAGE, DOCS / "evaluation.md"]
+    assert any(re.search(rf"\b{name}\b", query) for page in pages for query in cookbook.queries(page.read_text()))
+
+
+@pytest.mark.parametrize("page", ["../README.md", *sorted(page.name for page in DOCS.glob("*.md") if page.name != "sql.md")])
+def test_every_query_of_the_other_pages_runs(cookbook: ModuleType, lake: Lake, page: str) -> None:
+    for block in cookbook.queries((DOCS / page).read_text()):
+        for query in filter(None, map(str.strip, re.sub(r"--.*", "", block).split(";"))):
+            lake.query(query)
 
 
 def test_a_query_that_fails_is_not_passed_over(cookbook: ModuleType, lake: Lake) -> None:

@@ -11,6 +11,7 @@ import pytest
 from eval.statistics import wilson
 from warehouse import (
     Completion,
+    Document,
     Example,
     Fact,
     Failure,
@@ -277,6 +278,81 @@ def test_reward_summary(filled: Lake) -> None:
         ("total", 3, 0.5, 0.0, 1.0),
         ("turns", 3, 0.5, 0.5, 0.5),
     ]
+
+
+@pytest.mark.slow
+def test_a_part_of_the_reward_is_summarized_once(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    """The outcome among the parts is the verdict's value; where there are no parts, the verifier is the part."""
+    lake.add([make_trajectory("rl", outcome=S), make_trajectory("other", outcome=S), make_trajectory("eval", stage="eval", outcome=S)])
+    lake.add([*(Score(each, "qa_em", "1", 1.0, S) for each in ("rl", "other", "eval")), RewardPart("rl", "outcome", 1.0, 1.0)])
+    lake.add([RewardPart("other", "style", 0.5, 0.2)])
+    rows = _rows(lake, "SELECT stage, part, trajectories FROM reward_summary WHERE part NOT IN ('turns', 'total') ORDER BY ALL")
+    assert [tuple(row.values()) for row in rows] == [
+        ("eval", "qa_em 1", 1),
+        ("rl", "outcome", 1),
+        ("rl", "qa_em 1", 1),
+        ("rl", "style", 1),
+    ]
+
+
+@pytest.mark.slow
+def test_cost_per_success(filled: Lake) -> None:
+    """p2 at the suite: two successes of four trajectories, a fault among them; each of 10 tokens and 2 calls."""
+    columns = (
+        "stage, trajectories, invalid, successes, tokens_per_success, action_tokens_per_success, calls_per_success, seconds_per_success"
+    )
+    rows = _rows(filled, f"SELECT {columns} FROM cost_per_success('p2') WHERE stage = 'eval'")
+    assert [tuple(row.values()) for row in rows] == [("eval", 4, 1, 2, 20.0, 12.0, 4.0, 3.0)]
+    assert {row["policy"] for row in _rows(filled, "FROM cost_per_success(NULL)")} == {"p2"}
+    assert _rows(filled, "FROM cost_per_success('nobody')") == []
+
+
+@pytest.mark.slow
+def test_a_cost_without_a_success_is_unknown(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add([make_trajectory("x", outcome=F), make_trajectory("y", outcome=I)])
+    (row,) = _rows(lake, "FROM cost_per_success('p1')")
+    assert (row["successes"], row["tokens_per_success"], row["calls_per_success"], row["seconds_per_success"]) == (0, None, None, None)
+
+
+@pytest.mark.slow
+def test_tokens_trained(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    """RL learns from what is valid and no filter left out: one trajectory of 2 + 6 + 2 tokens."""
+    now = datetime.now(UTC)
+    lake.add(Policy(f"t1-{stage}", None, stage, f"policies/t1-{stage}", "d", 1, 1) for stage in ("init", "cpt", "sft", "rl"))
+    for stage, tokens, trained in (("cpt", 100, 100), ("sft", 50, 20), ("rl", None, None)):
+        figures = {} if tokens is None else {"tokens": tokens, "trained_tokens": trained}
+        lake.add([Run(f"t1-{stage}", stage, 1, {}, "d", 1, 2, "completed", now, now, figures)])
+    made = {"kept": S, "left-out": F, "fault": I, "open": None}
+    lake.add(make_trajectory(id, policy="t1-rl", step=1, outcome=outcome) for id, outcome in made.items())
+    lake.add([make_trajectory("evaluated", policy="t1-rl", stage="eval"), Failure("rl", "filter_stale", "old", {"trajectory": "left-out"})])
+    rows = _rows(lake, "FROM tokens_trained(NULL)")
+    assert sorted(tuple(row.values()) for row in rows) == [
+        ("t1-cpt", "cpt", 1, 100, 100),
+        ("t1-rl", "rl", 1, 10, 6),
+        ("t1-sft", "sft", 1, 50, 20),
+    ]
+    assert [row["policy"] for row in _rows(lake, "FROM tokens_trained('t1-sft')")] == ["t1-sft"]
+
+
+@pytest.mark.slow
+def test_ancestors_of_an_example(lake: Lake, make_trajectory: MakeTrajectory) -> None:
+    lake.add(
+        [
+            Example("top", "has", (), ("run", "gone")), Example("loop", "has", (), ("loop", "run")),
+            Example("above", "fas_reason", (), ("top", "d1")), Document("d1", "A page", "text", "w"),
+            Task("asked", "search", "Who?", ("a",)), make_trajectory("run", task_key="asked", policy="p0"),
+        ]
+    )  # fmt: skip
+    rows = _rows(lake, "FROM ancestors_of('above')")
+    assert [tuple(row.values()) for row in rows] == [
+        (1, "d1", "document", None, "A page"),
+        (1, "top", "has", None, None),
+        (2, "run", "trajectory", "p0", None),
+        (2, "gone", None, None, None),
+        (3, "asked", "task", None, "Who?"),
+    ]
+    assert [row["id"] for row in _rows(lake, "FROM ancestors_of('loop')")] == ["run", "asked"]
+    assert _rows(lake, "FROM ancestors_of('nobody')") == []
 
 
 def test_cost(filled: Lake) -> None:

@@ -8,5 +8,5 @@ from warehouse.views.definitions import Macro, View
 VIEWS: dict[str, View] = {view.name: view for view in (*evaluation.VIEWS, *training.VIEWS, *searches.VIEWS, *lineage.VIEWS)}
 """Every view by name, each after those it is built on."""
 
-MACROS: dict[str, Macro] = {macro.name: macro for macro in lineage.MACROS}
+MACROS: dict[str, Macro] = {macro.name: macro for macro in (*training.MACROS, *lineage.MACROS)}
 """Every macro by name; they are built on views."""

@@ -93,6 +93,28 @@ FROM checks i JOIN checks t ON t.sample = i.sample AND t.checker = 'teacher' WHE
 
 MACROS = (
     Macro(
+        "ancestors_of",
+        "wanted",
+        "What was an example made from, back to documents and tasks? steps is 1 for its own sources; kind is that of an example, or "
+        "trajectory, task or document, NULL for an id that is none of these (a demonstrated question is no task of the lake); "
+        "policy is that of a trajectory.",
+        """
+WITH RECURSIVE edges AS (
+    SELECT id, unnest(sources) AS source FROM examples UNION ALL SELECT id, task_key FROM trajectories
+), line AS (
+    SELECT 0 AS steps, wanted::VARCHAR AS id
+    UNION ALL
+    SELECT DISTINCT l.steps + 1, e.source FROM line l JOIN edges e ON e.id = l.id WHERE l.steps < 100
+), behind AS (
+    SELECT id, min(steps) AS steps FROM line WHERE steps > 0 AND id <> wanted GROUP BY id
+)
+SELECT b.steps, b.id, coalesce(e.kind, CASE WHEN t.id IS NOT NULL THEN 'trajectory' WHEN k.key IS NOT NULL THEN 'task'
+    WHEN d.id IS NOT NULL THEN 'document' END) AS kind, t.policy, coalesce(d.title, k.question) AS text
+FROM behind b LEFT JOIN examples e ON e.id = b.id LEFT JOIN trajectories t ON t.id = b.id
+LEFT JOIN tasks k ON k.key = b.id LEFT JOIN documents d ON d.id = b.id ORDER BY b.steps, kind, b.id
+""",
+    ),
+    Macro(
         "trained_on",
         "wanted",
         "What were a policy and its ancestors trained on, nearest first?",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warehouse.views.definitions import View
+from warehouse.views.definitions import Macro, View
 
 VIEWS = (
     View(
@@ -33,12 +33,14 @@ FROM outcomes WHERE stage = 'rl' GROUP BY wheel_turn, policy, step, horizon
     View(
         "reward_summary",
         "What were rewards made of? "
-        "A row is a part of the reward, a verifier with its version, turns (an environment's own), or the total.",
+        "A row is a part of the reward, a verifier with its version (unless a part is its value), an environment's turns, or the total.",
         """
 WITH parts AS (
     SELECT trajectory_id, name AS part, value FROM reward_parts WHERE value IS NOT NULL
     UNION ALL
-    SELECT trajectory_id, verifier || ' ' || version AS part, value FROM scores WHERE value IS NOT NULL
+    SELECT s.trajectory_id, verifier || ' ' || version AS part, value FROM scores s  -- an outcome among the parts is this verdict's
+    ANTI JOIN (SELECT trajectory_id FROM reward_parts WHERE name IN ('outcome', 'signed_outcome')) r USING (trajectory_id)
+    WHERE value IS NOT NULL
     UNION ALL
     SELECT trajectory_id, 'turns', sum(reward) FROM turns WHERE reward IS NOT NULL GROUP BY trajectory_id
     UNION ALL
@@ -95,6 +97,41 @@ FROM (
     SELECT tool, outcome, count(*) AS calls, sum(retries)::BIGINT AS retries, any_value(trajectory_id) AS example
     FROM tool_calls WHERE outcome IS NOT NULL GROUP BY tool, outcome
 )
+""",
+    ),
+)
+
+MACROS = (
+    Macro(
+        "cost_per_success",
+        "wanted",
+        "What did each success of a policy cost, by stage and suite? NULL is every policy. The tokens, calls and seconds of all its "
+        "trajectories, failed and invalid ones included, by its successes; NULL without a success. tokens are those of prompts, actions "
+        "and observations, each counted once; seconds are added up over trajectories that ran side by side.",
+        """
+SELECT t.policy, t.stage, t.suite, count(*) AS trajectories, count(*) FILTER (o.outcome = 'invalid') AS invalid,
+    count(*) FILTER (o.outcome = 'success') AS successes,
+    sum(t.prompt_tokens + t.action_tokens + t.observation_tokens) / nullif(successes, 0) AS tokens_per_success,
+    sum(t.action_tokens) / nullif(successes, 0) AS action_tokens_per_success,
+    sum(t.n_calls) / nullif(successes, 0) AS calls_per_success, sum(t.seconds) / nullif(successes, 0) AS seconds_per_success
+FROM trajectories t JOIN outcomes o ON o.trajectory_id = t.id WHERE wanted IS NULL OR t.policy = wanted
+GROUP BY t.policy, t.stage, t.suite ORDER BY t.policy, t.stage, t.suite
+""",
+    ),
+    Macro(
+        "tokens_trained",
+        "wanted",
+        "How many tokens was a policy trained on, in its own stage? NULL is every policy. tokens went through the learner, trained_tokens "
+        "had a loss; each counts once, however many epochs there were. In RL these are of the valid trajectories that no filter left out.",
+        """
+SELECT p.id AS policy, p.stage, p.wheel_turn AS turn, (r.figures->>'tokens')::BIGINT AS tokens,
+    (r.figures->>'trained_tokens')::BIGINT AS trained_tokens
+FROM policies p JOIN runs r ON r.id = p.id WHERE p.stage IN ('cpt', 'sft') AND (wanted IS NULL OR p.id = wanted)
+UNION ALL
+SELECT p.id, p.stage, p.wheel_turn, sum(t.prompt_tokens + t.action_tokens + t.observation_tokens)::BIGINT, sum(t.action_tokens)::BIGINT
+FROM policies p JOIN trajectories t ON t.policy = p.id AND t.stage = 'rl' AND t.outcome IN ('success', 'failure')
+ANTI JOIN (SELECT item->>'trajectory' AS id FROM failures WHERE starts_with(kind, 'filter_')) f ON f.id = t.id
+WHERE p.stage = 'rl' AND (wanted IS NULL OR p.id = wanted) GROUP BY p.id, p.stage, p.wheel_turn ORDER BY turn, policy
 """,
     ),
 )

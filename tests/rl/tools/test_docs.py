@@ -29,7 +29,7 @@ def sections() -> list[pytest.param]:  # type: ignore[valid-type]
 def run(command: str, folder: Path) -> str:
     """What a command of the page prints, in a shell where no environment is activated."""
     words = [sys.executable if word == "python" else word for word in shlex.split(command)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": "/no-such-folder"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False).stdout
 
 
