@@ -82,6 +82,8 @@ def _runs(config: FlywheelConfig, lake: Lake | None, source: str, iteration: int
     """The runs that SFT would learn from, of one source; why stored runs are not taken is counted in `reasons`."""
     settings = config.for_turn(iteration)
     match source:
+        case "oracle" if settings.synth.tool_worlds is not None:
+            return None
         case "oracle":
             return 0 if config.corpus.kind == "pages" else sum(settings.synth.demonstration_questions.wanted().values())
         case "teacher":

@@ -118,7 +118,7 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
 ) -> None:
     sampler, errors = Sampler(16), list[float]()
     critic = {"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5, "trunk_gradient": trunk_gradient}
-    config = config_of(estimator=estimator, steps=16, critic=critic, lora=lora, learning_rate=3e-2 if lora else 1e-2)
+    config = config_of(estimator=estimator, steps=48 if lora else 16, critic=critic, lora=lora, learning_rate=3e-2 if lora else 1e-2)
     result = train_reinforce(
         policy,
         tmp_path,
