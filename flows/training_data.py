@@ -20,8 +20,6 @@ from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Document, Lake
 from warehouse.errors import RequestError
 
-_SEARCHED = SearchIndex([Document("any", "any", "any", "any")])
-"""The tools that an environment offers do not depend on which documents it searches."""
 Counts = dict[str, int | None]
 """Examples by source; None where only the stage itself can tell."""
 
@@ -119,7 +117,8 @@ def _stored(
 
 def tools_of(config: FlywheelConfig, iteration: int) -> tuple[Schema, ...]:
     """The tools of the environment that questions of an iteration are asked in."""
-    return offered_tools(config.for_turn(iteration).synth.webshaper.environment, config.rollout.environments, _SEARCHED)
+    searched = SearchIndex([Document("any", "any", "any", "any")])  # the tools do not depend on which documents are searched
+    return offered_tools(config.for_turn(iteration).synth.webshaper.environment, config.rollout.environments, searched)
 
 
 def _empty(config: FlywheelConfig, home: Path, stage: str, iteration: int, reasons: Counter[str]) -> str:

@@ -41,7 +41,7 @@ def saved_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     folder = path / _train_of(path) if (path / SPLITS).is_file() else path
     for file in _files_of(folder):
-        yield from rows_within(_batches(file), file, max(room_for(file), file.stat().st_size), values_for(file))
+        yield from arrow_rows(file)
 
 
 def is_arrow(path: Path) -> bool:

@@ -89,12 +89,16 @@ def read_row(line: bytes | str) -> Any:
     return read_json(line.decode("utf-8-sig") if isinstance(line, bytes) else line, unique_object)
 
 
+class RepeatedKey(ValueError):
+    """A key stands twice in one object of JSON: which value holds would be a guess."""
+
+
 def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of its pairs. Raises ValueError where a key stands twice: which value holds would be a guess."""
+    """A JSON object of its pairs. Raises RepeatedKey where a key stands twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} stands twice in one object")
+        raise RepeatedKey(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.60} stands twice in one object")
     return found
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import TOO_DEEP, is_too_deep, lines_of, read_row, unique_object, unpacked
+from warehouse.bounds import TOO_DEEP, RepeatedKey, is_too_deep, lines_of, read_row, unique_object, unpacked
 
 _BLANK = re.compile(r"[ \t\r\n\ufeff]*")
 _KEPT = 500
@@ -94,7 +94,7 @@ def _values(path: Path, listed: bool) -> Iterator[Row]:
 
 def _fault_of(text: str, place: int, error: Exception, what: str) -> tuple[str, int | None]:
     """What is wrong with the row at `place`, and where it ends if it is JSON all the same: a key stands twice in it."""
-    if not isinstance(error, json.JSONDecodeError | RecursionError):
+    if isinstance(error, RepeatedKey):
         try:
             return str(error), json.JSONDecoder().raw_decode(text, place)[1]
         except (ValueError, RecursionError):

@@ -125,6 +125,8 @@ def _later_block(text: str) -> re.Match[str] | None:
 
 def _unguarded(text: str, pattern: re.Pattern[str], start: int = 0) -> Iterator[re.Match[str]]:
     """The matches from `start` on that stand in no closed fence and in no quotes of their own."""
+    if pattern.search(text, start) is None:  # most replies have none, and fences need not be looked for
+        return
     guards = [(text.index("\n", fence.start), fence.end) for fence in fences(text) if fence.closed and fence.start >= start]
     begins = [begin for begin, _ in guards]
     for found in pattern.finditer(text, start):

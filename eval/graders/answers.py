@@ -107,8 +107,8 @@ def squad_match(prediction: str, golds: Iterable[str]) -> bool:
 
 def sub_match(prediction: str, golds: Iterable[str]) -> bool:
     """Whether an accepted answer stands in `prediction` as whole words. A lenient figure of its own, never a reward."""
-    words = f" {normalize(lower(fold(prediction)))} "
-    return any(f" {wanted} " in words for gold in golds if (wanted := normalize(lower(fold(gold)))))
+    words = f" {_words(prediction)} "
+    return any(f" {wanted} " in words for gold in golds if (wanted := _words(gold)))
 
 
 def f1(prediction: str, golds: Iterable[str]) -> float:
@@ -188,9 +188,14 @@ def _enumerated(text: str, golds: Sequence[str]) -> list[str]:
 
 
 def _bag_f1(prediction: str, gold: str) -> float:
-    predicted, right = normalize(lower(fold(prediction))).split(), normalize(lower(fold(gold))).split()
+    predicted, right = _words(prediction).split(), _words(gold).split()
     shared = (Counter(predicted) & Counter(right)).total()
     return 2 * shared / (len(predicted) + len(right)) if shared else 0.0
+
+
+def _words(text: str) -> str:
+    """`text` in one spelling and without regard to case, normalised."""
+    return normalize(lower(fold(text)))
 
 
 def _collapse(text: str) -> str:

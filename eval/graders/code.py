@@ -21,7 +21,6 @@ import json
 import secrets
 import socket
 import textwrap
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +29,7 @@ from typing import Any
 
 from eval.graders.code_examiner import GONE
 from eval.graders.code_tests import free_names
-from eval.graders.program import LONGEST, parse_python, program_of, top_names
+from eval.graders.program import compiles, parse_python, program_of, top_names
 from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
 from eval.sandbox.sandbox import INTERPRETER, Sandbox
 from warehouse.replies import fences
@@ -136,7 +135,7 @@ def _completed(tests: CodeTests, program: str, fenced: bool) -> str:
     if tree is not None and prompt is not None and top_names(tree) & set(tests.entry_points):
         return f"{tests.prompt}\n    pass\n\n\n{program}"
     joined, indented = tests.prompt + program, tests.prompt + textwrap.indent(program, "    ")
-    return indented if fenced and not _compiles(joined) and _compiles(indented) else joined
+    return indented if fenced and not compiles(joined) and compiles(indented) else joined
 
 
 def _read_verdict(result: SandboxResult, nonce: str) -> CodeVerdict:
@@ -162,16 +161,6 @@ def _sources(name: str) -> dict[str, bytes]:
     modules = ("plain_data", "code_tests", f"code_{name}")
     own = {f"eval/graders/{module}.py": Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules}
     return {"eval/__init__.py": b"", "eval/graders/__init__.py": b"", **own}
-
-
-def _compiles(source: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(source[:LONGEST], "<program>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def _form(tests: CodeTests, options: Any) -> str:

@@ -114,6 +114,11 @@ def _labelled(reply: str) -> str | None:
     return after_label(_SHORT_LABEL.sub("Answer:", reply))
 
 
+def expression_of(text: str, extraction: Extraction) -> str | None:
+    """The answer of `text` by an extraction, or None where it has none."""
+    return final_expression(text) if extraction is Extraction.FINAL else last_expression(text)
+
+
 def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extraction.LAST) -> bool:
     """Whether the final answers of both texts are equal, whichever is taken as the right one.
 
@@ -121,8 +126,7 @@ def same_mathematics(prediction: str, gold: str, extraction: Extraction = Extrac
         ValueError: where `gold` has no final answer that can be read.
         Undecided: where the comparison had to be killed.
     """
-    extract = final_expression if extraction is Extraction.FINAL else last_expression
-    right, given = extract(gold), extract(prediction)
+    right, given = expression_of(gold, extraction), expression_of(prediction, extraction)
     if right is None or normalize(right) in ("nan", "none", "null"):
         raise ValueError("the gold has no final answer")
     right, given = one_of_name(right), None if given is None else one_of_name(given)
@@ -136,7 +140,7 @@ def expression_key(text: str, extraction: Extraction = Extraction.LAST) -> Hasha
 
     None where `text` has no final answer.
     """
-    found = final_expression(text) if extraction is Extraction.FINAL else last_expression(text)
+    found = expression_of(text, extraction)
     if found is None:
         return None
     values = read_names(one_of_name(found)).values

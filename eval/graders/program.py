@@ -16,6 +16,7 @@ import textwrap
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import cast
 
 from warehouse.replies import Fence, fences, split_reasoning
 
@@ -42,10 +43,12 @@ def program_of(reply: str, names: Collection[str] = ()) -> str | None:
     Args:
         names: the functions that tests call.
     """
-    text = _without_reasoning(reply.replace("\r\n", "\n").removeprefix("\ufeff"))
+    reply = reply.replace("\r\n", "\n").removeprefix("\ufeff")
+    whole = parse_python(reply) is not None
+    text = reply if whole else _without_reasoning(reply)
     if not text.strip():
         return None
-    found = fences(text) if parse_python(text) is None else []
+    found = [] if whole or (text is not reply and parse_python(text) is not None) else fences(text)
     blocks = [block for fence in found if (block := _block(text, fence)) is not None]
     if not blocks:
         stray = len(found) == 1 and not found[0].closed and not found[0].body.strip()
@@ -58,7 +61,7 @@ def program_of(reply: str, names: Collection[str] = ()) -> str | None:
 
 def _without_reasoning(reply: str) -> str:
     """A reply without its reasoning; the indentation of its first line stays, for it may continue a function."""
-    thought, rest = split_reasoning(reply) if parse_python(reply) is None else ("", reply)
+    thought, rest = split_reasoning(reply)
     before = reply[: reply.rfind(rest)] if thought and rest else ""
     return before[len(before.rstrip(" \t")) :] + rest if thought else reply
 
@@ -120,11 +123,20 @@ def _plain(body: str) -> str:
 
 def parse_python(source: str) -> ast.Module | None:
     """The syntax tree of a program; None where it is no valid Python, or too long or too deep to tell."""
+    return cast(ast.Module | None, _compiled(source, ast.PyCF_ONLY_AST))
+
+
+def compiles(source: str) -> bool:
+    """Whether a program compiles, which a `return` outside of a function does not although it parses."""
+    return _compiled(source, 0) is not None
+
+
+def _compiled(source: str, flags: int) -> object | None:
     if len(source) > LONGEST:
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(source)
+            return cast(object, compile(source, "<program>", "exec", flags, dont_inherit=True))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -26,7 +26,7 @@ from eval.graders.code import passes
 from eval.graders.dates import Granularity, read_date, same_date
 from eval.graders.environment_reward import EnvironmentReward
 from eval.graders.final_answer import final_answer, without_wrapping
-from eval.graders.mathematics import Extraction, expression_key, final_expression, last_expression, same_mathematics
+from eval.graders.mathematics import Extraction, expression_key, expression_of, same_mathematics
 from eval.graders.numbers import Tolerance, close_number, final_number, measure, same_number
 from eval.graders.program import program_of
 from eval.graders.state import StateVerifier
@@ -196,7 +196,7 @@ def _show_read(reading: Reading) -> Callable[[str, Options], str | None]:
 
 
 def _show_expression(answer: str, options: Options) -> str | None:
-    return (final_expression if _extraction(options) is Extraction.FINAL else last_expression)(answer)
+    return expression_of(answer, _extraction(options))
 
 
 def _words(reply: str) -> str | None:

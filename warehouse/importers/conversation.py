@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from warehouse.importers.contents import as_json
 from warehouse.importers.runs import MalformedRow
 from warehouse.records import ANSWER, Call, Turn
 
@@ -188,7 +189,7 @@ def _call(request: ToolCall, result: ChatMessage | None) -> Call:
 def action_text(message: ChatMessage) -> str:
     """What the assistant wrote, as one text."""
     thought = [f"<think>\n{message.thought}\n</think>"] if message.thought else []
-    calls = [f'<tool_call>\n{{"name": {_quoted(one.tool)}, "arguments": {_json(one.arguments)}}}\n</tool_call>' for one in message.calls]
+    calls = [f'<tool_call>\n{{"name": {as_json(one.tool)}, "arguments": {_json(one.arguments)}}}\n</tool_call>' for one in message.calls]
     return "\n".join([*thought, *([message.text] if message.text else []), *calls])
 
 
@@ -196,9 +197,5 @@ def _json(arguments: str) -> str:
     try:
         json.loads(arguments)
     except (ValueError, RecursionError):
-        return _quoted(arguments)
+        return as_json(arguments)
     return arguments
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Chat messages of every dialect as one form, `ChatMessage`: what importers read and `turns.py` makes turns of.
+"""Chat messages of every dialect as one form, `ChatMessage`: what importers read and `conversation.py` makes turns of.
 
 Read are OpenAI's chat messages (older forms too), items of its Responses API, Anthropic's content blocks, ShareGPT's `from`/`value`, the
 channels of Harmony, and calls written as text in `<tool_call>` (Hermes, Qwen). Reasoning is kept apart from the text, wherever it stands.
@@ -199,13 +199,18 @@ def _tool_call(call: Any, schemas: ToolSchemas) -> ToolCall:
 def _check_unique(arguments: str) -> None:
     """Raises MalformedRow for arguments in which a key stands twice; those that are not JSON stay as they were written."""
     try:
-        read_json(arguments)
-    except ValueError:
-        return
-    try:
         read_json(arguments, unique_object)
     except ValueError as error:
-        raise MalformedRow(f"has a call with arguments in which {error}") from error
+        if _is_json(arguments):
+            raise MalformedRow(f"has a call with arguments in which {error}") from error
+
+
+def _is_json(text: str) -> bool:
+    try:
+        read_json(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _from_json(text: Any) -> Any:

@@ -77,11 +77,7 @@ def _calls_in(value: Any, depth: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _offered(value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, str):
-        try:
-            value = read_json(value, unique_object)
-        except ValueError:
-            return []
+    value = _from_text(value) if isinstance(value, str) else value
     tools = value if isinstance(value, list) else []
     tools = [_from_text(tool) if isinstance(tool, str) else tool for tool in tools]
     named = all(isinstance(tool, dict) and isinstance(_inner(tool).get("name"), str) for tool in tools)

@@ -22,6 +22,8 @@ _OTHER = re.compile(
 )
 """How a text begins that is a call in a syntax which is not read."""
 _RESPONSE = "<tool_response>"
+_RESPONSE_CLOSED = re.compile(r"\s*</tool_response>")
+_ANY_RESPONSE_END = re.compile(r"\n?</tool_response>")
 _RESPONSE_END = re.compile(r"\n?</tool_response>(?=\s*(?:<tool_response>|\Z))")
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
 
@@ -88,8 +90,8 @@ def _response_end(inside: str) -> tuple[int, int]:
             _, end = json.JSONDecoder().raw_decode(inside, json_begin)
         except (ValueError, RecursionError):
             end = -1
-        closing = re.compile(r"\s*</tool_response>").match(inside, end) if end >= 0 else None
+        closing = _RESPONSE_CLOSED.match(inside, end) if end >= 0 else None
         if closing is not None:
             return end, closing.end()
-    closing = _RESPONSE_END.search(inside) or re.compile(r"\n?</tool_response>").search(inside)
+    closing = _RESPONSE_END.search(inside) or _ANY_RESPONSE_END.search(inside)
     return (closing.start(), closing.end()) if closing else (-1, -1)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.bounds import is_too_deep
+from warehouse.bounds import RepeatedKey, is_too_deep
 from warehouse.digests import digest
 from warehouse.importers.rows import read_rows
 from warehouse.importers.runs import ImportedRuns, MalformedRow, ParsedAction, RunCollector, RunEnd, trajectory_of, turns_of
@@ -133,7 +133,7 @@ def _blocks(content: str, start: int) -> Iterator[TextCall]:
         try:
             block = next(find_text_calls(content, opening.start())) if opening[1] == "tool_call" else None
         except (MalformedRow, StopIteration) as error:
-            if "stands twice" in str(error):
+            if isinstance(error.__cause__, RepeatedKey):
                 raise MalformedRow(str(error)) from error
             block = None
         if block is None:
