@@ -131,6 +131,12 @@ def next_turn(done: set[str]) -> int:
     return turn
 
 
+def missing_policies(done: set[str], config: FlywheelConfig) -> list[str]:
+    """The stages of the next iteration whose policy is still to be made, `init` among them."""
+    left: list[str] = [stage for stage in config.wheel.stages if policy_id(next_turn(done), stage) not in done]
+    return left if has_begun(done) else ["init", *left]
+
+
 def turns_to_synthesise(done: set[str], turns: int) -> list[int]:
     """The turns of which synthesis has something left to make."""
     return [turn for turn in range(1, turns + 1) if not {synthesis_id(turn), gate_id(turn)} & done]

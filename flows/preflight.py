@@ -7,8 +7,9 @@ against the machines it would run on. What else only a machine can say (memory, 
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,7 @@ from flows.config import FlywheelConfig
 from flows.home import check_place
 from flows.placement import check_placement
 from flows.task_choice import check_choice
-from rl.memory import FLOAT32, GIB, bytes_of
+from rl.memory import FLOAT32, GIB, Architecture, bytes_of
 from rl.policies.config import PolicyConfig
 from synth.teachers.config import TeacherConfig
 from warehouse.corpora.files import read_wordings
@@ -32,12 +33,19 @@ WEIGHTS_PUBLISHED = 3
 """Versions that engines may load, the newest while it is written: of every step, or where weights are sent of every checkpoint."""
 
 
-def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = False, synthesis: Iterable[int] = (1,)) -> None:
+def preflight(
+    config: FlywheelConfig,
+    home: Path | None = None,
+    begun: bool = False,
+    synthesis: Iterable[int] = (1,),
+    stages: Sequence[str] | None = None,
+) -> None:
     """Check a configuration; of a home that has `begun`, and so has its first policy, the model that this was made from is not needed.
 
     Args:
         home: where policies and checkpoints will be written.
-        synthesis: the turns whose questions and examples are still to be made, by whoever teaches then.
+        synthesis: the iterations whose questions and examples are still to be made.
+        stages: the stages that will write a policy, `init` among them; None: all of an iteration.
 
     Raises:
         RequestError: the first thing that is wrong: its key, why, and what to do.
@@ -56,7 +64,7 @@ def preflight(config: FlywheelConfig, home: Path | None = None, begun: bool = Fa
         _suites_of_pages(config)
     check_choice(config, home)
     if home is not None:
-        _room(config, home)
+        _room(config, home, stages)
 
 
 def _suites_of_pages(config: FlywheelConfig) -> None:
@@ -69,39 +77,61 @@ def _suites_of_pages(config: FlywheelConfig) -> None:
         )
 
 
-def _room(config: FlywheelConfig, home: Path) -> None:
-    """Room on the disk for what one iteration leaves, and for what it holds at its fullest."""
-    needed = bytes_of_iteration(config)
+def _room(config: FlywheelConfig, home: Path, stages: Sequence[str] | None) -> None:
+    """Room on the disk for what `stages` leave, and for what they hold at their fullest."""
+    parts = disk_needed(config, stages=stages)
+    needed = sum(parts.values())
     there = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free
     if free < needed:
+        each = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
         raise RequestError(
-            f"{home} is on a disk with {free / GIB:.1f} GiB free, and an iteration of this policy needs about {needed / GIB:.1f} GiB for "
-            "policies and checkpoints: name another --home, or make room."
+            f"{home} is on a disk with {free / GIB:.1f} GiB free, and about {needed / GIB:.1f} GiB will be written ({each}): name another "
+            "--home, or make room."
         )
 
 
-def bytes_of_iteration(config: FlywheelConfig, parameters: int | None = None) -> int:
-    """About how much the first iteration keeps: a policy a stage, and the checkpoints and published weights of the stage that has most.
+def disk_needed(config: FlywheelConfig, parameters: int | None = None, stages: Sequence[str] | None = None) -> dict[str, int]:
+    """Bytes that the first iteration keeps at its fullest, by what they are: a policy for each stage, and the checkpoints and published
+    weights of the stage that has most.
 
     The first policy and the checkpoints are in float32, whatever policies are stored in; published weights are in the engines' dtype.
-    `parameters` of the policy are counted from its folder where they are not given.
+
+    Args:
+        parameters: those of the policy; None: counted from its folder.
+        stages: those that will run, `init` among them; None: all of an iteration.
     """
     numbers = _parameters(config.policy) if parameters is None else parameters
     settings = config.for_turn(1)
-    stored = FLOAT32 + sum(bytes_of(getattr(settings, stage).policy_dtype) for stage in config.wheel.stages)
-    published = WEIGHTS_PUBLISHED * bytes_of(config.rollout.engine.own_dtype) if "rl" in config.wheel.stages else 0
-    return numbers * (stored + CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) + published)
+    written = ("init", *config.wheel.stages) if stages is None else stages
+    trained = [stage for stage in written if stage != "init"]
+    return {
+        "first policy": numbers * FLOAT32 * ("init" in written),
+        "trained policies": numbers * sum(bytes_of(getattr(settings, stage).policy_dtype) for stage in trained),
+        "checkpoints with optimizer": numbers * CHECKPOINTS * FLOAT32 * (1 + OPTIMISER_STATES) * bool(trained),
+        "weights for engines": numbers * WEIGHTS_PUBLISHED * bytes_of(config.rollout.engine.own_dtype) * ("rl" in trained),
+    }
 
 
 def _parameters(policy: PolicyConfig) -> int:
-    """Numbers in the weights of the first policy, of one from scratch about."""
+    """Numbers in the weights of the first policy; about as many for one from scratch."""
     folder = policy.folder
     if folder is None:
-        block = 4 * policy.width * policy.heads * policy.head_size + 3 * policy.width * policy.intermediate_size
-        return policy.vocabulary_size * policy.width + policy.layers * block
-    files = [file for file in (folder.iterdir() if folder.is_dir() else ()) if file.suffix in (".safetensors", ".bin")]
-    return sum(file.stat().st_size for file in files) // 2  # at least two bytes each
+        return Architecture.of_policy(policy).parameters
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    exact = sum(_numbers(file) for file in files if file.suffix == ".safetensors")
+    return exact or sum(file.stat().st_size for file in files if file.suffix == ".bin") // 2  # at least two bytes each
+
+
+def _numbers(file: Path) -> int:
+    """Numbers in a safetensors file, by its header. Raises RequestError where it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "numpy") as weights:
+            return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise RequestError(f"policy.path: {file} cannot be read ({error}); copy it anew.") from error
 
 
 def _files(config: FlywheelConfig) -> None:
@@ -152,19 +182,12 @@ def _trackers(config: FlywheelConfig) -> None:
 
 
 def _environments(config: FlywheelConfig) -> None:
-    """Every kind of environment, with its file of tools where it has one, and the one that questions are asked in."""
-    from rl.envs.base import ENVIRONMENTS, find_environment
-    from rl.envs.tool_use import ToolsOptions
+    """Every kind of environment, and the one that questions are asked in; every agent loop."""
+    from rl.envs.checks import check_environment
     from rl.rollouts.rollout import LOOPS
-    from rl.tools.file import read_tools_file
-    from warehouse.settings import read_options
 
-    pool = config.rollout.environments
-    for name, kind in pool.kinds.items():
-        find_environment(kind.factory or name)
-        if (kind.factory or name) == "tools":
-            read_tools_file(read_options(ToolsOptions, kind.options, f"rollout.environments.kinds.{name}").file)
-    ENVIRONMENTS.resolve_recorded(config.synth.webshaper.environment, pool.listed)
+    for name in dict.fromkeys((*config.rollout.environments.kinds, config.synth.webshaper.environment)):
+        check_environment(name, config.rollout.environments)
     for loop in (config.rollout.loops.get(config.rollout.loop, config.rollout.loop), *config.rollout.loops.values()):
         LOOPS.load(loop)
 
@@ -173,14 +196,17 @@ def _policy(config: FlywheelConfig) -> None:
     """The first policy's folder, its context, and the proof that its dialect can be appended to."""
     rollout, folder = config.rollout, config.policy.folder
     if folder is None:
-        from rl.renderers.registry import dialect_config
+        from rl.renderers.registry import DIALECTS, dialect_config
+        from rl.rollouts.rollout import check_positions
 
+        check_positions(rollout, config.policy.max_position_embeddings, "a policy from scratch (policy.max_position_embeddings)")
         own = dialect_config(rollout.dialect, rollout.dialects)
         if own.kind == "chat" and own.template in ("own", "training"):  # TRL's for training stands beside an own one
             raise RequestError(
                 f"rollout.dialect = {rollout.dialect} needs a chat template, and a policy from scratch has none: name a model in "
                 "policy.path, a template in rollout.dialects, or take tags."
             )
+        DIALECTS.load(own.kind)
         return
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
 

@@ -16,7 +16,7 @@ from flows.config import FlywheelConfig
 from flows.data.decontamination import by_suite, settings_of
 from flows.home import Home
 from flows.plan import completed, next_turn, synthesis_id
-from rl.envs.base import ENVIRONMENTS
+from rl.envs.checks import check_environment
 from rl.training.curriculum import check_tasks
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import Failure, Lake, Task
@@ -40,6 +40,7 @@ def check_choice(config: FlywheelConfig, home: Path | None = None) -> None:
     if (home / "lake").is_dir():
         with Lake(home, read_only=True) as lake:
             found = _meeting(lake, config, iteration)
+            _check_environments([*found, *_of_suites(lake, config)], config)
             if complete:
                 _check_tasks(found, config, iteration, home)
     elif complete:
@@ -105,15 +106,25 @@ def _meeting(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None 
     return tasks
 
 
-def _check_tasks(tasks: Sequence[Task], config: FlywheelConfig, iteration: int, home: Path) -> None:
-    """That there are tasks, in environments that data may name, and all that the curriculum wants."""
-    if not tasks:
-        raise RequestError(_none(config, iteration, home))
+def _of_suites(lake: Lake, config: FlywheelConfig) -> list[Task]:
+    return lake.read(Task, "split IN (SELECT unnest(?))", [list(config.evaluation.all_suites)])
+
+
+def _check_environments(tasks: Sequence[Task], config: FlywheelConfig) -> None:
+    """That data may name the environments of tasks, and that they can be made."""
     for name in sorted({task.environment for task in tasks}):
         try:
-            ENVIRONMENTS.resolve_recorded(name, config.rollout.environments.listed)
+            check_environment(name, config.rollout.environments)
         except RequestError as error:
-            raise RequestError(f"rl.tasks meets tasks whose environment cannot be had: {error}") from error
+            key = next(task.key for task in tasks if task.environment == name)
+            raise RequestError(f"the environment of the task {key} cannot be made: {error}") from error
+
+
+def _check_tasks(tasks: Sequence[Task], config: FlywheelConfig, iteration: int, home: Path) -> None:
+    """That there are tasks, in environments that data may name and that can be made, and all that the curriculum wants."""
+    if not tasks:
+        raise RequestError(_none(config, iteration, home))
+    _check_environments(tasks, config)
     check_tasks(tasks, config.for_turn(iteration).rl.horizon)
 
 

@@ -9,12 +9,13 @@ installed, and what the configuration lists under that name; it never names a mo
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -31,13 +32,15 @@ class Registry:
         what: what it is called in errors.
         built_in: names that come with this project, each with its `module:attribute`.
         group: the group of entry points by which installed packages bring more.
-        setting: the key of the configuration that lists names for records; it is told to whoever lacks one.
+        setting: the key of the configuration that lists names for records; error messages name it.
+        arguments: names of the positional arguments that each entry is called with; None where entries are no functions.
     """
 
     what: str
     built_in: Mapping[str, str]
     group: str
     setting: str = ""
+    arguments: tuple[str, ...] | None = None
 
     def resolve(self, name: str) -> str:
         """What `name` of the configuration stands for, as `module:attribute` or, with an absolute path, as `file.py:attribute`.
@@ -101,7 +104,7 @@ class Registry:
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {type(error).__name__}: {_line(error)}.") from error
 
         try:
-            return getattr(loaded, attribute)
+            found = getattr(loaded, attribute)
         except AttributeError as error:
             there = [name for name, value in vars(loaded).items() if not name.startswith("_") and _is_own(value, loaded)]
             close = get_close_matches(attribute, there, 1)
@@ -109,6 +112,9 @@ class Registry:
             hint = f"; did you mean {close[0]}?" if close else "."
             why = f"module {module} has no attribute {attribute!r}; {has}{hint}"
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {why}") from error
+        if self.arguments is not None:
+            check_call(found, self.arguments, f"the {self.what} {reference!r}")
+        return found
 
     def _known(self, name: str) -> str | None:
         return self.built_in.get(name) or self._entry_point(name)
@@ -120,6 +126,18 @@ class Registry:
                 f"several installed packages have {self.what} {name!r}: {', '.join(found)}; name one of them as module:attribute."
             )
         return found[0] if found else None
+
+
+def check_call(function: Any, arguments: Sequence[str], what: str) -> None:
+    """Raises RequestError, which begins with `what`, where `function` cannot be called with these positional arguments."""
+    if not callable(function):
+        raise RequestError(f"{what} is of the type {type(function).__name__}: it must be callable with ({', '.join(arguments)}).")
+    try:
+        signature(function).bind(*arguments)
+    except TypeError as error:
+        raise RequestError(f"{what} takes {signature(function)}, and is called with ({', '.join(arguments)}): {error}.") from error
+    except ValueError:  # some functions in C do not say what they take
+        return
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:

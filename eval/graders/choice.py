@@ -15,7 +15,7 @@ from typing import Any
 from eval.graders.base import Verifier, invalid
 from eval.graders.verifiers import GRADERS, VERIFIERS, AnswerVerifier, Golds, Grader, Judged, Options, Reading, Rule, options_of
 from warehouse.errors import RequestError
-from warehouse.plugins import Registry
+from warehouse.plugins import Registry, check_call
 from warehouse.records import Outcome, Score, Task, Trajectory
 
 OWN_VERIFIERS = Registry("verifier", {}, "agent_flywheel.verifiers", "evaluation.verifiers")
@@ -134,11 +134,14 @@ def find_verifier(name: str) -> Verifier:
     if not is_verifier(name):
         raise RequestError(f"{unknown(name)}.")
     loaded = OWN_VERIFIERS.load(name)
+    if isinstance(loaded, Grader):
+        check_call(loaded.rule, ("answer", "golds", "options"), f"the rule of the verifier {name!r}")
     verifier = AnswerVerifier(_guarded_grader(loaded)) if isinstance(loaded, Grader) else _made(loaded, name)
     if not _is_verifier(verifier):
         raise RequestError(
             f"the verifier {name!r} is of the type {type(verifier).__name__}: it must be a Grader, or have name, version and verify()."
         )
+    check_call(verifier.verify, ("task", "trajectory"), f"verify() of the verifier {name!r}")
     if verifier.name in VERIFIERS or verifier.name.partition(":")[0] == JUDGE:
         raise RequestError(f"the verifier {name!r} calls itself {verifier.name!r}, which is the name of another: give it one of its own.")
     return OwnVerifier(verifier)

@@ -19,7 +19,7 @@ def run(
     profile: ProfileOption = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns of the wheel in all; those that are done are not done again.")] = 1,
     set_: SetOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and what would run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all that can be checked, and print what would run.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Turn the wheel: synthesis, CPT, SFT, RL and evaluation, as often as --turns says. Started again, it goes on where it was.
@@ -30,18 +30,24 @@ def run(
 
     place = Home(home)
     config = choose_config(place, profile, set_ or [])
-    from flows.plan import completed, has_begun, is_done, next_turn, plan, turns_to_synthesise
+    from flows.plan import completed, has_begun, is_done, missing_policies, next_turn, plan, turns_to_synthesise
     from flows.preflight import preflight
     from flows.training_data import check_training_data, describe_counts
 
+    if dry_run:
+        place.check_claim(config)
     done, reads = completed(place), {}
     if not is_done(done, turns):
-        preflight(config, place.root, begun=has_begun(done), synthesis=turns_to_synthesise(done, turns))
+        left = missing_policies(done, config)
+        preflight(config, place.root, has_begun(done), turns_to_synthesise(done, turns), left)
         reads = check_training_data(config, place.root, done, next_turn(done))
     if dry_run:
-        resolved = {"home": str(home), "config": config.model_dump(mode="json"), "would_run": plan(done, config, turns)}
-        print_json({**resolved, "would_train_on": describe_counts(reads)})
-        place.check_claim(config)
+        would_run, would_train_on = plan(done, config, turns), describe_counts(reads)
+        if json_:
+            resolved = {"home": str(home), "config": config.model_dump(mode="json")}
+            print_json({**resolved, "would_run": would_run, "would_train_on": would_train_on})
+        else:
+            _print_dry_run(home, would_run, would_train_on)
         return
     place.claim(config)
     from flows.wheel import turn_the_wheel
@@ -55,6 +61,22 @@ def run(
 
         with Lake(place.root, read_only=True) as lake:
             print_table(table, sentences(lake))
+
+
+def _print_dry_run(home: Path, would_run: list[dict[str, str]], would_train_on: dict[str, dict[str, Any]]) -> None:
+    """What would run, and what each stage of the iteration at hand would train on."""
+    from flows.cli.rows import print_rows
+
+    left = list(would_train_on)
+    rows = []
+    for row in would_run:
+        stage = next((stage for stage in left if row["state"] == "to do" and row["stage"].endswith(f"-{stage}")), None)
+        if stage is not None:
+            left.remove(stage)
+        counts = would_train_on.get(stage or "", {})
+        rows.append({**row, "examples": ", ".join(f"{name} {count}" for name, count in counts.items() if count)})
+    print_rows(rows)
+    say(f"nothing was started in {home}; --json prints the resolved configuration too")
 
 
 def init(
@@ -78,7 +100,7 @@ def init(
 
     done = completed(place)
     if not has_begun(done):  # one of a model that is there is made without questions
-        preflight(config, place.root, synthesis=turns_to_synthesise(done, 1) if config.policy.path is None else ())
+        preflight(config, place.root, synthesis=turns_to_synthesise(done, 1) if config.policy.path is None else (), stages=["init"])
     place.claim(config)
     from flows.wheel import make_first_policy
 
@@ -203,7 +225,7 @@ def train(
     from flows.preflight import preflight
 
     config = Home(home).load()
-    preflight(config, home, begun=has_begun(completed(Home(home))), synthesis=())
+    preflight(config, home, begun=has_begun(completed(Home(home))), synthesis=(), stages=[stage.value])
     from flows.lakes import open_lake
     from flows.stage_flows import parent_of, run_flow, training_flow
 

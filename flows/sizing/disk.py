@@ -1,4 +1,4 @@
-"""What an iteration writes to the disk, the lake left out: how much it keeps is `bytes_of_iteration`'s to say."""
+"""What an iteration writes to the disk, the lake left out: `flows.preflight.disk_needed` says how much it keeps."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.config import FlywheelConfig
 from flows.placement import phases, place_phase
-from flows.preflight import bytes_of_iteration
+from flows.preflight import disk_needed
 from flows.sizing.assumptions import Assumptions
 from flows.sizing.cards import Card, cards, shares
 from flows.sizing.disk import bytes_written
@@ -76,7 +76,7 @@ def plan_of(config: FlywheelConfig, assumptions: Assumptions, machines: Sequence
         assumptions,
         found,
         stages,
-        bytes_of_iteration(config, policy.parameters),
+        sum(disk_needed(config, policy.parameters).values()),
         bytes_written(policy, config, stages),
         at_once,
         {phase.name: [str(each) for each in phase.reservations if each.bundles] for phase in phases(config)},

@@ -111,12 +111,17 @@ class EngineConfig(Section):
     """How often one request may be taken up again by another engine because its own died."""
 
     def longest_context(self, policy: Path) -> int | None:
-        """The longest context in tokens, by this configuration or by that of the policy in folder `policy`; None where neither says."""
-        if self.max_model_len is not None:
-            return self.max_model_len
+        """The longest context in tokens: `max_model_len`, else what the policy in folder `policy` takes; None where neither says."""
+        return self.positions(policy) if self.max_model_len is None else self.max_model_len
+
+    @staticmethod
+    def positions(policy: Path) -> int | None:
+        """The longest context in tokens that the model in folder `policy` takes, by its config.json as vLLM reads it."""
         model = json.loads((policy / "config.json").read_text())
-        longest = model.get("text_config", model).get("max_position_embeddings")
-        return None if longest is None else int(longest)
+        model = model.get("text_config", model)
+        longest, rope = model.get("max_position_embeddings"), model.get("rope_scaling") or model.get("rope_parameters") or {}
+        scaled = rope.get("rope_type", rope.get("type")) in ("linear", "dynamic")
+        return None if longest is None else int(longest * (rope.get("factor") or 1 if scaled else 1))
 
     @property
     def own_dtype(self) -> str:

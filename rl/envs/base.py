@@ -34,7 +34,7 @@ BUILT_IN = {
     "python": "rl.envs.code:create_interpreter",
     "repository": "rl.envs.repository:create",
 }
-ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", "rollout.environments.kinds")
+ENVIRONMENTS = Registry("environment", BUILT_IN, "agent_flywheel.environments", "rollout.environments.kinds", arguments=("resources",))
 
 
 class FaultKind(StrEnum):

@@ -33,7 +33,10 @@ from warehouse.records import Task
 from warehouse.settings import Section, read_options
 
 SCORERS = Registry(
-    "scorer", {"reward_model": "rl.envs.judge:create_reward_model", "server": "rl.envs.judge:create_server"}, "agent_flywheel.scorers"
+    "scorer",
+    {"reward_model": "rl.envs.judge:create_reward_model", "server": "rl.envs.judge:create_server"},
+    "agent_flywheel.scorers",
+    arguments=("options",),
 )
 DEFAULT_DATE = date(2024, 7, 26)
 """The date that chat templates are given: Llama's own, where nobody says one. A score does not depend on the day."""

@@ -19,7 +19,10 @@ from warehouse.plugins import Registry
 
 BUILT_IN = {"tags": DialectConfig(kind="tags"), "chat": DialectConfig(kind="chat")}
 DIALECTS = Registry(
-    "kind of dialect", {"tags": "rl.renderers.tags:TagDialect", "chat": "rl.renderers.chat:ChatDialect"}, "agent_flywheel.dialects"
+    "kind of dialect",
+    {"tags": "rl.renderers.tags:TagDialect", "chat": "rl.renderers.chat:ChatDialect"},
+    "agent_flywheel.dialects",
+    arguments=("tokenizer", "options"),
 )
 TEMPLATES = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
 """The chat templates that come with the project, by name."""

@@ -87,6 +87,7 @@ REWARD_FUNCTIONS = Registry(
         "turn_judge": "rl.rewards.functions:turn_judge",
     },
     "agent_flywheel.rewards",
+    arguments=("attempts", "context"),
 )
 """Reward functions by the names that `rl.rewards.parts` calls them by."""
 

@@ -322,11 +322,18 @@ def check_context(config: RolloutConfig, policy_path: Path) -> None:
     """
     if not (Path(policy_path) / "config.json").is_file():
         raise RequestError(f"{policy_path} holds no policy: there is no config.json in it.")
-    longest = config.engine.longest_context(Path(policy_path))
-    if longest is not None and config.limits.max_context_tokens > longest:
+    check_positions(config, config.engine.positions(Path(policy_path)), f"the policy in {policy_path}")
+
+
+def check_positions(config: RolloutConfig, positions: int | None, policy: str) -> None:
+    """Check the engine's and the trajectories' longest context against the `positions` of a policy. Raises RequestError."""
+    asked, context = config.engine.max_model_len, config.limits.max_context_tokens
+    if positions is not None and asked is not None and asked > positions:
+        raise RequestError(f"rollout.engine.max_model_len = {asked} is more than the {positions} positions of {policy}; lower it.")
+    longest = positions if asked is None else asked
+    if longest is not None and context > longest:
         raise RequestError(
-            f"max_context_tokens = {config.limits.max_context_tokens} is more than the {longest} tokens "
-            f"that the policy in {policy_path} can take; lower it."
+            f"rollout.limits.max_context_tokens = {context} is more than the {longest} tokens that {policy} can take; lower it."
         )
 
 
@@ -402,6 +409,7 @@ LOOPS = Registry(
     {"react": "rl.rollouts.agent_loop:AgentLoop", "langgraph": "rl.rollouts.langgraph_loop:LangGraphLoop"},
     "agent_flywheel.loops",
     "rollout.loops",
+    arguments=("engine", "dialect", "limits"),
 )
 
 

@@ -30,11 +30,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from shutil import which
 
 from pydantic import ValidationError
 
 from rl.tools.config import ServerConfig, ToolConfig, ToolsFile, WorkerConfig
 from rl.tools.mcp_server import McpServer
+from rl.tools.mcp_session import client_maker
 from rl.tools.python_tools import ToolSource
 from rl.tools.tool import Tool
 from rl.tools.worker import WorkerTool
@@ -59,12 +61,33 @@ def read_tools_file(path: Path) -> ToolsFile:
     """The checked configuration in a file.
 
     Raises:
-        RequestError: where there is none, or something in it is unknown or wrong.
+        RequestError: where there is none, it names no tool, or something in it is unknown or wrong.
     """
     try:
-        return ToolsFile.model_validate(read_toml(path.absolute(), "the file of tools"))
+        file = ToolsFile.model_validate(read_toml(path.absolute(), "the file of tools"))
     except ValidationError as error:
         raise RequestError(f"in the file of tools {path}, {_fault(error)}.") from error
+    if not file.tools and not file.servers:
+        raise RequestError(f"the file of tools {path} names none: add a table [tools.NAME] or [servers.NAME].")
+    return file
+
+
+def check_tools_file(path: Path) -> None:
+    """Check all of a file of tools that can be checked before anything starts: tools without a worker are imported and their signatures
+    read, the programs of servers are looked for.
+
+    Raises:
+        RequestError: as `load_tools`.
+    """
+    file, folder = read_tools_file(path), path.absolute().parent
+    for name, config in file.tools.items():
+        if config.worker is None:
+            ToolSource(name, config, folder).make()
+    for name, server in file.servers.items():
+        client_maker(name, server, folder)
+        program = server.command[0] if server.command else "python"
+        if program != "python" and "$" not in program and which(folder / program if "/" in program else program) is None:
+            raise RequestError(f"the MCP server {name!r} of {path} is started by {program!r}, and there is no such program: install it.")
 
 
 def _fault(error: ValidationError) -> str:
@@ -88,8 +111,6 @@ def load_tools(path: Path) -> Toolbox:
         RequestError: where the file, a tool, a server or a worker is not as it must be.
     """
     file, folder = read_tools_file(path), path.absolute().parent
-    if not file.tools and not file.servers:
-        raise RequestError(f"the file of tools {path} names none: add a table [tools.NAME] or [servers.NAME].")
     tools = [_make(ToolSource(name, config, folder)) for name, config in file.tools.items()]
     servers: list[McpServer] = []
     try:

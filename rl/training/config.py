@@ -54,7 +54,7 @@ class FilterConfig(Section):
 class CriticConfig(Section):
     """The critic, where `rl.estimator` is `gae`, `bilevel_gae` or `vtrace`: PPO."""
 
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
     discount: float = Field(default=1.0, gt=0, le=1)
     """γ, from one token of the policy to its next."""
     decay: float = Field(default=1.0, ge=0, le=1)
@@ -165,7 +165,7 @@ class ReinforceConfig(OptimizerConfig):
     tasks_per_step: PositiveInt = 12
     samples_per_task: int = Field(default=8, ge=2)
     """Trajectories of one task: the group that advantages are taken within."""
-    learning_rate: PositiveFloat = 3e-4
+    learning_rate: float = Field(default=3e-4, gt=0, le=1)
     warmup_steps: NonNegativeInt = 0
     """With any, the rate of the first step is 0 and its trajectories are wasted."""
     decay_share: float = Field(default=0.0, ge=0, le=1)

@@ -55,8 +55,8 @@ class OptimizerConfig(Section):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` changes the matrices of the hidden layers by Muon and all the rest by AdamW. For small policies,
     whose learner is not sharded."""
-    learning_rate: PositiveFloat = 1e-3
-    muon_learning_rate: PositiveFloat = 0.02
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    muon_learning_rate: float = Field(default=0.02, gt=0, le=1)
     """Rate of the matrices under `muon`; `learning_rate` is then that of the rest."""
     warmup_steps: NonNegativeInt = 20
     decay_share: float = Field(default=0.1, ge=0, le=1)

@@ -62,7 +62,7 @@ class CptConfig(SupervisedConfig):
     sources: tuple[PretrainingText, ...] = Field(default=("fas", "has", "documents"), alias="from", min_length=1)
     """What it reads: plans and reasoning (`synth.fas`), decision records of earlier turns' trajectories (`synth.has`), documents
     (`synth.documents`), or what the first turn read, again. What is not named is not made."""
-    learning_rate: PositiveFloat = 2e-3
+    learning_rate: float = Field(default=2e-3, gt=0, le=1)
     contexts: tuple[PositiveInt, ...] = ()
     """Tokens of the longest example, and of a row, of each stage in turn; a stage reads what the one before could not hold. Empty: one
     stage, by `row_tokens` and `max_example_tokens`."""
@@ -135,6 +135,6 @@ class SftConfig(SupervisedConfig):
     imported: ImportedRunsConfig = ImportedRunsConfig()
     rollouts: StoredRunsConfig = StoredRunsConfig(where="stage = 'rollout'")
     teacher: TaughtRunsConfig = TaughtRunsConfig()
-    learning_rate: PositiveFloat = 5e-4
+    learning_rate: float = Field(default=5e-4, gt=0, le=1)
     mask_observations: bool = True
     """Leave prompts and observations out of the loss. False is a defect, there to be measured: benchmarks/ablations.py does."""

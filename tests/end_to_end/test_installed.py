@@ -44,8 +44,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_says_what_it_does_and_would_do_without_the_repository(programs: Path, tmp_path: Path) -> None:
     assert str(programs.parent) in run(programs / "python", "-c", "import flows; print(flows.__file__)", folder=tmp_path)
     assert "flywheel" in run(programs / "flywheel", "--help", folder=tmp_path)
-    dry = json.loads(run(programs / "flywheel", "run", "--profile", "quickstart", "--home", "home", "--dry-run", folder=tmp_path))
-    assert dry["would_run"][0] == "t1-synth" and not (tmp_path / "home").exists()
+    dry = json.loads(run(programs / "flywheel", "run", "--profile", "quickstart", "--home", "home", "--dry-run", "--json", folder=tmp_path))
+    assert dry["would_run"][0]["stage"] == "t0-init" and not (tmp_path / "home").exists()
 
 
 def test_a_small_wheel_turns(programs: Path, tmp_path: Path) -> None:

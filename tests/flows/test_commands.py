@@ -100,7 +100,9 @@ def test_a_variant_that_a_stage_has_not_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    planned = json.loads(flywheel("run", "--profile", "quickstart", "--home", str(home), "--turns", "2", "--dry-run").stdout)
+    planned = json.loads(flywheel("run", "--profile", "quickstart", "--home", str(home), "--turns", "2", "--dry-run", "--json").stdout)
     assert planned["would_run"][:2] == [{"stage": name, "state": "to do"} for name in ("t0-init", "t1-synth")]
     assert planned["would_run"][-1]["stage"] == "t2-gate"
-    assert not home.exists()
+    assert len(planned["config"]) > 10 and not home.exists()
+    shown = flywheel("run", "--profile", "quickstart", "--home", str(home), "--dry-run").stdout
+    assert "t1-gate" in shown and "fas 8350" in shown and len(shown.splitlines()) < 20

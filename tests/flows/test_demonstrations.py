@@ -101,7 +101,7 @@ def test_a_stage_that_would_train_on_nothing_is_refused_before_anything_starts(
 def test_the_dry_run_counts_what_each_stage_will_train_on(tmp_path: Path) -> None:
     imported(tmp_path, ROWS["plain"][0], ROWS["with a tool"][0])
     asked = ["--set", 'sft.from=["imported", "oracle", "own"]', "--set", "sft.imported.per_task=9", "--set", "rl.steps=1"]
-    shown = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), *asked, "--dry-run"])
+    shown = CliRunner().invoke(app, ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), *asked, "--dry-run", "--json"])
     oracle = sum(load_config(SMALL).synth.demonstration_questions.wanted().values())
     assert json.loads(shown.stdout)["would_train_on"]["sft"] == {"imported": 2, "oracle": oracle, "own": 0}
 

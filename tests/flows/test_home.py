@@ -75,7 +75,7 @@ def test_a_dry_run_is_refused_where_the_run_would_be(tmp_path: Path) -> None:
     asked = ["run", "--profile", "quickstart", "--home", str(tmp_path / "home"), "--dry-run"]
     assert CliRunner().invoke(app, asked).exit_code == 0
     refused = CliRunner().invoke(app, [*asked, "--set", "rl.steps=1"])
-    assert "belongs to another configuration: rl.steps differ" in str(refused.exception) and '"would_run"' in refused.output
+    assert "belongs to another configuration: rl.steps differ" in str(refused.exception)
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:

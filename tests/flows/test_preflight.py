@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import sys
@@ -11,7 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from transformers import Qwen2Tokenizer
 from typer.testing import CliRunner
 
@@ -19,7 +22,7 @@ from flows.cli import app
 from flows.config import load_config
 from flows.home import Home
 from flows.plan import completed, turns_to_synthesise
-from flows.preflight import GIB, bytes_of_iteration, check_teacher, preflight
+from flows.preflight import GIB, check_teacher, disk_needed, preflight
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.tokenization import SPECIAL_TOKENS, TAG_TOKENS
 from tests.rl.conftest import create_tiny_policy
@@ -46,8 +49,29 @@ def files(folder: Path) -> dict[str, Path]:
     (folder / "mute" / "tokenizer_config.json").unlink(missing_ok=True)
     (folder / "tools.toml").write_text("[tools.search]\nfunction = 3\n")
     (folder / "broken.py").write_text("def reward(:\n")
+    (folder / "bare.toml").write_text('[tools.look_up]\nfunction = "code.py:look_up"\n')
+    (folder / "server.toml").write_text('[servers.web]\ncommand = ["no-such-program"]\n')
+    (folder / "code.py").write_text(CODE)
     return {"policy": policy, "folder": folder}
 
+
+CODE = """
+def look_up(word) -> str:
+    return word
+
+def reward(completions, **columns): return 0.0
+
+def environment(): ...
+
+def loop(engine): ...
+
+class Judge:
+    name, version = "mine", "1"
+    def verify(self, answer): ...
+
+from eval.graders.verifiers import Grader
+grader = Grader("mine", "1", lambda answer: (1.0, True))
+"""
 
 WRONG = (
     (["policy.path={folder}/nothing"], "holds no policy: there is no config.json in it"),
@@ -67,6 +91,22 @@ WRONG = (
     (['rollout.environments.kinds={mine={factory="no_such:thing"}}'], "the environment 'no_such:thing' cannot be imported"),
     (['rollout.environments.kinds={tools={options={file="{folder}/missing.toml"}}}'], "cannot be read"),
     (['rollout.environments.kinds={tools={options={file="{folder}/tools.toml"}}}'], "in the file of tools"),
+    (['rollout.environments.kinds={tools={options={file="{folder}/bare.toml"}}}'], "does not say of what type 'word' is: annotate it"),
+    (['rollout.environments.kinds={tools={options={file="{folder}/server.toml"}}}'], "there is no such program: install it"),
+    (['rollout.environments.kinds={mine={factory="tools"}}'], "rollout.environments.kinds.mine"),
+    (['rollout.environments.kinds={mine={factory="judge",options={scorer="{folder}/code.py:environment"}}}'], "is called with (options)"),
+    (['rollout.environments.kinds={mine={factory="{folder}/code.py:environment"}}'], "takes (), and is called with (resources)"),
+    (["rollout.loop={folder}/code.py:loop"], "is called with (engine, dialect, limits)"),
+    (['rl.rewards.parts={"{folder}/code.py:reward"=1}'], "takes (completions, **columns), and is called with (attempts, context)"),
+    (["evaluation.verifier={folder}/code.py:Judge"], "is called with (task, trajectory)"),
+    (["evaluation.verifier={folder}/code.py:grader"], "is called with (answer, golds, options)"),
+    (["rl.learning_rate=100"], "rl.learning_rate must be less than or equal to 1, not 100"),
+    (["cpt.muon_learning_rate=3"], "cpt.muon_learning_rate must be less than or equal to 1"),
+    (["rollout.engine.max_model_len=5000"], "rollout.engine.max_model_len = 5000 is more than the"),
+    (
+        ["policy.path={policy}", "rollout.limits.max_context_tokens=200", "rollout.engine.max_model_len=5000"],
+        "max_model_len = 5000 is more",
+    ),
     (["rollout.loop=chess"], "there is no agent loop 'chess'"),
     (["synth.webshaper.environment=chess"], "there is no environment 'chess'"),
     (['cpt.general={path="{folder}/missing"}'], "cpt.general.path: there is no"),
@@ -209,24 +249,37 @@ def test_a_disk_with_too_little_room_is_refused_with_what_is_there_and_what_is_n
     tmp_path: Path, disk: Callable[[int], list[Path]]
 ) -> None:
     config = load_config(SMALL, ["policy.width=4096", "policy.layers=32", "policy.intermediate_size=16384", "policy.vocabulary_size=32000"])
-    needed, home = bytes_of_iteration(config), tmp_path / "home"
+    needed, home = sum(disk_needed(config).values()), tmp_path / "home"
     disk(GIB // 2)
     with pytest.raises(RequestError) as refused:
         preflight(config, home)
-    assert str(refused.value) == (
-        f"{home} is on a disk with 0.5 GiB free, and an iteration of this policy needs about {needed / GIB:.1f} GiB for policies and "
-        "checkpoints: name another --home, or make room."
-    )
+    told = str(refused.value)
+    assert f"with 0.5 GiB free, and about {needed / GIB:.1f} GiB will be written (first policy " in told
+    parts = re.findall(r"[a-z ]+ (\d+\.\d)(?=[,)])", told)
+    assert len(parts) == 4 and sum(map(float, parts)) == pytest.approx(needed / GIB, abs=0.3), "they add up"
     assert not home.exists()
 
 
 def test_room_enough_is_enough_to_the_byte(tmp_path: Path, disk: Callable[[int], list[Path]]) -> None:
     config = load_config(SMALL)
-    disk(bytes_of_iteration(config))
+    needed = sum(disk_needed(config).values())
+    disk(needed)
     preflight(config, tmp_path)
-    disk(bytes_of_iteration(config) - 1)
+    disk(needed - 1)
     with pytest.raises(RequestError, match="make room"):
         preflight(config, tmp_path)
+
+
+def test_a_command_asks_for_what_it_writes_itself(tmp_path: Path, disk: Callable[[int], list[Path]]) -> None:
+    config = load_config(SMALL)
+    asked = {stage: sum(disk_needed(config, stages=[stage]).values()) for stage in ("init", "sft", "rl")}
+    for stage, needed in asked.items():
+        disk(needed)
+        preflight(config, tmp_path, stages=[stage])
+        disk(needed - 1)
+        with pytest.raises(RequestError, match="make room"):
+            preflight(config, tmp_path, stages=[stage])
+    assert 8 * asked["init"] <= asked["sft"] + asked["init"] < asked["rl"] + asked["init"], "checkpoints are what costs"
 
 
 def test_without_a_home_no_disk_is_asked(disk: Callable[[int], list[Path]]) -> None:
@@ -247,19 +300,19 @@ def test_the_disk_is_that_of_the_nearest_folder_that_is_there(
 
 def test_what_an_iteration_needs_follows_from_the_weights_and_the_stages(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(bytes(1_000))
+    save_file({"a": np.zeros((10, 30), np.float32), "b": np.zeros(200, np.float16)}, tmp_path / "model.safetensors")
     (tmp_path / "tokenizer.json").write_bytes(bytes(9_000))
-    weights = 4 * 500  # two bytes a number there, and four in what is written
+    weights = 4 * 500  # four bytes a number in what is written, whatever they are read from
     checkpoints, published = 2 * 3 * weights, 3 * weights
     for stages in ('["cpt", "sft", "rl"]', '["rl"]'):
         config = load_config(SMALL, [f"policy.path={tmp_path}", f"wheel.stages={stages}"])
-        assert bytes_of_iteration(config) == (len(config.wheel.stages) + 1) * weights + checkpoints + published
+        assert sum(disk_needed(config).values()) == (len(config.wheel.stages) + 1) * weights + checkpoints + published
     config = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft"]'])
-    assert bytes_of_iteration(config) == 2 * weights + checkpoints, "nothing is published where no engine learns of it"
+    assert sum(disk_needed(config).values()) == 2 * weights + checkpoints, "nothing is published where no engine learns of it"
     half = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["sft", "rl"]', "sft.policy_dtype=bfloat16"])
-    assert bytes_of_iteration(half) == 2.5 * weights + checkpoints + published, "checkpoints stay in float32"
+    assert sum(disk_needed(half).values()) == 2.5 * weights + checkpoints + published, "checkpoints stay in float32"
     config = load_config(SMALL, [f"policy.path={tmp_path}", 'wheel.stages=["rl"]', "rollout.engine.dtype=bfloat16"])
-    assert bytes_of_iteration(config) == 2 * weights + checkpoints + published / 2, "engines are given theirs"
+    assert sum(disk_needed(config).values()) == 2 * weights + checkpoints + published / 2, "engines are given theirs"
 
 
 def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> None:
@@ -268,4 +321,4 @@ def test_what_a_policy_from_scratch_needs_is_about_its_size(tmp_path: Path) -> N
     sizes = {"layers": 2, "width": 64, "heads": 2, "head_size": 32, "intermediate_size": 128, "vocabulary_size": 400}
     same = config.model_copy(update={"policy": config.policy.model_copy(update=sizes)})
     written = (policy / "model.safetensors").stat().st_size
-    assert bytes_of_iteration(same) == pytest.approx((2 + 6) * written, rel=0.05)
+    assert sum(disk_needed(same).values()) == pytest.approx((2 + 6) * written, rel=0.05)

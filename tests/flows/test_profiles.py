@@ -126,7 +126,7 @@ def test_a_dry_run_passes_with_a_chat_model_and_declared_gpus(profile: str, tmp_
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     model = create_chat_model(tmp_path / "model", positions=16_384)
     declared = [f"policy.path={model}", f"rollout.ray.gpus={sum(MACHINES[profile])}", "rollout.ray.address=null"]
-    arguments = ["run", "--profile", profile, "--home", str(tmp_path / "home"), "--dry-run"]
+    arguments = ["run", "--profile", profile, "--home", str(tmp_path / "home"), "--dry-run", "--json"]
     result = CliRunner().invoke(app, [*arguments, *(part for override in declared for part in ("--set", override))])
     assert result.exception is None, result.exception
     stages = [step["stage"] for step in json.loads(result.stdout)["would_run"]]

@@ -115,12 +115,21 @@ def test_the_form_of_a_condition_is_told_where_there_is_no_lake() -> None:
 @pytest.mark.slow
 def test_a_task_whose_environment_data_may_not_name_is_told(tmp_path: Path) -> None:
     home = home_of(tmp_path, Task("a", "os:system", "?", ("x",)))
-    with pytest.raises(RequestError, match="environment cannot be had: there is no environment 'os:system'"):
+    with pytest.raises(RequestError, match=r"the environment of the task .* cannot be made: there is no environment 'os:system'"):
         chosen(home)
     assert chosen(home, 'rollout.environments.kinds={"os:system"={factory="search"}}') == ["a"]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_tasks_of_tools_need_a_tools_file_before_anything_starts(tmp_path: Path, split: str) -> None:
+    home = home_of(tmp_path / "home", Task("own", "tools", "Who?", ("Ann",), split=split))
+    with pytest.raises(RequestError, match=r"the task own cannot be made: rollout\.environments\.kinds\.tools.*file"):
+        check_choice(load_config(SMALL), home)
+    (tmp_path / "tools.toml").write_text('[tools.look_up]\nfunction = "tests.rl.tools.examples:look_up"\n')
+    check_choice(load_config(SMALL, [f'rollout.environments.kinds={{tools={{options={{file="{tmp_path}/tools.toml"}}}}}}']), home)
+
+
 def test_a_suite_that_came_after_the_tasks_is_kept_clear_of(tmp_path: Path) -> None:
     same = Task("late-1", "python", TASKS[0].question, ("3",), split="late", provenance={"suite": "late"})
     home = home_of(tmp_path, *TASKS, same)

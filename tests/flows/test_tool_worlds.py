@@ -151,7 +151,7 @@ def test_the_profile_is_complete_and_passes_a_dry_run(tmp_path: Path) -> None:
     model = create_chat_model(tmp_path / "model", positions=8192)
     with MisbehavingServer() as server:
         chosen = {"policy.path": model, "synth.teacher.base_url": server.url, "synth.tool_worlds.descriptions": json.dumps(DESCRIBED)}
-        arguments = ["run", "--profile", "tool_world", "--home", str(tmp_path / "home"), "--dry-run"]
+        arguments = ["run", "--profile", "tool_world", "--home", str(tmp_path / "home"), "--dry-run", "--json"]
         result = CliRunner().invoke(app, [*arguments, *(part for key, value in chosen.items() for part in ("--set", f"{key}={value}"))])
     assert result.exception is None, result.exception
     stages = [step["stage"] for step in json.loads(result.stdout)["would_run"]]

@@ -33,7 +33,13 @@ STOP = "###STOP###"
 LONGEST_MESSAGE = 2_000
 """Characters of a message of either side."""
 
-SIMULATED_USERS = Registry("simulated user", {}, "agent_flywheel.simulated_users", "rollout.environments.kinds.tool_world.options.user")
+SIMULATED_USERS = Registry(
+    "simulated user",
+    {},
+    "agent_flywheel.simulated_users",
+    "rollout.environments.kinds.tool_world.options.user",
+    arguments=("options",),
+)
 
 _SHOWS = re.compile(
     r"\bas an ai\b|\blanguage model\b|\b(?:simulated|simulat(?:e|ing)|pretend(?:ing)?) (?:a|the|to be|user)|\buser simulator\b"
