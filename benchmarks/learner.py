@@ -1,4 +1,4 @@
-"""What `benchmarks/gpu.py` measures: this package's own trainers on policies with random weights and batches of random tokens.
+"""What `benchmarks/gpu.py` measures: this package's own learners on policies with random weights and batches of random tokens.
 
 All is made in memory, so that nothing waits for a disk: the policy on its device, the trajectories without an engine. A pass holds
 sequences of one length, `MANY_TOKENS` together or one that is longer; a step of RL is two passes, one of CPT is one. A sixth of a
@@ -15,7 +15,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,15 +27,17 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen3Config
 
 from rl.devices import device_of, model_flops_utilisation, training_flops
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
+from rl.engines.base import WeightProbe
+from rl.learner.local import LocalLearner
+from rl.loop import Loop
 from rl.memory import GIB, Architecture, LearnerMemory, Pass, learner_memory, trained_matrices
 from rl.policies.tokenization import build_tokenizer
 from rl.renderers.examples import EncodedExample
 from rl.training.base import run_trainer
 from rl.training.batches import rows_of
 from rl.training.config import MonitorConfig, ReinforceConfig
-from rl.training.filters import Collected
+from rl.training.filters import Collected, Drop
+from rl.training.monitor import Alert, MetricMonitor
 from rl.training.optimizer_config import LearnerConfig, LoraConfig
 from rl.training.precision import computes_in_bfloat16
 from rl.training.speed import device_name, sampler_errors
@@ -178,10 +180,10 @@ def precision(case: Case, limits: Limits) -> dict[str, Any]:
     for name in ("float32", "bfloat16"):
         with tempfile.TemporaryDirectory() as folder:
             learner = Learner(case, Path(folder), limits.memory, precision=name)
-            trainer = learner.reinforcing()
-            scored = trainer.score(rows_of(learner.trajectories(), None))[0]
+            with closing(learner.reinforcing()) as own:
+                scored = own.score(rows_of(learner.trajectories(), None)).logprobs
             scores.append(torch.tensor([each for row in scored for each in row], dtype=torch.float64))
-            del learner, trainer
+            del learner, own
             free()
     return {"scored": scores[0].numel(), **sampler_errors(scores[1] - scores[0])}
 
@@ -262,26 +264,25 @@ class Learner:
 
     def learn(self, pace: Pace) -> list[float]:
         """Make the steps that `pace` wants, and return the seconds of all but the first."""
-        trainer: Any = self.reinforcing() if self.case.stage == "rl" else self._pretraining()
-        run_trainer(trainer, trainer.learner_config, pace)
-        if self.case.stage == "rl":  # without what the trainer does between two steps, as its own figures have it
+        if self.case.stage == "rl":  # without what the loop does between two steps, as its own metrics have it
+            with closing(self.reinforcing()) as learner:
+                learn_again(learner, self._reinforce_config(), self.trajectories(), pace)
             return [self.tokens_per_step / figures["learner_tokens_per_second"] for _, figures in pace.at[1:]]
+        trainer = self._pretraining()
+        run_trainer(trainer, trainer.learner_config, pace)
         times = [at for at, _ in pace.at]
         return [later - earlier for earlier, later in pairwise(times)]
 
     def reinforcing(self) -> Unpublished:
-        """The trainer of RL, which collects the same trajectories at every step."""
-        collected = Collected(tuple(self.trajectories()))
-        per_step = len(collected.trajectories)
-        config = self._config(
-            ReinforceConfig, tasks_per_step=1, samples_per_task=per_step, trajectories_per_pass=self.case.per_pass, steps=1_000_000,
-            health=MonitorConfig(limits=(), information_tasks=0),
+        """The learner of RL."""
+        return Unpublished(self.model, self._tokenizer, self._reinforce_config(), self._folder, 1)
+
+    def _reinforce_config(self) -> ReinforceConfig:
+        config: ReinforceConfig = self._config(
+            ReinforceConfig, tasks_per_step=1, samples_per_task=2 * self.case.per_pass, trajectories_per_pass=self.case.per_pass,
+            steps=1_000_000, health=MonitorConfig(limits=(), information_tasks=0),
         )  # fmt: skip
-        hooks = TrainingHooks(lambda step: collected, lambda path, version: None)
-        trainer = Unpublished(self.model, self._tokenizer, config, self._folder, 1, hooks)
-        trainer.learner_config = config
-        with closing(trainer.publisher):
-            return trainer
+        return config
 
     def _pretraining(self) -> Any:
         """The trainer of CPT, for which the rows of one step come again and again."""
@@ -327,13 +328,48 @@ class Learner:
         return tuple(chance.choices(range(300, SIZES[self.case.size]["vocab_size"]), k=count))
 
 
-class Unpublished(ReinforceTrainer):
+class Unpublished(LocalLearner):
     """The learner where nobody samples: there are no engines to bring weights to."""
 
-    learner_config: ReinforceConfig
-
-    def publish_weights(self, version: int, record: bool = False) -> None:
+    def publish(self, version: int, record: bool = False) -> None:
         """Nothing waits for a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The sampler and the recorder of steps on the same trajectories; `take` gets the metrics of each, and says whether it was the last."""
+
+    trajectories: Sequence[Trajectory]
+    take: Callable[[int, dict[str, float]], bool]
+
+    def collect(self, step: int) -> Collected:
+        """The same at every step."""
+        return Collected(tuple(self.trajectories))
+
+    def load(self, folder: Path | None, version: int) -> None:
+        """Nobody samples."""
+
+    def probe(self) -> Sequence[WeightProbe]:
+        """Nobody samples."""
+        return ()
+
+    def metrics(self, step: int, figures: dict[str, float]) -> bool:
+        """Pass the metrics on."""
+        return self.take(step, figures)
+
+    def alert(self, alert: Alert) -> None:
+        """There are no limits."""
+
+    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+        """There is no correction."""
+
+
+def learn_again(
+    learner: LocalLearner, config: ReinforceConfig, trajectories: Sequence[Trajectory], take: Callable[[int, dict[str, float]], bool]
+) -> None:
+    """Make steps on the same trajectories until `take` says that it was the last."""
+    run = Repeated(trajectories, take)
+    Loop(learner, run, run, config, {"monitor": MetricMonitor(())}, lambda step, figures: None).run()
 
 
 def room(case: Case, bfloat16: bool, memory: int | None) -> tuple[bool, bool]:

@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,14 +35,15 @@ from eval.graders.choice import verifiers_of
 from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.stages.synthesis.context import read_sources
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
+from rl.engines.base import WeightProbe
+from rl.loop import train
 from rl.retrieval.search import SearchIndex
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from rl.training.curriculum import CurriculumConfig, sample_tasks
-from rl.training.filters import Collected
+from rl.training.filters import Collected, Drop
+from rl.training.monitor import Alert
 from warehouse import Document, Lake, Task
 from warehouse.digests import seed_from
 
@@ -122,23 +123,46 @@ class Watch:
 def run_ours(setting: Setting) -> Outcome:
     """Our learner, engines and environments."""
     begun = time.perf_counter()
-    rl = setting.config.rl
     with Rollouts.start(setting.config.rollout, setting.policy, setting.documents) as rollouts, tempfile.TemporaryDirectory() as folder:
-        watch = Watch("ours", setting, begun)
-
-        def collect(step: int) -> Collected:
-            requests = list(requests_of(setting, step))
-            return Collected(
-                tuple(reward_trajectories([request.task for request in requests], rollouts.rollout(requests), verifiers_of("qa_em"))[0])
-            )
-
-        def see(step: int, figures: Mapping[str, float]) -> None:
-            if "success" in figures:
-                watch.see(figures["success"])
-
+        run = Watched(setting, rollouts, Watch("ours", setting, begun))
         with suppress(Reached):
-            train_reinforce(setting.policy, Path(folder), rl, TrainingHooks(collect, rollouts.load_weights, see), setting.seed)
-        return watch.outcome()
+            train(setting.policy, Path(folder), setting.config.rl, setting.seed, run, run)
+        return run.watch.outcome()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The sampler and the recorder of our run."""
+
+    setting: Setting
+    rollouts: Rollouts
+    watch: Watch
+
+    def collect(self, step: int) -> Collected:
+        """The trajectories of a step, graded."""
+        requests = list(requests_of(self.setting, step))
+        sampled = self.rollouts.rollout(requests)
+        return Collected(tuple(reward_trajectories([request.task for request in requests], sampled, verifiers_of("qa_em"))[0]))
+
+    def load(self, folder: Path | None, version: int) -> None:
+        """Have the engines load a folder."""
+        if folder is not None:
+            self.rollouts.load_weights(folder, version)
+
+    def probe(self) -> Sequence[WeightProbe]:
+        """Nothing is checked, for TRL checks nothing."""
+        return ()
+
+    def metrics(self, step: int, figures: dict[str, float]) -> None:
+        """Note the step's success."""
+        if "success" in figures:
+            self.watch.see(figures["success"])
+
+    def alert(self, alert: Alert) -> None:
+        """Nobody is told."""
+
+    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+        """Nothing is kept."""
 
 
 def requests_of(setting: Setting, step: int) -> Iterator[RolloutRequest]:

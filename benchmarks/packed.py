@@ -4,7 +4,7 @@
     flywheel rollout --home runs/films --policy t1-sft --tasks "split = 'train'" --samples 8
     python -m benchmarks.packed --home runs/films --command "…" [--keep packed]
 
-A step is the package's own (`rl/loop/step.py`): loss, backward pass and optimiser over `--groups` tasks of the home, `--samples`
+A step is the package's own (`rl/loop.py`): loss, backward pass and optimiser over `--groups` tasks of the home, `--samples`
 trajectories of each as they were sampled, in passes of `--per-pass`. Every other one is said to be a success, so that all are learnt from.
 The learners take turns in one process, `--repeats` times; tokens are those of the trajectories, whatever goes through the model. On a
 machine with other work seconds of the processor say more than the clock's, so both are told. Memory is `benchmarks/memory.py`'s.
@@ -26,12 +26,9 @@ from typing import Any
 import torch
 
 from benchmarks import evidence
-from benchmarks.learner import Unpublished
-from rl.loop.protocols import TrainingHooks
+from benchmarks.learner import Unpublished, learn_again
 from rl.policies.policy import load_policy
-from rl.training.base import run_trainer
 from rl.training.config import MonitorConfig, ReinforceConfig
-from rl.training.filters import Collected
 from warehouse import Lake, Outcome, Trajectory
 
 ATTENTIONS = {"shared": "varlen", "packed": "varlen", "padded": "sdpa"}
@@ -63,18 +60,11 @@ def step(model: Any, tokenizer: Any, given: Sequence[Trajectory], config: Reinfo
         found.update(figures, processor=time.process_time() - began)
         return True
 
-    collected = Collected(tuple(given))
-    with tempfile.TemporaryDirectory() as folder:
-        hooks = TrainingHooks(lambda number: collected, lambda path, version: None)
-        trainer = Unpublished(model, tokenizer, config, Path(folder), 1, hooks)
-        trainer._shares &= shares
+    with tempfile.TemporaryDirectory() as folder, closing(Unpublished(model, tokenizer, config, Path(folder), 1)) as learner:
+        learner.loss.shares &= shares
         began = time.process_time()
-        with closing(trainer.publisher):
-            run_trainer(trainer, config, take)
-    tokens = sum(
-        len(each.prompt_ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in each.turns)
-        for each in collected.trajectories
-    )
+        learn_again(learner, config, given, take)
+    tokens = sum(len(each.prompt_ids) + sum(len(turn.action_ids) + len(turn.observation_ids) for turn in each.turns) for each in given)
     return {"tokens": tokens, "seconds": tokens / found["learner_tokens_per_second"], "processor_seconds": found["processor"]}
 
 

@@ -102,9 +102,9 @@ def _death(what: str, said: str) -> WorkerDied:
 
 
 def _behind(error: BaseException) -> BaseException | None:
-    """What an error stands for: that of a task or call elsewhere, of a group of workers, or the one that it was raised from."""
-    named = (getattr(error, name, None) for name in ("cause", "health_check_failure", "controller_failure"))
-    return next((inner for inner in named if isinstance(inner, BaseException)), error.__cause__)
+    """What an error stands for: that of a task or call elsewhere, or the one that it was raised from."""
+    inner = getattr(error, "cause", None)
+    return inner if isinstance(inner, BaseException) else error.__cause__
 
 
 def _name_of(number: int) -> str:

@@ -115,7 +115,7 @@ def test_activations_are_computed_again_where_the_planner_finds_no_room_otherwis
 
 
 def test_a_learner_needs_no_ray_and_no_engine() -> None:
-    code = "import sys, rl.loop.training, rl.training.cpt; print([name for name in ('ray', 'vllm') if name in sys.modules])"
+    code = "import sys, rl.loop, rl.learner.local, rl.training.cpt; print([name for name in ('ray', 'vllm') if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
 

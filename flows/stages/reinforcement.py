@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,17 +20,18 @@ from flows.stages.training import finish
 from flows.task_choice import choose_tasks
 from flows.variants import horizons
 from rl.devices import torch_threads
-from rl.loop.asynchronous import AsyncRolloutSource
-from rl.loop.protocols import TrainingHooks
-from rl.loop.replay import ReplayBuffer
-from rl.loop.step import STAGE, ReinforceRun, SyncRolloutSource
-from rl.loop.training import train_reinforce
+from rl.engines.base import WeightProbe
+from rl.learner.base import EngineWeights
+from rl.loop import train
 from rl.placement import learner_threads
 from rl.policies.policy import parameters_of
 from rl.rewards.config import RewardConfig
 from rl.rewards.reward import RewardContext, find_functions, weights_of
+from rl.rollouts.asynchronous import AsyncRolloutSource
+from rl.rollouts.collect import STAGE, ReinforceRun, SyncRolloutSource
+from rl.rollouts.replay import ReplayBuffer
 from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected
+from rl.training.filters import Collected, Drop
 from rl.training.monitor import Alert
 from rl.training.precision import settled
 from warehouse import Batch, Failure, Lake, Record, Task, Trajectory
@@ -75,54 +76,109 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
         rollouts=context.rollouts(start),
         store=store,
     )
-    source, in_turns = source_of(reinforced, curriculum, tasks, seed), config.mode == "synchronous"
+    source = source_of(reinforced, curriculum, tasks, seed)
     wanted = context.config.beside(turn)
     beside = None if wanted is None else EvaluationBeside(context, run, policy, wanted)
-
-    def before_update() -> None:
-        with reinforced.settling:
-            run.settle()  # what a step learnt from is in the lake before its weights reach an engine
-            source.before_update()  # and what was sampled ahead of it is stored while they do
-
-    def collect(step: int) -> Collected:
-        if beside is not None:
-            beside.begin(step - 1)
-        collected = source.collect(step)
-        if in_turns:
-            context.running.pause()
-        return collected
-
-    def publish(path: Path, version: int) -> None:
-        before_update()
-        context.running.load_weights(path, version)
-        if in_turns:
-            context.running.resume()
-
-    def record_metrics(step: int, figures: Mapping[str, float]) -> bool:
-        return store.metrics(step, {**figures, **context.running.take_concurrency_figures()})
-
-    hooks = TrainingHooks(
-        collect=collect,
-        publish=publish,
-        probe=lambda: context.running.probe(tasks[0].question, config.temperature),
-        record_metrics=record_metrics,
-        record_alert=store.alert,
-        record_drops=reinforced.record_drops,
-        engine_dtype=context.config.rollout.engine.own_dtype,
-        serves_adapters=context.config.rollout.engine.adapter_rank is not None,
-        in_turns=in_turns,
-        weight_sync=weight_sync(context, before_update, in_turns),
-        state={"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside}),
-    )
+    sampler = HomeSampler(context, reinforced, source, beside, tasks[0].question)
+    engine = context.config.rollout.engine
+    state = {"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside})
     with ExitStack() as stack:
-        stack.enter_context(torch_threads(learner_threads(in_turns, context.config.rollout.engine, torch.get_num_threads())))
+        stack.enter_context(torch_threads(learner_threads(sampler.in_turns, engine, torch.get_num_threads())))
         for each in (beside, source):
             if each is not None:
                 stack.enter_context(closing(each))
-        result = train_reinforce(start, folder, config, hooks, seed, context.config.rollout.ray)
+        result = train(
+            start,
+            folder,
+            config,
+            seed,
+            sampler,
+            HomeRecorder(context, reinforced, store),
+            state,
+            EngineWeights(engine.own_dtype, engine.adapter_rank is not None, sampler.in_turns),
+            sampler.weight_sync,
+            context.config.rollout.ray,
+        )
         if beside is not None:
             end(beside, run, result.figures["steps"])
     return finish(context, run, turn, "rl", parent, result, variant)
+
+
+@dataclass(frozen=True, slots=True)
+class HomeSampler:
+    """The engines of an open home, and what collects with them; an evaluation alongside gets its turn before a step is collected."""
+
+    context: RunContext
+    run: ReinforceRun
+    source: SyncRolloutSource | AsyncRolloutSource
+    beside: EvaluationBeside | None
+    question: str
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether engines rest while the learner updates."""
+        return self.run.config.mode == "synchronous"
+
+    @property
+    def weight_sync(self) -> WeightSyncHandle | None:
+        """What the learner sends its weights by; None where the engines load folders."""
+        if self.context.config.rollout.engine.transfer == "files":
+            return None
+        engines = self.context.running.weight_sync
+
+        def begin(shapes: Shapes, path: Path, version: int) -> PendingTransfer:
+            self.settle()
+            return engines.begin(shapes, path, version)
+
+        return replace(engines, begin=begin)
+
+    def collect(self, step: int) -> Collected:
+        """See `rl.loop.Sampler`."""
+        if self.beside is not None:
+            self.beside.begin(step - 1)
+        collected = self.source.collect(step)
+        if self.in_turns:
+            self.context.running.pause()
+        return collected
+
+    def load(self, folder: Path | None, version: int) -> None:
+        """See `rl.loop.Sampler`."""
+        if folder is not None:
+            self.settle()
+            self.context.running.load_weights(folder, version)
+        if self.in_turns:
+            self.context.running.resume()
+
+    def probe(self) -> Sequence[WeightProbe]:
+        """See `rl.loop.Sampler`."""
+        return self.context.running.probe(self.question, self.run.config.temperature)
+
+    def settle(self) -> None:
+        """Have what a step learnt from in the lake before its weights reach an engine, and what was sampled ahead of it as well."""
+        with self.run.settling:
+            self.run.store.settle()
+            self.source.before_update()
+
+
+@dataclass(frozen=True, slots=True)
+class HomeRecorder:
+    """Where a run in an open home reports to."""
+
+    context: RunContext
+    run: ReinforceRun
+    store: LakeStore
+
+    def metrics(self, step: int, figures: dict[str, float]) -> bool:
+        """See `rl.loop.Recorder`."""
+        return self.store.metrics(step, {**figures, **self.context.running.take_concurrency_figures()})
+
+    def alert(self, alert: Alert) -> None:
+        """See `rl.loop.Recorder`."""
+        self.store.alert(alert)
+
+    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+        """See `rl.loop.Recorder`."""
+        self.run.record_drops(step, drops)
 
 
 def end(beside: EvaluationBeside, run: StageRun, version: int) -> None:
@@ -139,28 +195,6 @@ def source_of(run: ReinforceRun, curriculum: Curriculum, tasks: Sequence[Task], 
     if run.config.mode == "asynchronous":
         return AsyncRolloutSource(run, curriculum, buffer, {task.key: task for task in tasks})
     return SyncRolloutSource(run, curriculum, buffer, ahead=run.config.mode == "one_step_off")
-
-
-def weight_sync(context: RunContext, before_update: Callable[[], None], in_turns: bool) -> WeightSyncHandle | None:
-    """What the learner sends its weights by; None where the engines load them from their folder alone.
-
-    Args:
-        before_update: called before any engine is held.
-        in_turns: whether engines rest until they have been sent a version.
-    """
-    if context.config.rollout.engine.transfer == "files":
-        return None
-    engines = context.running.weight_sync
-
-    def begin(shapes: Shapes, path: Path, version: int) -> PendingTransfer:
-        before_update()
-        return engines.begin(shapes, path, version)
-
-    def sent(version: int) -> None:
-        if in_turns:
-            context.running.resume()
-
-    return replace(engines, begin=begin, sent=sent)
 
 
 @dataclass(slots=True)
@@ -200,6 +234,10 @@ class LakeStore:
     def batch(self, step: int) -> Batch | None:
         """What `step` was given to learn from."""
         return next(iter(self.run.lake.read(Batch, "run_id = ? AND step = ?", [self.run.id, step])), None)
+
+    def settle(self) -> None:
+        """Wait until what was added is committed."""
+        self.run.settle()
 
     def add(self, records: Iterable[Record]) -> None:
         """Begin to commit records."""

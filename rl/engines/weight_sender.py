@@ -63,10 +63,7 @@ class WeightSender:
             return False
         finally:
             self._source.forget()
-        if not pending.engines or pending.left_out:
-            return False
-        self._weight_sync.sent(version)
-        return True
+        return bool(pending.engines) and not pending.left_out
 
     def record(self, folder: Path, version: int) -> None:
         """Have engines that start from now on begin with `folder`, until they are sent a newer version."""

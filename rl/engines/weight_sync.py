@@ -55,10 +55,6 @@ StepTransfer = Callable[[str, dict[str, Any]], str | None]
 """Has the engines make one of `STEPS`. Returns the error, if any, and raises none, since it may have to cross to another process."""
 
 
-def _nothing(version: int) -> None:
-    """Where nobody waits for a version to be everywhere."""
-
-
 @dataclass(frozen=True, slots=True)
 class WeightSyncHandle:
     """How a learner that sends its weights drives the engines."""
@@ -67,8 +63,6 @@ class WeightSyncHandle:
     step: StepTransfer
     record: Callable[[Path, int], None]
     """Names the folder that engines which start from now on begin with, and its version, which may be an older one than was sent."""
-    sent: Callable[[int], None] = _nothing
-    """Called when all engines have a version, and none has to load its folder."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ import json
 import math
 import re
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -110,13 +109,13 @@ def offloading(config: OptimizerConfig, model: Any) -> AbstractContextManager[An
     return context
 
 
-def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
+def run_trainer(trainer: Trainer, config: OptimizerConfig, on_metric: OnMetric) -> None:
     """Train from the last whole checkpoint, or from the start, and report through `on_metric`."""
-    _keep_float32(trainer, config)
+    keep_float32(trainer, config)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(MetricsCallback(on_metric, steps_per_figure))
+    trainer.add_callback(MetricsCallback(on_metric))
     if config.save_minutes is not None:
-        trainer.add_callback(TimedSaves(config.save_minutes, steps_per_figure))
+        trainer.add_callback(TimedSaves(config.save_minutes))
     with trainer.accelerator.main_process_first():  # which deletes what is not whole
         checkpoint = last_checkpoint(Path(str(trainer.args.output_dir)))
     if checkpoint is not None and _is_finished(trainer, checkpoint):
@@ -173,12 +172,11 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-class FiguresCallback(TrainerCallback, ABC):
-    """Takes a trainer's figures of each step, without those about the run as a whole that it logs at the end."""
+class MetricsCallback(TrainerCallback):
+    """Passes a trainer's figures of each step on, and ends the training where `on_metric` says so."""
 
-    def __init__(self, steps_per_figure: int) -> None:
-        """`steps_per_figure`: optimiser steps that make one step of what is reported."""
-        self._steps_per_figure = steps_per_figure
+    def __init__(self, on_metric: OnMetric) -> None:
+        self._on_metric = on_metric
 
     def on_log(
         self,
@@ -188,26 +186,9 @@ class FiguresCallback(TrainerCallback, ABC):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Called by the trainer whenever it logs, before it saves; all workers go by the main one's figures, so that none ends alone."""
-        if logs and "train_runtime" not in logs:
-            self.take(state.global_step // self._steps_per_figure, broadcast_object_list([dict(logs)])[0], control)
-
-    @abstractmethod
-    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
-        """Take what the trainer logged of a step; `control` tells the trainer what to do next."""
-
-
-class MetricsCallback(FiguresCallback):
-    """Passes the figures on, and ends the training where `on_metric` says so."""
-
-    def __init__(self, on_metric: OnMetric, steps_per_figure: int = 1) -> None:
-        super().__init__(steps_per_figure)
-        self._on_metric = on_metric
-
-    def take(self, step: int, logs: Mapping[str, Any], control: TrainerControl) -> None:
-        """Report the finite ones."""
-        if broadcast_object_list([self._on_metric(step, finite_figures(logs))])[0]:
-            control.should_training_stop = True
+        """Called by the trainer whenever it logs; all workers go by the main one's answer, so that none ends alone."""
+        if logs and "train_runtime" not in logs:  # not the figures of the run as a whole
+            control.should_training_stop |= bool(broadcast_object_list([self._on_metric(state.global_step, finite_figures(logs))])[0])
 
 
 def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
@@ -216,7 +197,7 @@ def finite_figures(logs: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
-def _keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
+def keep_float32(trainer: Trainer, config: OptimizerConfig) -> None:
     """Have shards that are computed with in bfloat16 add up gradients in float32, and pass on log-probabilities as the model gives them.
 
     Accelerate's own policy rounds both to bfloat16: log-probabilities then keep 8 bits, and what a pass adds is lost where it is small.
@@ -300,9 +281,6 @@ def _is_whole(checkpoint: Path) -> bool:
     return True
 
 
-STATE_FILE = "flywheel_state.json"
-
-
 class Stateful(Protocol):
     """Whatever a resumed run must find as it was."""
 
@@ -313,19 +291,6 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what a checkpoint holds."""
         ...
-
-
-def save_state(folder: Path, state: Mapping[str, Stateful]) -> None:
-    """Write the states of `state` into the checkpoint in `folder`, which is made where it is not there yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / STATE_FILE).write_text(json.dumps({name: part.state_dict() for name, part in state.items()}))
-
-
-def load_state(folder: Path, state: Mapping[str, Stateful]) -> None:
-    """Give `state` the state that the checkpoint in `folder` holds of each."""
-    states = json.loads((folder / STATE_FILE).read_text())
-    for name, part in state.items():
-        part.load_state_dict(states[name])
 
 
 WRAPPER = "base_model.model."

@@ -194,7 +194,7 @@ def _loss_of(policy_path: Path, texts: Sequence[str], folder: Path, config: CptC
 
     device, path, context = "cuda" if config.learner.gpus else "cpu", policy_path.resolve(), config.row_tokens
     alone = config.learner.model_copy(update={"workers": 1, "sharded": False})
-    return learn_on_workers(alone, ray, folder, lambda _: mean_loss(path, texts, context, device), {})
+    return learn_on_workers(alone, ray, lambda _: mean_loss(path, texts, context, device), {})
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from warehouse.settings import Section
 
 
 class LearnerConfig(Section):
-    """Where a stage learns: in the process that runs it, or on workers of Ray Train that share each step."""
+    """Where a stage learns: in the process that runs it, or on Ray actors that share each step."""
 
     workers: PositiveInt = 1
     """Processes; from 2 on they are Ray's, joined by gloo on CPUs and by NCCL on GPUs, and see the same folders as this one."""

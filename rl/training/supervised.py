@@ -87,7 +87,7 @@ def train_on_examples(
     def work(starter: Starter) -> TrainResult:
         return _train(paths[0], examples, paths[1], config, seed, starter.function("on_metric"), masked)
 
-    return learn_on_workers(config.learner, ray, output, work, {"on_metric": on_metric})
+    return learn_on_workers(config.learner, ray, work, {"on_metric": on_metric})
 
 
 def _train(

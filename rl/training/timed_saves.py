@@ -13,15 +13,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 class TimedSaves(TrainerCallback):
     """Asks for a checkpoint behind the first step that ends so many minutes after the last one, or after the start."""
 
-    def __init__(self, minutes: float, steps_per_figure: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
-        """Ask behind whole steps alone.
-
-        Args:
-            steps_per_figure: optimiser steps that make one step; in its middle there is nothing to go on from.
-            clock: gives seconds.
-        """
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
         self._seconds = 60 * minutes
-        self._steps_per_figure = steps_per_figure
         self._clock = clock
         self._last = clock()
 
@@ -31,8 +25,6 @@ class TimedSaves(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """All workers go by the main one's clock, for all of them write a checkpoint together."""
-        if state.global_step % self._steps_per_figure:
-            return
         if broadcast_object_list([self._clock() - self._last >= self._seconds])[0]:
             control.should_save = True
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rl.training.optimizer_config import Tracker
 from warehouse.errors import RequestError
@@ -32,6 +33,34 @@ def tracked(trackers: Sequence[Tracker], output: Path) -> Iterator[None]:
     finally:
         for name in own:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def tracking(trackers: Sequence[Tracker], output: Path) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+    """A function that gives the metrics of a step to the trackers of the policy in folder `output`, by accelerate's trackers."""
+    with tracked(trackers, output):
+        opened = [_opened(tracker, output.name) for tracker in trackers]
+
+        def track(step: int, figures: Mapping[str, float]) -> None:
+            for tracker in opened:
+                tracker.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+
+        try:
+            yield track
+        finally:
+            for tracker in opened:
+                tracker.finish()
+
+
+def _opened(tracker: Tracker, name: str) -> Any:
+    from accelerate.state import PartialState
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    PartialState()  # accelerate's trackers ask it for the main process
+    kind = LOGGER_TYPE_TO_CLASS[tracker]
+    opened: Any = kind(name, os.environ["TENSORBOARD_LOGGING_DIR"]) if kind.requires_logging_directory else kind(name)
+    opened.start()
+    return opened
 
 
 def check_trackers(trackers: Sequence[Tracker]) -> None:

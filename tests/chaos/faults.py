@@ -37,7 +37,7 @@ class FaultKind(StrEnum):
     ENGINE = "engine"
     """SIGKILL of an engine's process."""
     LEARNER = "learner"
-    """SIGKILL of what learns while it learns: a worker of Ray Train, or the driver where it learns itself."""
+    """SIGKILL of what learns while it learns: a worker of the learner, or the driver where it learns itself."""
     SERVER = "server"
     """SIGKILL of Prefect's temporary server."""
     DISK = "disk"

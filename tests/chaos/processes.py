@@ -23,7 +23,7 @@ from tests.chaos.faults import FaultKind
 TITLES = {
     FaultKind.WORKER: ("ray::EnvironmentWorker",),
     FaultKind.ENGINE: ("ray::VllmEngine", "VLLM::"),
-    FaultKind.LEARNER: ("ray::RayTrainWorker", "ray::_RayTrainWorker"),
+    FaultKind.LEARNER: ("ray::_LearnerWorker", "ray::_Runner"),
 }
 """How the titles of processes begin that a kind of fault strikes."""
 SERVER = "prefect.server.api.server:create_app"

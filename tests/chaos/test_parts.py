@@ -88,7 +88,7 @@ def test_a_fault_strikes_its_own_kind_of_process(kind: FaultKind, stage: str | N
 
 
 def test_a_learner_on_workers_is_one_of_them() -> None:
-    everyone = processes() | {17: Process(17, 12, 7, "ray::RayTrainWorker.poll_status")}
+    everyone = processes() | {17: Process(17, 12, 7, "ray::_LearnerWorker.update")}
     assert [process.id for process in targets(FaultKind.LEARNER, 10, family(10, everyone), "rl")] == [17]
 
 

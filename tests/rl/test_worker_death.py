@@ -17,20 +17,12 @@ GONE = RayActorError("00", "The actor died unexpectedly.\n\tpid: 4711\n\tip: 127
 DEAD = WorkerDied(WHAT, "by SIGKILL", "first\nlast words\n")
 
 
-def failed_with(failure: Exception) -> Exception:
-    """An error as Ray Train has it for a worker, or for those who look after it."""
-    error = RuntimeError("training failed")
-    error.health_check_failure = failure  # type: ignore[attr-defined]
-    return error
-
-
 @pytest.mark.parametrize(
     ("error", "how"),
     [
         (GONE, "without a word, as by SIGKILL"),
         (ActorDiedError(), "without a word, as by SIGKILL"),
         (OutOfMemoryError("Task was killed due to the node running low on memory"), "ended by Ray because the machine was short of memory"),
-        (failed_with(GONE), "without a word"),
         (RayTaskError("check", "trace", DEAD), "by SIGKILL"),
     ],
 )

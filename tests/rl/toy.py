@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from rl.engines.base import WeightProbe
+from rl.engines.weight_sync import WeightSyncHandle
+from rl.learner.base import EngineWeights, PassRecord
+from rl.learner.local import LocalLearner
+from rl.learner.losses import MicroBatch
+from rl.loop import Loop, train
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
-from rl.training.filters import Collected
+from rl.training.base import Stateful, TrainResult
+from rl.training.batches import Row
+from rl.training.config import ReinforceConfig
+from rl.training.filters import Collected, Drop
+from rl.training.monitor import Alert, MetricMonitor
 from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
 
 SIZES = PolicyConfig(layers=2, width=32, heads=2, key_value_heads=2, intermediate_size=48, vocabulary_size=300)
@@ -127,3 +139,62 @@ class Sampler:
         ids = output.sequences[:, inputs.size(1) :]
         logprobs = torch.stack(output.logits, dim=1).log_softmax(-1).gather(2, ids.unsqueeze(2)).squeeze(2)
         return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
+
+
+def _nothing(*arguments: Any) -> None:
+    """For a run that publishes nowhere and records nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """The sampler and the recorder of a run as functions."""
+
+    collect: Callable[[int], Collected]
+    publish: Callable[[Path, int], None] = _nothing
+    record_metrics: Callable[[int, dict[str, float]], bool | None] = _nothing
+    record_alert: Callable[[Alert], None] = _nothing
+    record_drops: Callable[[int, Sequence[Drop]], None] = _nothing
+    probe: Callable[[], Sequence[WeightProbe]] = tuple
+    weight_sync: WeightSyncHandle | None = None
+    sent: Callable[[int], None] = _nothing
+    engines: EngineWeights = field(default_factory=EngineWeights)
+    state: Mapping[str, Stateful] = field(default_factory=dict)
+
+    def load(self, folder: Path | None, version: int) -> None:
+        if folder is None:
+            self.sent(version)
+        else:
+            self.publish(folder, version)
+
+    def metrics(self, step: int, figures: dict[str, float]) -> bool | None:
+        return self.record_metrics(step, figures)
+
+    def alert(self, alert: Alert) -> None:
+        self.record_alert(alert)
+
+    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+        self.record_drops(step, drops)
+
+
+def learn(policy: Path, output: Path, config: ReinforceConfig, run: Scripted, seed: int) -> TrainResult:
+    """Train by the loop on what a scripted run samples."""
+    return train(policy, output, config, seed, run, run, run.state, run.engines, run.weight_sync)
+
+
+def rows_with_advantages(learner: LocalLearner, trajectories: Sequence[Trajectory], config: ReinforceConfig, step: int = 1) -> list[Row]:
+    """The rows that a step learns from, of trajectories or of those that its correction leaves."""
+    run = Scripted(lambda step: Collected(tuple(trajectories)))
+    loop = Loop(learner, run, run, config, {"monitor": MetricMonitor(())}, _nothing)
+    return loop.advantages(step, run.collect(step))[0]
+
+
+def batches_of(learner: LocalLearner, trajectories: Sequence[Trajectory], config: ReinforceConfig, step: int = 1) -> list[MicroBatch]:
+    """The micro-batches that a step makes of trajectories, or of those that its correction leaves."""
+    return learner.micro_batches(rows_with_advantages(learner, trajectories, config, step))
+
+
+def gradients(learner: LocalLearner, batches: Sequence[MicroBatch]) -> Tensor:
+    """The loss of micro-batches, with its gradient left in the learner's model."""
+    loss = torch.stack([learner.loss.loss(learner.loss.model, inputs, PassRecord(), 0, False) for inputs in batches]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()

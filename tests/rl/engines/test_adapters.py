@@ -16,8 +16,7 @@ from transformers import PreTrainedModel
 from flows.config import load_config
 from rl.engines.config import EngineConfig
 from rl.engines.replica import Replica
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
+from rl.learner.base import EngineWeights
 from rl.policies.adapters import CONFIG, WEIGHTS, is_adapters, read_adapters
 from rl.policies.policy import load_policy
 from rl.rollouts.rollout import Rollouts
@@ -25,6 +24,7 @@ from rl.training.config import ReinforceConfig
 from rl.training.optimizer_config import LearnerConfig, LoraConfig
 from tests.rl.engines.learner_end import RANK, EngineSampler, adapted, said, start, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from tests.rl.toy import Scripted, learn
 from warehouse.errors import RequestError
 
 TOLERANCE = 1e-4
@@ -149,7 +149,7 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
         steps=3, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=4, learning_rate=3e-3, lora=LoraConfig(rank=RANK, alpha=8),
         learner=learner,
     )  # fmt: skip
-    result = train_reinforce(policy, folder, config, TrainingHooks(sampler.collect, publish, take, serves_adapters=True), 1)
+    result = learn(policy, folder, config, Scripted(sampler.collect, publish, take, engines=EngineWeights(adapters=True)), 1)
     assert [path.name for path in loaded] == ["000000", "000001", "000002", "000003"]
     assert len(differences) == 3 and max(differences) < TOLERANCE, "each step was sampled with the adapters that the learner had"
     assert not is_adapters(result.path)

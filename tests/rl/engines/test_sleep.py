@@ -7,15 +7,13 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rl.engines.base import Generation
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
+from rl.learner.base import EngineWeights
 from rl.policies.policy import load_policy
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
@@ -23,6 +21,7 @@ from rl.training.filters import Collected
 from tests.rl.engines import learner_end
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from tests.rl.toy import Scripted, learn
 from warehouse.errors import RequestError
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -257,15 +256,16 @@ def test_z_reinforcement_learning_in_turns_goes_on_where_an_engine_is_killed_in_
     def take(step: int, figures: dict[str, float]) -> None:
         differences.append(max(figures["logprob_difference"], figures.get("weight_difference", 0.0)))
 
-    hooks = TrainingHooks(
+    hooks = Scripted(
         collect,
         publish,
         take,
-        in_turns=True,
-        weight_sync=replace(engines.weight_sync, sent=go_on) if transfer == "gloo" else None,
+        weight_sync=engines.weight_sync if transfer == "gloo" else None,
+        sent=go_on,
+        engines=EngineWeights(in_turns=True),
         probe=lambda: engines.probe("Where is Amber Stone?", 1.0),
     )
-    result = train_reinforce(tiny_policy, tmp_path, REINFORCE, hooks, 1)
+    result = learn(tiny_policy, tmp_path, REINFORCE, hooks, 1)
     assert sampler.versions == [0, 1, 2, 3, 4]
     assert len(differences) == 4 and max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"
     assert engines.figures().replacements == before + 1

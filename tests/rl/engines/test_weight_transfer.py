@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,14 +21,13 @@ from transformers import PreTrainedModel
 
 from rl.engines.base import Generation
 from rl.engines.weight_sync import check_device, check_fit, shapes_in
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
 from rl.policies.policy import as_saved, in_dtype, load_policy, save_policy
 from rl.rollouts.rollout import Rollouts
 from rl.training.config import ReinforceConfig
 from rl.training.optimizer_config import LearnerConfig
 from tests.rl.engines.learner_end import EngineSampler, Learner, assert_same, said, said_by_files, start, versions
 from tests.rl.engines.probing import engine_processes, generate_all, prompts, worst_difference
+from tests.rl.toy import Scripted, learn
 from warehouse.errors import RequestError
 
 pytestmark = pytest.mark.engine
@@ -225,13 +223,13 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
     """Learn for four steps: the engines are sent all versions, no step writes one, and the checkpoint behind the second does."""
     engines.load_weights(policy, 0)
     sampler, before, differences = EngineSampler(engines, folder), engines.figures(), list[float]()
-    sync = replace(engines.weight_sync, sent=sampler.versions.append)
 
     def take(step: int, figures: dict[str, float]) -> None:
         differences.append(figures["logprob_difference"])
 
     config = REINFORCE.model_copy(update={"learner": learner})
-    result = train_reinforce(policy, folder, config, TrainingHooks(sampler.collect, refuse, take, weight_sync=sync), 1)
+    run = Scripted(sampler.collect, refuse, take, weight_sync=engines.weight_sync, sent=sampler.versions.append)
+    result = learn(policy, folder, config, run, 1)
     assert sampler.versions == [0, 1, 2, 3, 4]
     assert engines.figures().transfers - before.transfers == 5
     assert max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"

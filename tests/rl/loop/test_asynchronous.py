@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from rl.loop.asynchronous import AsyncRolloutSource
-from rl.loop.replay import ReplayBuffer
-from rl.loop.step import ReinforceRun
+from rl.rollouts.asynchronous import AsyncRolloutSource
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.collect import ReinforceRun
+from rl.rollouts.replay import ReplayBuffer
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import Curriculum, CurriculumConfig
 from rl.training.filters import Collected

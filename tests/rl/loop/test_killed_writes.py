@@ -18,15 +18,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 RUN = """
 import os, signal, sys, threading
-from contextlib import nullcontext
 from pathlib import Path
 
 import safetensors.torch, torch, transformers.modeling_utils
-from rl.loop import training
-from rl.loop.protocols import TrainingHooks
+from rl.learner import local
+from rl.loop import train
 from rl.policies.policy import load_policy
 from rl.training.config import ReinforceConfig
-from tests.rl.toy import Sampler
+from tests.rl.toy import Sampler, Scripted
 
 policy, output, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
@@ -42,6 +41,10 @@ def half_a_file(weights, file, metadata=None):
 transformers.modeling_utils.safe_save_file = half_a_file
 
 class Sender:  # to a sampler in this process
+    def __init__(self, weight_sync): ...
+
+    def close(self): ...
+
     def send(self, weights, folder, version):
         sampler.publish(policy, version)
         sampler.model.load_state_dict({name: weight.clone() for name, weight in weights.items()}, strict=False)
@@ -52,9 +55,10 @@ class Sender:  # to a sampler in this process
         load_policy(folder)
         print("record", version, flush=True)
 
-training._sender = lambda sync: nullcontext(Sender())
+local._sender = Sender
 config = ReinforceConfig(steps=5, tasks_per_step=2, samples_per_task=8, trajectories_per_pass=8, learning_rate=1e-2, save_every=2)
-training.train_reinforce(policy, output, config, TrainingHooks(sampler.collect, None), 1)
+run = Scripted(sampler.collect, None)
+train(policy, output, config, 1, run, run, weight_sync=object())
 print("versions", *sampler.versions, flush=True)
 """
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rl.loop.replay import ReplayBuffer
-from rl.loop.step import ReinforceRun, SyncRolloutSource
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.collect import ReinforceRun, SyncRolloutSource
+from rl.rollouts.replay import ReplayBuffer
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import Curriculum, CurriculumConfig
 from tests.rl.toy import trajectory, turn

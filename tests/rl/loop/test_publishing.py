@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.loop import publishing
-from rl.loop.publishing import WEIGHTS_KEPT, WeightPublisher
+from rl.learner import publishing
+from rl.learner.publishing import WEIGHTS_KEPT, WeightPublisher
 from rl.policies.policy import as_saved, copied, load_policy, save_policy
 from rl.policies.whole import is_draft
 from tests.rl.toy import make_policy
@@ -58,7 +58,16 @@ class Told:
 
 def publisher_of(policy: Loaded, output: Path, told: Told, dtype: str = "bfloat16") -> WeightPublisher:
     sends = told if told.reached else None
-    return WeightPublisher(output, policy[1], dtype, told.load, sends)  # type: ignore[arg-type]  # real ones: test_weight_transfer.py
+    return WeightPublisher(output, policy[1], dtype, sends)  # type: ignore[arg-type]  # real ones: test_weight_transfer.py
+
+
+def publish(
+    publisher: WeightPublisher, told: Told, model: PreTrainedModel, weights: Mapping[str, Tensor], version: int, record: bool
+) -> None:
+    """Publish a version, and have the engines load the folder that they are given, if they are given one."""
+    folder = publisher.publish(model, weights, version, record)
+    if folder is not None:
+        told.load(folder, version)
 
 
 def weights_of(version: int, policy: Loaded) -> dict[str, Tensor]:
@@ -78,7 +87,7 @@ def test_engines_are_given_folders_in_their_dtype(policy: Loaded, tmp_path: Path
     told = Told()
     publisher = publisher_of(policy, tmp_path, told)
     for version in range(4):
-        publisher.publish(policy[0], weights_of(version, policy), version, record=False)
+        publish(publisher, told, policy[0], weights_of(version, policy), version, record=False)
     publisher.close()
     assert set(told.loaded) == {0, 1, 2, 3}
     for version, loaded in told.loaded.items():
@@ -93,7 +102,7 @@ def test_engines_are_given_folders_in_their_dtype(policy: Loaded, tmp_path: Path
 def test_weights_of_the_engines_dtype_are_left_as_they_are(policy: Loaded, tmp_path: Path) -> None:
     told = Told()
     publisher = publisher_of(policy, tmp_path, told, "float32")
-    publisher.publish(policy[0], policy[0].state_dict(), 0, record=False)
+    publish(publisher, told, policy[0], policy[0].state_dict(), 0, record=False)
     publisher.close()
     own = policy[0].state_dict()
     assert all(torch.equal(weight, own[name]) for name, weight in told.loaded[0].items())
@@ -104,7 +113,7 @@ def test_steps_whose_weights_are_sent_write_no_file_and_checkpoints_write_one_fo
     publisher = publisher_of(policy, tmp_path, told)
     for version in range(9):
         before = files(tmp_path)
-        publisher.publish(policy[0], weights_of(version, policy), version, record=version in (3, 6))
+        publish(publisher, told, policy[0], weights_of(version, policy), version, record=version in (3, 6))
         publisher._finish_record()  # else it would be there some time later
         written[version] = {name.split("/")[1] for name, _ in files(tmp_path) - before}
     publisher.close()
@@ -127,7 +136,7 @@ def test_what_does_not_come_to_all_engines_is_written_and_loaded_at_once(
     told = Told(range(1, 3))
     publisher = publisher_of(policy, tmp_path, told)
     for version in range(4):
-        publisher.publish(policy[0], weights_of(version, policy), version, record=version == 2)
+        publish(publisher, told, policy[0], weights_of(version, policy), version, record=version == 2)
         assert told.records == ([("000002", 2)] if version == 3 else []), "told before version 3 is loaded, else it would take its place"
     publisher.close()
     assert (set(told.sent), set(told.loaded)) == ({1, 2}, {0, 3})
@@ -148,10 +157,10 @@ def test_a_record_is_written_beside_the_training_and_holds_the_weights_of_its_st
     monkeypatch.setattr(publishing, "save_policy", save_later)
     told, weights = Told(range(9)), weights_of(1, policy)
     publisher = publisher_of(policy, tmp_path, told, "float32")
-    publisher.publish(policy[0], weights, 1, record=True)
+    publish(publisher, told, policy[0], weights, 1, record=True)
     for weight in weights.values():  # as the optimiser does, in place
         weight.fill_(7)
-    publisher.publish(policy[0], weights, 2, record=False)
+    publish(publisher, told, policy[0], weights, 2, record=False)
     assert (set(told.sent), told.records) == ({1, 2}, []), "nobody waits for it, and nobody is told of what is not there"
     assert not (tmp_path / "weights" / "000001").exists()
     go_on.set()
@@ -163,9 +172,9 @@ def test_a_record_is_written_beside_the_training_and_holds_the_weights_of_its_st
 def test_a_record_that_cannot_be_written_ends_the_training(policy: Loaded, tmp_path: Path) -> None:
     told = Told(range(9))
     publisher = publisher_of(policy, tmp_path, told)
-    publisher.publish(policy[0], weights_of(0, policy), 0, record=False)
+    publish(publisher, told, policy[0], weights_of(0, policy), 0, record=False)
     (tmp_path / "weights").write_text("a file in the way")
-    publisher.publish(policy[0], weights_of(1, policy), 1, record=True)
+    publish(publisher, told, policy[0], weights_of(1, policy), 1, record=True)
     with pytest.raises(OSError, match="weights"):
         publisher.close()
     assert told.records == []
@@ -176,7 +185,7 @@ import os, signal, sys
 from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 import safetensors.torch, transformers.modeling_utils
-from rl.loop.publishing import WeightPublisher
+from rl.learner.publishing import WeightPublisher
 from rl.policies.policy import load_policy
 
 policy, output, sends, last = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "sends", sys.argv[4]
@@ -194,15 +203,14 @@ class Sent:
     def send(self, weights, folder, version): return True
     def record(self, folder, version): print("record", version, flush=True)
 
-def load(folder, version): print("load", version, flush=True)
-
-publisher = WeightPublisher(output, tokenizer, "bfloat16", load, Sent() if sends else None)
+publisher = WeightPublisher(output, tokenizer, "bfloat16", Sent() if sends else None)
 for version in (1, 2, 3):
     if version == 3 and last == "in the weights":
         transformers.modeling_utils.safe_save_file = half_a_file
     if version == 3 and last == "before the tokenizer":
         PreTrainedTokenizerBase.save_pretrained = no_tokenizer
-    publisher.publish(model, model.state_dict(), version, record=True)
+    if publisher.publish(model, model.state_dict(), version, record=True) is not None:
+        print("load", version, flush=True)
     if version == 2:
         publisher._finish_record()
 publisher.close()
@@ -233,6 +241,6 @@ def test_a_kill_in_the_middle_of_a_write_leaves_whole_folders_and_drafts_that_th
 
     told = Told()
     publisher = publisher_of(policy, output, told)
-    publisher.publish(policy[0], policy[0].state_dict(), 1, record=True)
+    publish(publisher, told, policy[0], policy[0].state_dict(), 1, record=True)
     publisher.close()
     assert [each.name for each in (output / "weights").iterdir()] == ["000001"] and set(told.loaded) == {1}

@@ -1,4 +1,4 @@
-"""Reinforcement learning on a toy: TRL's real trainer and a tiny real policy that samples for itself."""
+"""Reinforcement learning on a toy: the real learner and a tiny real policy that samples for itself."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from rl.advantages import dr_grpo
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
-from rl.loop.training import train_reinforce
+from rl.learner.base import EngineWeights, PassRecord
+from rl.learner.local import LocalLearner
+from rl.learner.losses import MicroBatch
 from rl.policies.policy import load_policy
 from rl.training.batches import Row, collate_rows, rows_of, split_rows
 from rl.training.config import MonitorConfig, ReinforceConfig
 from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
 from rl.training.figures import describe
 from rl.training.filters import Collected
-from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, sample_pairs, trajectory, turn
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, Scripted, batches_of, gradients, learn, sample_pairs, trajectory, turn
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
@@ -124,11 +124,8 @@ def test_a_critic_and_muon_are_refused_together() -> None:
 def gradient(policy: Path, output: Path, config: ReinforceConfig, trajectories: Sequence[Trajectory]) -> torch.Tensor:
     """The gradient that one optimiser step on `trajectories` would use, as one vector."""
     model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(model, tokenizer, config, output, 1, TrainingHooks(lambda step: Collected(tuple(trajectories)), unpublished))
-    trainer.current_gradient_accumulation_steps = config.passes
-    model.train()
-    for inputs in trainer.next_batch(1):
-        trainer._compute_loss(model, inputs).backward()
+    learner = LocalLearner(model, tokenizer, config, output, 1)
+    gradients(learner, batches_of(learner, trajectories, config))
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
@@ -154,14 +151,13 @@ def test_no_pass_has_more_trajectories_than_it_may_however_many_groups_the_filte
     policy: Path, sampled: list[Trajectory], tmp_path: Path, filters: dict[str, float], passes: int, attention: str
 ) -> None:
     own = {"tasks_per_step": 1, "samples_per_task": 4, "trajectories_per_pass": 3, "filters": filters, "attn_implementation": attention}
-    model, tokenizer = load_policy(policy)
     config = CONFIG.model_validate({**CONFIG.model_dump(), **own})
-    trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, TrainingHooks(lambda step: Collected(tuple(sampled)), unpublished))
-    sizes = [len(inputs.get("images", ())) for inputs in trainer.next_batch(1)]
-    assert sorted(sizes, reverse=True) == [3, 3, 2, *[0] * (passes - 3)] and sizes[-1] and config.most_passes == passes
-    scored, given = list[int](), trainer._tensors
-    trainer._tensors = lambda rows: (scored.append(len(rows)), given(rows))[1]  # type: ignore[method-assign,func-returns-value]
-    trainer.score(rows_of(sampled, None))
+    learner = LocalLearner(*load_policy(policy), config, tmp_path, 1)
+    sizes = [len(inputs["images"]) for inputs in batches_of(learner, sampled, config)]
+    assert sorted(sizes, reverse=True) == [3, 3, 2] and config.most_passes == passes
+    scored, given = list[int](), learner.loss._tensors
+    learner.loss._tensors = lambda rows: (scored.append(len(rows)), given(rows))[1]  # type: ignore[method-assign,func-returns-value]
+    learner.score(rows_of(sampled, None))
     assert sorted(scored, reverse=True) == [3, 3, 2]
 
 
@@ -179,7 +175,7 @@ def test_a_step_with_more_groups_than_planned_is_learnt_from_as_one_that_was_pla
     ends = []
     for name, config in (("planned", planned), ("oversampled", oversampled)):
         sampler = Sampler(4)
-        ends.append(train_reinforce(policy, tmp_path / name, config, TrainingHooks(sampler.collect, sampler.publish, quiet), 1).path)
+        ends.append(learn(policy, tmp_path / name, config, Scripted(sampler.collect, sampler.publish, quiet), 1).path)
         assert sampler.versions == [0, 1, 2]
     assert weights_differ(*ends) < 1e-6 and weights_differ(ends[0], policy) > 1e-3
 
@@ -192,8 +188,8 @@ def test_muon_moves_a_hidden_matrix_as_far_in_every_direction_and_adamw_does_not
     spread = {}
     for optimizer in ("muon", "adamw"):
         config = CONFIG.model_copy(update={"optimizer": optimizer, "steps": 1, "muon_learning_rate": 0.01})
-        hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), unpublished, quiet)
-        done = train_reinforce(policy, tmp_path / optimizer, config, hooks, 1)
+        hooks = Scripted(lambda step: Collected(tuple(sampled)), unpublished, quiet)
+        done = learn(policy, tmp_path / optimizer, config, hooks, 1)
         before, after = (load_policy(folder)[0].state_dict()[name] for folder in (policy, done.path))
         sizes = torch.linalg.svdvals(after - before)
         spread[optimizer] = (sizes.quantile(0.5) / sizes.max()).item()
@@ -202,22 +198,24 @@ def test_muon_moves_a_hidden_matrix_as_far_in_every_direction_and_adamw_does_not
 
 @pytest.mark.engine
 def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: list[Trajectory], tmp_path: Path) -> None:
-    model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(model, tokenizer, CONFIG, tmp_path, 1, TrainingHooks(lambda step: Collected(tuple(sampled)), unpublished))
-    inputs = next(each for each in trainer.next_batch(1) if each)
-    trainer.current_gradient_accumulation_steps = CONFIG.passes
-    masked = inputs["tool_mask"] == 0
-    loss = trainer._compute_loss(model, inputs)
-    disturbed = {**inputs, "old_per_token_logps": inputs["old_per_token_logps"].masked_fill(masked, -3.0)}
-    assert torch.equal(trainer._compute_loss(model, disturbed), loss)
+    learner = LocalLearner(*load_policy(policy), CONFIG, tmp_path, 1)
+    inputs = batches_of(learner, sampled, CONFIG)[0]
 
-    logprobs = trainer._logprobs
-    trainer._get_per_token_logps_and_entropies = lambda *args, **kwargs: (  # type: ignore[method-assign]
+    def loss_of(inputs: MicroBatch) -> torch.Tensor:
+        return learner.loss.loss(learner.loss.model, inputs, PassRecord(), 0, False)
+
+    masked = inputs["tool_mask"] == 0
+    loss = loss_of(inputs)
+    disturbed = {**inputs, "old_per_token_logps": inputs["old_per_token_logps"].masked_fill(masked, -3.0)}
+    assert torch.equal(loss_of(disturbed), loss)
+
+    logprobs = learner.loss._logprobs
+    learner.loss._get_per_token_logps_and_entropies = lambda *args, **kwargs: (  # type: ignore[method-assign]
         logprobs.masked_fill(masked, -9.0),
         torch.zeros_like(logprobs),
         None,
     )
-    assert torch.equal(trainer._compute_loss(model, inputs), loss.detach())
+    assert torch.equal(loss_of(inputs), loss.detach())
 
 
 @pytest.mark.engine
@@ -236,9 +234,7 @@ def test_the_loss_looks_at_no_label_of_an_observation(policy: Path, sampled: lis
 def test_rewarded_actions_become_more_likely(policy: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     sampler, figures = Sampler(16), list[dict[str, float]]()
     config = CONFIG.model_validate({**CONFIG.model_dump(), "steps": 12, "samples_per_task": 16, "learning_rate": 1e-2, **changes})
-    result = train_reinforce(
-        policy, tmp_path, config, TrainingHooks(sampler.collect, sampler.publish, lambda step, new: figures.append(new)), 1
-    )
+    result = learn(policy, tmp_path, config, Scripted(sampler.collect, sampler.publish, lambda step, new: figures.append(new)), 1)
     before, after = (good_probability(load_policy(folder)[0]) for folder in (policy, result.path))
     assert after > before + 0.2
     assert sampler.versions == list(range(13))
@@ -257,8 +253,8 @@ def test_what_engines_are_given_is_in_their_dtype_and_what_the_learner_keeps_is_
         sampler.publish(path, version)
         given.update(weight.dtype for weight in load_file(path / "model.safetensors").values())
 
-    hooks = TrainingHooks(sampler.collect, publish, quiet, engine_dtype="bfloat16")
-    train_reinforce(policy, tmp_path, CONFIG.model_copy(update={"steps": 2}), hooks, 1)
+    hooks = Scripted(sampler.collect, publish, quiet, engines=EngineWeights("bfloat16"))
+    learn(policy, tmp_path, CONFIG.model_copy(update={"steps": 2}), hooks, 1)
     assert given == {torch.bfloat16}
     kept = [tmp_path / "model.safetensors", tmp_path / "checkpoints" / "checkpoint-2" / "model.safetensors"]
     assert {weight.dtype for file in kept for weight in load_file(file).values()} == {torch.float32}
@@ -275,10 +271,10 @@ def good_probability(model: PreTrainedModel) -> float:
 def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_an_uninterrupted_one(policy: Path, tmp_path: Path, optimizer: str) -> None:
     config = CONFIG.model_copy(update={"optimizer": optimizer})
     whole, stopped, resumed = Sampler(), Sampler(), Sampler()
-    expected = train_reinforce(policy, tmp_path / "whole", config, TrainingHooks(whole.collect, whole.publish, quiet), 1)
+    expected = learn(policy, tmp_path / "whole", config, Scripted(whole.collect, whole.publish, quiet), 1)
     with pytest.raises(KeyboardInterrupt):
-        train_reinforce(policy, tmp_path / "resumed", config, TrainingHooks(stopping(stopped.collect, 4), stopped.publish, quiet), 1)
-    result = train_reinforce(policy, tmp_path / "resumed", config, TrainingHooks(resumed.collect, resumed.publish, quiet), 1)
+        learn(policy, tmp_path / "resumed", config, Scripted(stopping(stopped.collect, 4), stopped.publish, quiet), 1)
+    result = learn(policy, tmp_path / "resumed", config, Scripted(resumed.collect, resumed.publish, quiet), 1)
     assert resumed.versions == [2, 3, 4, 5, 6]
     assert weights_differ(expected.path, result.path) < 1e-6
     assert weights_differ(expected.path, policy) > 1e-3
@@ -301,11 +297,11 @@ def test_a_step_without_a_gradient_leaves_the_weights_as_they_are(policy: Path, 
     steps = {1: sampled, 2: useless, 3: [replace(each, outcome=Outcome.INVALID, reward=None) for each in sampled], 4: []}
     published: dict[int, dict[str, torch.Tensor]] = {}
     figures: dict[int, dict[str, float]] = {}
-    train_reinforce(
+    learn(
         policy,
         tmp_path,
         CONFIG.model_copy(update={"steps": 4, "weight_decay": 0.1, "health": MonitorConfig(limits=())}),
-        TrainingHooks(
+        Scripted(
             lambda step: Collected(tuple(steps[step])),
             lambda path, version: published.update({version: load_policy(path)[0].state_dict()}),
             lambda step, new: figures.update({step: new}),
@@ -343,7 +339,7 @@ def test_what_the_curriculum_has_seen_is_in_the_checkpoint(policy: Path, tmp_pat
             return collected
 
         with suppress(KeyboardInterrupt):
-            train_reinforce(policy, folder, CONFIG, TrainingHooks(collect, sampler.publish, quiet, state={"curriculum": curriculum}), 1)
+            learn(policy, folder, CONFIG, Scripted(collect, sampler.publish, quiet, state={"curriculum": curriculum}), 1)
         return horizons
 
     whole = train(tmp_path / "whole", 99)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.advantages import dr_grpo
-from rl.loop.replay import Group, ReplayBuffer
-from rl.loop.step import groups_of
+from rl.rollouts.collect import groups_of
+from rl.rollouts.replay import Group, ReplayBuffer
 from rl.training.batches import rows_of
 from rl.training.config import ReplayConfig
 from rl.training.filters import Filter

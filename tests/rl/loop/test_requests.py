@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from rl.loop.step import ReinforceRun
+from rl.rollouts.collect import ReinforceRun
 from rl.training.config import ReinforceConfig
 from warehouse.records import Task
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import broadcast_object_list
 
 from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
+from rl.learner.base import EngineWeights
+from rl.loop import Loop
 from rl.policies.policy import load_policy
 from rl.training.batches import rows_of
 from rl.training.config import CriticConfig, ReinforceConfig
 from rl.training.filters import Collected
+from rl.training.monitor import MetricMonitor
 from rl.training.optimizer_config import LearnerConfig, LoraConfig
 from rl.training.workers import Starter, learn_on_workers
 from tests.rl.loop.test_workers import TWO, assert_close, weights_differ
-from tests.rl.toy import make_policy, sample_pairs
+from tests.rl.toy import Scripted, learn, make_policy, sample_pairs
 from warehouse.records import Trajectory
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -62,8 +65,8 @@ def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
         estimator=estimator, lora=lora,
     )  # fmt: skip
     sampled, figures = sample_pairs(policy), {"one": list[dict[str, float]](), "two": list[dict[str, float]]()}
-    hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), publish, lambda step, found: figures["one"].append(found))
-    train_reinforce(policy, tmp_path / "one", config, hooks, 1)
+    hooks = Scripted(lambda step: Collected(tuple(sampled)), publish, lambda step, found: figures["one"].append(found))
+    learn(policy, tmp_path / "one", config, hooks, 1)
 
     for end in (stopped, STEPS):
 
@@ -73,7 +76,7 @@ def test_shards_make_the_updates_of_whole_weights_also_where_they_were_stopped(
 
         sharded = config.model_copy(update=OF_GPUS)
         seen = learn_on_workers(
-            TWO, None, tmp_path, lambda starter, sharded=sharded: learn_in_shards(policy, sampled, tmp_path / "two", sharded, starter),
+            TWO, None, lambda starter, sharded=sharded: learn_in_shards(policy, sampled, tmp_path / "two", sharded, starter),
             {"see": see, "publish": publish},
         )  # fmt: skip
         assert seen == ALL_SEEN
@@ -89,7 +92,7 @@ def test_shards_in_bfloat16_give_log_probabilities_and_values_in_float32(policy:
     )  # fmt: skip
     sampled = sample_pairs(policy)
     seen = learn_on_workers(
-        TWO, None, tmp_path, lambda starter: learn_in_shards(policy, sampled, tmp_path / "two", config, starter),
+        TWO, None, lambda starter: learn_in_shards(policy, sampled, tmp_path / "two", config, starter),
         {"see": lambda step, found: None, "publish": publish},
     )  # fmt: skip
     assert seen == ALL_SEEN
@@ -114,28 +117,31 @@ def learn_in_shards(
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-    from rl.loop import training
-    from rl.training import grpo_trainer
+    from rl.learner import losses
+    from rl.learner.local import load_learner
 
     torch.set_num_threads(1)
-    arguments, seen = grpo_trainer._arguments, dict[str, bool]()
+    arguments, seen = losses._arguments, dict[str, bool]()
 
     def arguments_of_gpus(*given: Any) -> Any:
         made = arguments(*given)
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         return made
 
-    class Trainer(training.ReinforceTrainer):
-        def write(self, folder: Path) -> None:
-            assert self._critic is not None
-            trained = [each for each in self.model.parameters() if each.requires_grad]
-            seen["weights"] = all(isinstance(each, DTensor) for each in trained)
-            seen["head"] = any(isinstance(each, FSDPModule) for each in self._critic.head.modules())
-            scores = self.score(rows_of(sampled, None))
-            seen["log-probabilities"], seen["values"] = map(finer_than_bfloat16, scores)
-            super().write(folder)
-
-    grpo_trainer._arguments, training.ReinforceTrainer = arguments_of_gpus, Trainer  # type: ignore[misc]
-    hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), starter.function("publish"), starter.function("see"))
-    training._train(policy, output, config, 1, hooks)
+    losses._arguments = arguments_of_gpus
+    report = starter.function("see")
+    run = Scripted(
+        lambda step: Collected(tuple(sampled)),
+        starter.function("publish"),
+        lambda step, found: broadcast_object_list([report(step, found)])[0],  # all workers end where the main one is told to
+    )
+    learner = load_learner(policy, output, config, 1, EngineWeights(), None)
+    with closing(learner):
+        Loop(learner, run, run, config, {"monitor": MetricMonitor(config.health.limits)}, lambda step, found: None).run()
+        assert learner.loss.critic is not None
+        trained = [each for each in learner.loss.model.parameters() if each.requires_grad]
+        seen["weights"] = all(isinstance(each, DTensor) for each in trained)
+        seen["head"] = any(isinstance(each, FSDPModule) for each in learner.loss.critic.head.modules())
+        seen["log-probabilities"], seen["values"] = map(finer_than_bfloat16, learner.score(rows_of(sampled, None)))
+        learner.write(output)
     return seen

@@ -11,14 +11,12 @@ import pytest
 from transformers import PreTrainedModel
 
 from rl.engines.base import WeightProbe
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
 from rl.policies.policy import create_policy, load_policy
 from rl.training.batches import mean_difference, row_of
 from rl.training.config import MonitorConfig, ReinforceConfig
 from rl.training.filters import Collected
 from rl.training.monitor import Alert, TrainingHalted
-from tests.rl.toy import SIZES, Sampler
+from tests.rl.toy import SIZES, Sampler, Scripted, learn
 
 pytestmark = pytest.mark.engine
 
@@ -53,12 +51,12 @@ class Trained:
     def __init__(self, policy: Path, output: Path, probes: Probes | None, config: ReinforceConfig = CONFIG) -> None:
         self.sampler, self.figures = Sampler(4), dict[int, dict[str, float]]()
         self.alerts, self.collected = list[Alert](), list[int]()
-        hooks = TrainingHooks(self._collect, self.sampler.publish, self._take, record_alert=self.alerts.append)
+        hooks = Scripted(self._collect, self.sampler.publish, self._take, record_alert=self.alerts.append)
         if probes is not None:
             hooks = replace(hooks, probe=lambda: probes(self.sampler))
         self.ended: TrainingHalted | None = None
         try:
-            train_reinforce(policy, output, config, hooks, 1)
+            learn(policy, output, config, hooks, 1)
         except TrainingHalted as halted:
             self.ended = halted
 

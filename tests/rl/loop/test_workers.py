@@ -1,4 +1,4 @@
-"""Two workers of Ray Train, joined by gloo, learn what one process learns: the same losses, the same figures, the same weights."""
+"""Two workers of Ray's, joined by gloo, learn what one process learns: the same losses, the same figures, the same weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from pydantic import ValidationError
 from rl.devices import torch_threads
 from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
 from rl.renderers.examples import EncodedExample
 from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
@@ -28,7 +26,7 @@ from rl.training.optimizer_config import LearnerConfig
 from rl.training.supervised_config import CptConfig
 from rl.training.workers import Starter, learn_on_workers
 from rl.worker_death import WorkerDied
-from tests.rl.toy import encode_texts, make_policy, sample_pairs
+from tests.rl.toy import Scripted, encode_texts, learn, make_policy, sample_pairs
 from warehouse.errors import RequestError
 from warehouse.records import Outcome, Trajectory
 
@@ -102,7 +100,7 @@ def test_a_single_worker_of_rays_learns_by_itself_what_this_process_learns(
         return PartialState().distributed_type.name
 
     functions = {"on_metric": lambda step, found: figures["there"].append(found)}
-    assert learn_on_workers(LearnerConfig(), None, folder, work, functions) == "NO"
+    assert learn_on_workers(LearnerConfig(), None, work, functions) == "NO"
     assert_close(figures["here"], figures["there"])
     assert weights_differ(tmp_path / "here", folder) < 1e-6
 
@@ -122,9 +120,7 @@ class Run:
 
     def learn(self, policy: Path, folder: Path, config: ReinforceConfig) -> Run:
         parts = {"curriculum": self._curriculum}
-        train_reinforce(
-            policy, folder, config, TrainingHooks(self._collect, self._publish, self._see, record_drops=self._drop, state=parts), 1
-        )
+        learn(policy, folder, config, Scripted(self._collect, self._publish, self._see, record_drops=self._drop, state=parts), 1)
         return self
 
     def _collect(self, step: int) -> Collected:
@@ -205,7 +201,7 @@ def test_weights_in_shards_are_updated_like_whole_ones_and_written_whole(
     policy: Path, examples: list[EncodedExample], tmp_path: Path
 ) -> None:
     train_cpt(policy, examples, tmp_path / "one", PRE_TRAINING, 1, lambda step, figures: None)
-    seen = learn_on_workers(TWO, None, tmp_path, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
+    seen = learn_on_workers(TWO, None, lambda starter: pre_train_in_shards(policy, examples, tmp_path / "two"), {})
     assert seen == {"weights": True, "gradients": True}
     assert weights_differ(tmp_path / "one", tmp_path / "two") < ROUNDING
 
@@ -258,11 +254,9 @@ def test_what_cannot_be_shared_out_is_refused_before_anything_starts(policy: Pat
 @pytest.mark.long
 def test_a_worker_that_is_killed_as_it_starts_is_a_fault(tmp_path: Path) -> None:
     def die(starter: Starter) -> None:
-        import ray.train
-
-        if ray.train.get_context().get_world_rank() == 1:
+        if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(500)
 
     with pytest.raises(WorkerDied, match="a worker of the learner died, without a word, as by SIGKILL"):
-        learn_on_workers(TWO, None, tmp_path, die, {})
+        learn_on_workers(TWO, None, die, {})

@@ -15,8 +15,6 @@ from transformers import AutoTokenizer
 
 from rl.content import collapse_images
 from rl.engines.base import EngineFault, Generation, Sampling
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.vision import load_vision
 from rl.renderers.base import Cut, Result
@@ -31,6 +29,7 @@ from rl.training.filters import Collected
 from tests.rl.policies.logprob_check import max_logprob_difference
 from tests.rl.seeing import make_seeing_policy, teach, template
 from tests.rl.seeing_tools import cover
+from tests.rl.toy import Scripted, learn
 from warehouse import Image, Lake, Outcome, Task, Trajectory
 
 TOLERANCE = 1e-4
@@ -204,9 +203,7 @@ def test_the_policy_learns_from_what_it_saw_and_the_engine_follows(rollouts: Rol
     eyes = "model.vision_model.embeddings.patch_embedding.weight"
     before, _ = load_policy(seeing_policy)
     try:
-        train_reinforce(
-            seeing_policy, tmp_path / "rl", config, TrainingHooks(collect, rollouts.load_weights, lambda _, found: told.update(found)), 1
-        )
+        learn(seeing_policy, tmp_path / "rl", config, Scripted(collect, rollouts.load_weights, lambda _, found: told.update(found)), 1)
         assert told["logprob_difference"] < TOLERANCE
         model, _ = load_policy(tmp_path / "rl")
         assert (model.state_dict()[eyes] - before.state_dict()[eyes]).abs().max() > 1e-3, "what sees has learnt too"

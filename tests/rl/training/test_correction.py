@@ -125,12 +125,13 @@ def test_vtrace_on_policy_has_the_returns_of_gae_with_lambda_one() -> None:
 
 @pytest.mark.engine
 def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_drops(policy: Path, tmp_path: Path) -> None:
-    from rl.loop.protocols import TrainingHooks
-    from rl.loop.step import ReinforceTrainer
+    from rl.learner.local import LocalLearner
+    from rl.loop import Loop
     from rl.policies.policy import load_policy
     from rl.training.config import ReinforceConfig
     from rl.training.filters import Collected, Drop
-    from tests.rl.toy import sample_pairs
+    from rl.training.monitor import MetricMonitor
+    from tests.rl.toy import Scripted, gradients, sample_pairs
 
     sampled = sample_pairs(policy)
     older = [
@@ -142,16 +143,15 @@ def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_d
     told: list[Drop] = []
 
     def gradient(trajectories: list, **correction: object) -> torch.Tensor:
-        model, tokenizer = load_policy(policy)
         config = base.model_copy(update={"correction": CorrectionConfig.model_validate(correction)})
-        sampled = Collected(tuple(trajectories))
-        hooks = TrainingHooks(lambda step: sampled, lambda path, version: None, record_drops=lambda step, drops: told.extend(drops))
-        trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, hooks)
-        trainer.current_gradient_accumulation_steps = config.passes
-        model.train()
-        for inputs in trainer.next_batch(1):
-            trainer._compute_loss(model, inputs).backward()
-        return torch.cat([torch.zeros(1), *(parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None)])
+        learner = LocalLearner(*load_policy(policy), config, tmp_path, 1)
+        run = Scripted(lambda step: Collected(tuple(trajectories)), record_drops=lambda step, drops: told.extend(drops))
+        rows = Loop(learner, run, run, config, {"monitor": MetricMonitor(())}, None).advantages(1, run.collect(1))[0]
+        batches = learner.micro_batches(rows)
+        if batches:
+            gradients(learner, batches)
+        parameters = learner.loss.model.parameters()
+        return torch.cat([torch.zeros(1), *(parameter.grad.flatten() for parameter in parameters if parameter.grad is not None)])
 
     on_policy = gradient(sampled)
     assert on_policy.norm() > 1e-3

@@ -9,15 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
-from rl.loop.training import train_reinforce
+from rl.learner.base import PassRecord
+from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy
 from rl.training.batches import rows_of
 from rl.training.config import CriticConfig, ReinforceConfig
 from rl.training.critic import NAME, estimate, value_loss
-from rl.training.filters import Collected
-from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, sample_pairs, trajectory, turn
+from tests.rl.toy import FIRST_GOOD, OBSERVATION, Sampler, Scripted, batches_of, learn, rows_with_advantages, sample_pairs, trajectory, turn
 
 LORA = {"rank": 4, "alpha": 64}
 
@@ -52,13 +50,13 @@ def test_advantages_are_against_the_critic_and_whitened_over_the_step() -> None:
 
 @pytest.mark.engine
 def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Path, tmp_path: Path) -> None:
-    model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(model, tokenizer, config_of(), tmp_path, 1, TrainingHooks(Sampler().collect, lambda path, version: None))
-    critic = trainer._critic
+    learner = LocalLearner(*load_policy(policy), config_of(), tmp_path, 1)
+    critic = learner.loss.critic
     assert critic is not None
     torch.nn.init.normal_(critic.head.value.weight)
-    rows, apart = rows_of(sample_pairs(policy), None), load_policy(policy)[0]
-    for row in trainer.correct(1, rows, Collected(()))[0]:
+    rows, apart = rows_with_advantages(learner, sample_pairs(policy), config_of()), load_policy(policy)[0]
+    assert len(rows) == 8
+    for row in rows:
         with torch.no_grad():
             states = apart.base_model(torch.tensor([row.prompt_ids + row.completion_ids])).last_hidden_state[0]
             alone = critic.head(states[len(row.prompt_ids) - 1 : -1])
@@ -68,18 +66,17 @@ def test_values_are_those_of_the_state_that_each_token_was_written_in(policy: Pa
 def gradients(policy: Path, folder: Path, trunk_gradient: float, **changes: Any) -> tuple[dict[str, torch.Tensor], float]:
     """Those of one pass over trajectories, by the names of the model's weights, beside its value loss."""
     config = config_of(critic={"warmup_steps": 0, "trunk_gradient": trunk_gradient}, trajectories_per_pass=32, **changes)
-    model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(model, tokenizer, config, folder, 1, TrainingHooks(Sampler().collect, lambda path, version: None))
-    trainer.current_gradient_accumulation_steps = 1  # a trainer's own, which a model with adapters is asked about as it trains
-    assert trainer._critic is not None
+    learner, record = LocalLearner(*load_policy(policy), config, folder, 1), PassRecord()
+    loss = learner.loss
+    assert loss.critic is not None
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(3)
-        for parameter in trainer._critic.parameters:
+        for parameter in loss.critic.parameters:
             parameter.add_(0.3 * torch.randn_like(parameter))
-    (inputs,) = trainer.micro_batches(trainer.correct(1, rows_of(sample_pairs(policy), None), Collected(()))[0])
-    trainer._compute_loss(trainer.model, inputs).backward()  # type: ignore[no-untyped-call]
-    found = {name: each.grad for name, each in trainer.model.named_parameters() if each.grad is not None}
-    return found, trainer._value_errors[-1]
+    (inputs,) = batches_of(learner, sample_pairs(policy), config)
+    loss.loss(loss.model, inputs, record, 0, False).backward()  # type: ignore[no-untyped-call]
+    found = {name: each.grad for name, each in loss.model.named_parameters() if each.grad is not None}
+    return found, record.value_errors[-1]
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "varlen"])
@@ -119,11 +116,11 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
     sampler, errors = Sampler(16), list[float]()
     critic = {"learning_rate": 1e-2, "warmup_steps": 3, "clip": 0.5, "trunk_gradient": trunk_gradient}
     config = config_of(estimator=estimator, steps=48 if lora else 16, critic=critic, lora=lora, learning_rate=3e-2 if lora else 1e-2)
-    result = train_reinforce(
+    result = learn(
         policy,
         tmp_path,
         config,
-        TrainingHooks(sampler.collect, sampler.publish, lambda step, figures: errors.append(figures["value_loss"])),
+        Scripted(sampler.collect, sampler.publish, lambda step, figures: errors.append(figures["value_loss"])),
         1,
     )
     before, after = (good_probability(folder) for folder in (policy, result.path))
@@ -137,7 +134,9 @@ def test_rewarded_actions_become_more_likely_and_the_critic_learns(
         moved = {name.split(".")[-2] for name in weights if not torch.equal(weights[name], before_weights[name])}
         assert moved == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
         last = sorted((result.path / "checkpoints").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))[-1]
-        heads = {name.split(NAME)[1] for name in load_file(last / "adapter_model.safetensors") if NAME in name}
+        heads = {
+            name.split(NAME)[1].removeprefix(".modules_to_save.default") for name in load_file(last / "model.safetensors") if NAME in name
+        }
         assert heads == {".hidden.weight", ".hidden.bias", ".value.weight", ".value.bias"}, "whole, and not by adapters"
 
 
@@ -161,7 +160,7 @@ def test_the_policy_stands_still_while_the_critic_warms_up_and_a_stopped_run_end
         versions[version] = load_policy(path)[0].state_dict()
         whole.publish(path, version)
 
-    expected = train_reinforce(policy, tmp_path / "whole", config, TrainingHooks(whole.collect, publish, lambda step, figures: None), 1)
+    expected = learn(policy, tmp_path / "whole", config, Scripted(whole.collect, publish, lambda step, figures: None), 1)
     assert all(torch.equal(versions[0][name], versions[3][name]) for name in versions[0])
     assert any(not torch.equal(versions[3][name], versions[4][name]) for name in versions[0])
 
@@ -172,9 +171,7 @@ def test_the_policy_stands_still_while_the_critic_warms_up_and_a_stopped_run_end
 
     for collect in (stopping, resumed.collect):
         try:
-            result = train_reinforce(
-                policy, tmp_path / "resumed", config, TrainingHooks(collect, resumed.publish, lambda step, figures: None), 1
-            )
+            result = learn(policy, tmp_path / "resumed", config, Scripted(collect, resumed.publish, lambda step, figures: None), 1)
         except KeyboardInterrupt:
             continue
     ours, theirs = (load_policy(each.path)[0].state_dict() for each in (result, expected))

@@ -19,13 +19,11 @@ from transformers import (
     Qwen2Config,
 )
 
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
+from rl.learner.local import LocalLearner
+from rl.learner.losses import remove_dropout
 from rl.policies.policy import load_policy
 from rl.training.batches import rows_of
 from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected
-from rl.training.grpo_trainer import remove_dropout
 from tests.rl.toy import sample_pairs
 
 OLD_SIZES: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 300}
@@ -66,12 +64,10 @@ def test_a_learner_in_training_scores_what_was_sampled_as_the_sampler_did(policy
     AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
     sampled = sample_pairs(folder)
     config = ReinforceConfig(steps=1, tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, attn_implementation=attention)
-    hooks = TrainingHooks(lambda step: Collected(tuple(sampled)), lambda path, version: None)
-    trainer = ReinforceTrainer(*load_policy(folder), config, tmp_path, 1, hooks)
-    trainer.model.train()
-    rows = rows_of(sampled, None)
-    for row, scored in zip(rows, trainer.score(rows)[0], strict=True):
+    learner, rows = LocalLearner(*load_policy(folder), config, tmp_path, 1), rows_of(sampled, None)
+    assert learner.loss.model.training
+    for row, scored in zip(rows, learner.score(rows).logprobs, strict=True):
         own = [score for score, acted in zip(scored, row.action_mask, strict=True) if acted]
         assert own == pytest.approx([score for score, acted in zip(row.logprobs, row.action_mask, strict=True) if acted], abs=1e-5)
-    trainer.write(tmp_path / "written")
+    learner.write(tmp_path / "written")
     assert AutoConfig.from_pretrained(tmp_path / "written").attn_pdrop == 0

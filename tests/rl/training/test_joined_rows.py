@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
+from rl.learner.base import PassRecord
+from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy, save_policy
 from rl.training import token_scores
 from rl.training.attention import joins_rows
 from rl.training.batches import Row, rows_of, share_groups, share_rows, tokens_of
 from rl.training.config import CRITICS, EstimatorName, ReinforceConfig
-from rl.training.filters import Collected
 from rl.training.optimizer_config import LoraConfig
 from rl.training.packing import PackingCollator, pack_examples
 from rl.training.supervised import PackedTrainer, _arguments, set_attention
 from rl.training.supervised_config import CptConfig, SupervisedConfig
-from tests.rl.toy import encode_texts, stale_pairs
+from tests.rl.toy import batches_of, encode_texts, gradients, stale_pairs
 from warehouse.records import Trajectory
 
 BASE = ReinforceConfig(tasks_per_step=2, samples_per_task=4, trajectories_per_pass=3, critic={"warmup_steps": 0})
@@ -54,20 +53,14 @@ def step(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Tr
     """Loss, gradient and scores of an optimiser step."""
     config = config.model_copy(update={"attn_implementation": "varlen" if joins else "sdpa"})
     torch.manual_seed(5)
-    model, tokenizer = load_policy(policy)
-    hooks = TrainingHooks(lambda step: Collected(tuple(given)), lambda path, version: None)
-    trainer = ReinforceTrainer(model, tokenizer, config, folder, 1, hooks)
-    assert trainer._joins == joins
-    if trainer._critic is not None:
-        torch.nn.init.normal_(trainer._critic.head.value.weight, generator=torch.Generator().manual_seed(7))
-    trainer.current_gradient_accumulation_steps = config.passes
-    trainer.model.train()
-    losses = [trainer._compute_loss(trainer.model, inputs) for inputs in trainer.next_batch(1)]
-    torch.stack(losses).sum().backward()
-    gradient = torch.cat([each.grad.flatten() for each in trainer.model.parameters() if each.grad is not None])
-    with trainer.accelerator.autocast():
-        scores = trainer.score(rows_of(given, None))
-    return sum(loss.item() for loss in losses), gradient, [value for part in scores for row in part for value in row]
+    learner = LocalLearner(*load_policy(policy), config, folder, 1)
+    assert learner.loss.joins == joins
+    if learner.loss.critic is not None:
+        torch.nn.init.normal_(learner.loss.critic.head.value.weight, generator=torch.Generator().manual_seed(7))
+    loss = gradients(learner, batches_of(learner, given, config))
+    gradient = torch.cat([each.grad.flatten() for each in learner.loss.model.parameters() if each.grad is not None])
+    scores = learner.score(rows_of(given, None))
+    return loss.item(), gradient, [value for part in scores for row in part for value in row]
 
 
 def compare(policy: Path, folder: Path, config: ReinforceConfig, given: Sequence[Trajectory], bound: float = 2e-6) -> None:
@@ -99,14 +92,11 @@ def test_so_they_are_where_groups_share_long_prompts_which_are_computed_once(
     given = [replace(each, prompt_ids=prompts[each.task_key]) for each in stale]
     config = ReinforceConfig.model_validate({**BASE.model_dump(), "estimator": estimator, "trajectories_per_pass": 4})
     compare(policy, tmp_path, config, given)
-    model, tokenizer = load_policy(policy)
-    hooks = TrainingHooks(lambda step: Collected(tuple(given)), lambda path, version: None)
-    trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, hooks)
-    trainer.current_gradient_accumulation_steps = config.passes
-    passes = trainer.next_batch(1)
+    learner, record = LocalLearner(*load_policy(policy), config, tmp_path, 1), PassRecord()
+    passes = batches_of(learner, given, config)
     for inputs in passes:
-        trainer._compute_loss(trainer.model, inputs)
-    tokens, rows = trainer._tokens, rows_of(given, None)
+        learner.loss.loss(learner.loss.model, inputs, record, 0, False)
+    tokens, rows = record.tokens, rows_of(given, None)
     assert len(prompts) == len(passes) == 2 and tokens.learnt == sum(row.tokens for row in rows)
     assert tokens.computed == tokens.learnt - sum((len(prompt) - 1) * 3 for prompt in prompts.values())
 
@@ -133,11 +123,9 @@ def test_so_they_are_where_positions_are_learnt_and_prompts_differ_in_length(
     save_policy(model, tokenizer, tmp_path / family)
     given = [replace(each, prompt_ids=each.prompt_ids * (1 + number % 3)) for number, each in enumerate(stale)]
     compare(tmp_path / family, tmp_path, BASE.model_copy(update={"beta": 0.1, "learning_rate": 1e-9}), given, 1e-5)
-    learner, config = load_policy(tmp_path / family)[0], BASE.model_copy(update={"attn_implementation": "sdpa"})
-    hooks = TrainingHooks(lambda step: Collected(tuple(given)), lambda path, version: None)
-    trainer = ReinforceTrainer(learner, tokenizer, config, tmp_path, 1, hooks)
-    rows = rows_of(given, None)
-    for row, scored in zip(rows, trainer.score(rows)[0], strict=True):
+    config = BASE.model_copy(update={"attn_implementation": "sdpa"})
+    learner, rows = LocalLearner(load_policy(tmp_path / family)[0], tokenizer, config, tmp_path, 1), rows_of(given, None)
+    for row, scored in zip(rows, learner.score(rows).logprobs, strict=True):
         ids = torch.tensor([row.prompt_ids + row.completion_ids])
         alone = model.eval()(ids).logits[0, len(row.prompt_ids) - 1 : -1].log_softmax(-1).gather(1, ids[0, len(row.prompt_ids) :, None])
         assert scored == pytest.approx(alone[:, 0].tolist(), abs=1e-4)

@@ -14,14 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl.advantages import ESTIMATORS
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
+from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy
 from rl.training.base import GRPOConfig, GRPOTrainer
 from rl.training.batches import Row, collate_rows, rows_of
 from rl.training.config import CRITICS, ReinforceConfig
-from rl.training.filters import Collected
-from tests.rl.toy import stale_pairs
+from tests.rl.toy import batches_of, gradients, stale_pairs
 from warehouse.records import Outcome, Trajectory
 
 pytestmark = pytest.mark.engine
@@ -51,16 +49,10 @@ def flat_gradient(model: PreTrainedModel) -> Tensor:
 
 
 def ours(policy: Path, folder: Path, config: ReinforceConfig, trajectories: Sequence[Trajectory]) -> tuple[float, Tensor]:
-    """The loss and the gradient of an optimiser step of this package's trainer."""
-    model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(
-        model, tokenizer, config, folder, 1, TrainingHooks(lambda step: Collected(tuple(trajectories)), lambda path, version: None)
-    )
-    trainer.current_gradient_accumulation_steps = config.passes
-    model.train()
-    losses = [trainer._compute_loss(model, inputs) for inputs in trainer.next_batch(1)]
-    torch.stack(losses).sum().backward()
-    return sum(loss.item() for loss in losses), flat_gradient(model)
+    """The loss and the gradient of an optimizer step of this package's learner."""
+    learner = LocalLearner(*load_policy(policy), config, folder, 1)
+    loss = gradients(learner, batches_of(learner, trajectories, config))
+    return loss.item(), flat_gradient(learner.loss.model)
 
 
 def trls(policy: Path, folder: Path, config: ReinforceConfig, rows: Sequence[Row]) -> tuple[float, Tensor]:
@@ -160,22 +152,17 @@ def test_loss_and_gradient_are_those_of_the_papers_formula_in_float64(
 def test_no_token_of_an_observation_has_a_gradient(policy: Path, stale: list[Trajectory], tmp_path: Path, name: str) -> None:
     """Through the loss, KL and entropy bonus alike: the derivative by each token's log-probability and entropy."""
     config = config_of(name, beta=0.1, entropy_bonus=0.1, **({"estimator": name} if name in ESTIMATORS else {}))
-    model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(
-        model, tokenizer, config, tmp_path, 1, TrainingHooks(lambda step: Collected(tuple(stale)), lambda path, version: None)
-    )
-    trainer.current_gradient_accumulation_steps = config.passes
-    model.train()
-    (inputs,) = trainer.next_batch(1)
+    learner = LocalLearner(*load_policy(policy), config, tmp_path, 1)
+    (inputs,) = batches_of(learner, stale, config)
     shape = inputs["tool_mask"].shape
     logprobs, entropies = (torch.full(shape, value, requires_grad=True) for value in (-1.5, 2.0))
 
     def leaves(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, None]:
-        trainer._logprobs, trainer._entropies = logprobs.detach(), entropies
+        learner.loss._logprobs, learner.loss._entropies = logprobs.detach(), entropies
         return logprobs, entropies, None
 
-    trainer._get_per_token_logps_and_entropies = leaves  # type: ignore[method-assign]
-    trainer._compute_loss(model, inputs).backward()
+    learner.loss._get_per_token_logps_and_entropies = leaves  # type: ignore[method-assign]
+    gradients(learner, [inputs])
     observed = inputs["tool_mask"] == 0
     assert observed.any() and (inputs["completion_mask"].bool() & observed).any()
     for leaf in (logprobs, entropies):
@@ -222,17 +209,13 @@ def test_the_divergence_is_weighed_by_the_ratio_in_loss_and_gradient(
     config, beta = config_of(name, beta=0.3), 0.3
     model, tokenizer = load_policy(policy)
     moved, start = (load_policy(policy, torch.float64)[0] for _ in range(2))
-    hooks = TrainingHooks(lambda step: Collected(tuple(stale)), lambda path, version: None)
-    trainer = ReinforceTrainer(model, tokenizer, config, tmp_path, 1, hooks)
-    trainer.current_gradient_accumulation_steps = config.passes
-    model.train()
-    batches, generator = trainer.next_batch(1), torch.Generator().manual_seed(5)
+    learner = LocalLearner(model, tokenizer, config, tmp_path, 1)
+    batches, generator = batches_of(learner, stale, config), torch.Generator().manual_seed(5)
     with torch.no_grad():
         for own, exact in zip(model.parameters(), moved.parameters(), strict=True):
             own.add_(0.05 * torch.randn(own.shape, generator=generator))
             exact.copy_(own)
-    loss = torch.stack([trainer._compute_loss(model, inputs) for inputs in batches]).sum()
-    loss.backward()
+    loss = gradients(learner, batches)
     rows = rows_of(stale, ESTIMATORS[config.estimator])
     with torch.no_grad():
         began = log_ratios_by_hand(start, rows)

@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.loop.protocols import TrainingHooks
-from rl.loop.training import train_reinforce
 from rl.policies.policy import load_policy
 from rl.training.batches import rows_of
 from rl.training.config import DEFAULT_LIMITS, MetricLimit, MonitorConfig, ReinforceConfig
 from rl.training.figures import crossed, describe, prompt_information, ratio_figures, staleness_figures
 from rl.training.monitor import Alert, MetricMonitor, TrainingHalted
-from tests.rl.toy import Sampler, trajectory, turn
+from tests.rl.toy import Sampler, Scripted, learn, trajectory, turn
 from warehouse.records import Call, StopReason
 
 pytestmark = pytest.mark.engine
@@ -139,11 +137,11 @@ def train(policy: Path, output: Path, limits: tuple[MetricLimit, ...], learning_
     """The alerts and the steps of a training that may end before its time."""
     sampler, alerts, steps = Sampler(), list[Alert](), list[int]()
     config = CONFIG.model_copy(update={"health": MonitorConfig(limits=limits), "learning_rate": learning_rate})
-    train_reinforce(
+    learn(
         policy,
         output,
         config,
-        TrainingHooks(sampler.collect, sampler.publish, lambda step, figures: steps.append(step), record_alert=alerts.append),
+        Scripted(sampler.collect, sampler.publish, lambda step, figures: steps.append(step), record_alert=alerts.append),
         1,
     )
     return alerts, steps

@@ -10,13 +10,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rl.loop.protocols import TrainingHooks
-from rl.loop.step import ReinforceTrainer
+from rl.learner.local import LocalLearner
 from rl.policies.policy import load_policy
 from rl.training.batches import Row, with_observations
 from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected
-from tests.rl.toy import OBSERVATION, make_policy, sample_pairs
+from tests.rl.toy import OBSERVATION, batches_of, gradients, make_policy, sample_pairs
 from warehouse.records import Trajectory
 
 pytestmark = pytest.mark.engine
@@ -45,13 +43,9 @@ def test_only_the_option_lets_observations_move_weights(tmp_path: Path) -> None:
 
 def pull(policy: Path, output: Path, config: ReinforceConfig, trajectories: Sequence[Trajectory]) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss's gradient on the log-probability of each token of a step's one pass, and which tokens are masked; both (rows, tokens)."""
-    model, tokenizer = load_policy(policy)
-    trainer = ReinforceTrainer(
-        model, tokenizer, config, output, 1, TrainingHooks(lambda step: Collected(tuple(trajectories)), lambda path, version: None)
-    )
-    trainer.current_gradient_accumulation_steps = config.passes
-    (inputs,) = trainer.next_batch(1)
-    own, kept = trainer._get_per_token_logps_and_entropies, list[torch.Tensor]()
+    learner = LocalLearner(*load_policy(policy), config, output, 1)
+    (inputs,) = batches_of(learner, trajectories, config)
+    own, kept = learner.loss._get_per_token_logps_and_entropies, list[torch.Tensor]()
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = own(*args, **kwargs)
@@ -59,8 +53,8 @@ def pull(policy: Path, output: Path, config: ReinforceConfig, trajectories: Sequ
         kept.append(result[0])
         return result
 
-    trainer._get_per_token_logps_and_entropies = watched  # type: ignore[method-assign]
-    trainer._compute_loss(model, inputs).backward()
+    learner.loss._get_per_token_logps_and_entropies = watched  # type: ignore[method-assign]
+    gradients(learner, [inputs])
     gradient = kept[0].grad
     assert gradient is not None
     return gradient, (inputs["tool_mask"] == 0) & (inputs["completion_mask"] == 1)

@@ -9,11 +9,11 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from trl import GRPOTrainer, SFTTrainer
 
-from rl.training.base import FiguresCallback
-from rl.training.grpo_trainer import RowTrainer
+from rl.learner.losses import PolicyLoss
+from rl.training.base import MetricsCallback
 from rl.training.supervised import PackedTrainer
 
 pytestmark = pytest.mark.engine
@@ -23,20 +23,17 @@ LOGPROBS = (
     "num_images, pixel_attention_mask, spatial_shapes, num_tiles, image_sizes, token_type_ids, mm_token_type_ids, image_position_ids"
 )
 OVERRIDDEN = {
-    (RowTrainer, GRPOTrainer, "log"): "self, logs, start_time",
-    (RowTrainer, GRPOTrainer, "_save_checkpoint"): "self, model, trial",
-    (RowTrainer, GRPOTrainer, "_prepare_inputs"): "self, generation_batch",
-    (RowTrainer, GRPOTrainer, "_get_per_token_logps_and_entropies"): LOGPROBS,
-    (RowTrainer, GRPOTrainer, "_compute_loss"): "self, model, inputs",
-    (RowTrainer, GRPOTrainer, "training_step"): "self, model, inputs, num_items_in_batch",
-    (RowTrainer, Trainer, "_load_from_checkpoint"): "self, resume_from_checkpoint, model",
-    (RowTrainer, Trainer, "create_optimizer"): "self, model",
+    (PolicyLoss, GRPOTrainer, "_get_per_token_logps_and_entropies"): LOGPROBS,
     (PackedTrainer, SFTTrainer, "compute_loss"): "self, model, inputs, return_outputs, num_items_in_batch",
-    (FiguresCallback, TrainerCallback, "on_log"): "self, args, state, control, kwargs",
+    (MetricsCallback, TrainerCallback, "on_log"): "self, args, state, control, kwargs",
 }
 """The method that stands next above ours, and its parameters."""
-ATTRIBUTES = {"_step", "_tokenizer", "ref_model", "temperature"}
+ATTRIBUTES = {"_metrics", "_tokenizer", "beta", "loss_type", "ref_model", "temperature"}
 """Attributes of GRPOTrainer that ours reads or writes."""
+LOSS = "_compute_loss", "self, model, inputs"
+"""The method of GRPOTrainer that ours calls, and its parameters."""
+NORMALIZER = "self.current_gradient_accumulation_steps"
+"""What it divides a loss by, which ours sets."""
 
 
 def overrides(own: type) -> Iterator[tuple[type, type, str]]:
@@ -47,7 +44,7 @@ def overrides(own: type) -> Iterator[tuple[type, type, str]]:
             yield own, above[0], name
 
 
-@pytest.mark.parametrize("own", [RowTrainer, PackedTrainer, FiguresCallback])
+@pytest.mark.parametrize("own", [PolicyLoss, PackedTrainer, MetricsCallback])
 def test_what_is_overridden_is_named_here_and_no_more(own: type) -> None:
     assert set(overrides(own)) == {place for place in OVERRIDDEN if place[0] is own}
 
@@ -60,3 +57,10 @@ def test_the_method_that_is_overridden_takes_what_it_took(own: type, above: type
 def test_the_attributes_that_are_reached_into_are_there() -> None:
     set_there = inspect.getsource(GRPOTrainer)
     assert {name for name in ATTRIBUTES if f"self.{name} = " not in set_there} == set()
+
+
+def test_the_loss_takes_what_it_took_and_is_divided_by_the_passes() -> None:
+    name, parameters = LOSS
+    loss = getattr(GRPOTrainer, name)
+    assert ", ".join(inspect.signature(loss).parameters) == parameters
+    assert NORMALIZER in inspect.getsource(loss)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
+from rl.training.config import ReinforceConfig
+from rl.training.filters import Collected
 from rl.training.timed_saves import TimedSaves
+from tests.rl.toy import Sampler, Scripted, learn
 
 
 @dataclass
@@ -21,13 +28,13 @@ class Clock:
         return self.seconds
 
 
-def saved(folder: Path, ends: list[float], minutes: float, every: int, steps_per_figure: int = 1, writing: float = 0.0) -> list[int]:
+def saved(folder: Path, ends: list[float], minutes: float, every: int, writing: float = 0.0) -> list[int]:
     """The steps behind which transformers' own flow saves, of steps that end at these minutes; a checkpoint takes `writing` minutes."""
     clock = Clock()
     began = clock.seconds
     arguments = TrainingArguments(output_dir=str(folder), save_strategy="steps", save_steps=every, logging_strategy="no", use_cpu=True)
     state, control, found = TrainerState(max_steps=10**6, save_steps=every), TrainerControl(), list[int]()
-    callbacks = [DefaultFlowCallback(), TimedSaves(minutes, steps_per_figure, clock)]
+    callbacks = [DefaultFlowCallback(), TimedSaves(minutes, clock)]
     clock.seconds = began = began + 3600  # the trainer was made long before
     handler = CallbackHandler(callbacks, None, None, None, None)  # type: ignore[no-untyped-call]
     control = handler.on_train_begin(arguments, state, control)
@@ -55,5 +62,32 @@ def test_the_time_that_writing_takes_is_not_counted(tmp_path: Path) -> None:
     assert saved(tmp_path, [10, 20, 30, 40, 50], minutes=10, every=1000, writing=5) == [1, 3, 5]
 
 
-def test_nothing_is_written_in_the_middle_of_a_step(tmp_path: Path) -> None:
-    assert saved(tmp_path, [4, 8, 12, 16, 20, 24], minutes=3, every=1000, steps_per_figure=2) == [2, 4, 6]
+class Saves:
+    """Notes the step behind which each checkpoint is written."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.saved: list[int] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        self.saved.append(self.step)
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@pytest.mark.engine
+def test_the_loop_of_reinforcement_learning_saves_by_steps_by_time_and_at_the_end(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, sampler, saves = Clock(), Sampler(2), Saves()
+    began, ends = clock.seconds, [4, 9, 10, 15, 19.9, 23, 30, 35, 39]
+
+    def collect(step: int) -> Collected:
+        saves.step, clock.seconds = step, began + 60 * ends[step - 1]
+        return sampler.collect(step)
+
+    monkeypatch.setattr("rl.loop.time", SimpleNamespace(monotonic=clock))
+    config = ReinforceConfig(steps=9, tasks_per_step=2, samples_per_task=2, save_every=8, save_minutes=10, epochs=2)
+    learn(policy, tmp_path, config, Scripted(collect, sampler.publish, state={"saves": saves}), 1)
+    assert saves.saved == [3, 6, 8, 9]

@@ -12,7 +12,7 @@ A folder bears its name when it is whole, so that whoever kills this process lea
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,27 +36,21 @@ WEIGHTS_KEPT = 2
 class WeightPublisher:
     """Publishes the versions of one training run, one after the other."""
 
-    def __init__(
-        self, output: Path, tokenizer: PreTrainedTokenizerBase, dtype: str, load: Callable[[Path, int], None], sender: WeightSender | None
-    ) -> None:
-        """Write folders below `output`, in the engines' `dtype`.
-
-        Args:
-            load: has the engines load a folder as a version.
-            sender: sends versions, where they are sent.
-        """
+    def __init__(self, output: Path, tokenizer: PreTrainedTokenizerBase, dtype: str, sender: WeightSender | None) -> None:
+        """Write folders below `output`, in the engines' `dtype`; `sender` sends versions, where they are sent."""
         self._folder = output / WEIGHTS
         self._tokenizer = tokenizer
         self._dtype = dtype
-        self._load = load
         self._sender = sender
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="weights")
         self._record: tuple[int, Future[None]] | None = None
         """The version that is being written beside the training."""
         self._first = True
 
-    def publish(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int, record: bool) -> None:
-        """Bring `weights` of `policy` to the engines as `version`; with `record` its folder is written also where nobody waits for it.
+    def publish(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int, record: bool) -> Path | None:
+        """Bring `weights` of `policy` to the engines as `version`; with `record` its folder is written also where no engine needs it.
+
+        Returns the folder that the engines must load; None where they have been sent the weights.
 
         Raises:
             OSError: a folder cannot be written, this one or the last that was written beside the training.
@@ -67,15 +61,16 @@ class WeightPublisher:
         if self._sender is None or not self._sender.send(as_saved(policy, given), self._place(version), version):
             self._finish_record()
             self._write(policy, given, version)
-            self._load(self._place(version), version)
             self._forget()
-        elif record:
+            return self._place(version)
+        if record:
             self._finish_record()
             own = copied(given)  # the next step changes these
             self._record = version, self._writer.submit(self._write, policy, own, version)
+        return None
 
-    def publish_adapters(self, config: Any, weights: Mapping[str, Tensor], version: int) -> None:
-        """Bring the adapters of the policy that training began with, and peft's configuration of them, to the engines as `version`.
+    def publish_adapters(self, config: Any, weights: Mapping[str, Tensor], version: int) -> Path:
+        """The folder of the adapters of the policy that training began with, with peft's configuration of them, as `version`.
 
         Raises:
             OSError: their folder cannot be written.
@@ -83,8 +78,8 @@ class WeightPublisher:
         self._begin()
         given = in_dtype(weights, self._dtype)
         write_whole(self._place(version), lambda draft: save_adapters(config, given, draft))
-        self._load(self._place(version), version)
         self._forget()
+        return self._place(version)
 
     def close(self) -> None:
         """Wait for what is being written. Raises OSError where it could not be."""

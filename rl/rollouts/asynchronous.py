@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rl.loop.replay import ReplayBuffer
-from rl.loop.step import ReinforceRun, groups_of
 from rl.rollouts.base import RolloutRequest
+from rl.rollouts.collect import ReinforceRun, groups_of
+from rl.rollouts.replay import ReplayBuffer
 from rl.rollouts.rollout import TrajectoryStream
 from rl.training.curriculum import Curriculum
 from rl.training.filters import Collected, Drop, filtered

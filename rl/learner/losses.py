@@ -1,0 +1,266 @@
+"""TRL's losses over rows of trajectories that were sampled elsewhere, with a critic, an entropy bonus, and tokens scored as we score them.
+
+TRL's `GRPOTrainer` holds the model, its adapters, the reference and accelerate; it computes the loss of a micro-batch and trains nothing:
+`rl/learner/local.py` makes the steps. One method of it is replaced, what gives its loss log-probabilities and entropies.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rl.learner.base import PassRecord
+from rl.policies.vision import Vision
+from rl.training.attention import joins_rows, set_attention, shares_prompts
+from rl.training.base import GRPOConfig, GRPOTrainer, adapter_arguments, trainer_arguments
+from rl.training.batches import Row, collate_rows
+from rl.training.config import ReinforceConfig
+from rl.training.critic import NAME, Critic, value_loss
+from rl.training.packing import JoinedRows
+from rl.training.token_scores import can_choose, chosen_scores, tiled_scores
+
+ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+"""Losses that TRL averages over the rows of a pass; `bnpo` is averaged over its tokens, the others over the tokens of the step."""
+
+MicroBatch = dict[str, Any]
+"""The tensors of one forward and backward pass, as TRL's loss takes them."""
+
+
+class PolicyLoss(GRPOTrainer):
+    """The loss of a micro-batch, and log-probabilities without a gradient."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: ReinforceConfig,
+        output: Path,
+        seed: int,
+        vision: Vision | None = None,
+    ) -> None:
+        """Prepare the loss of `model` by `config`; trackers write below `output`, and images are prepared by `vision`."""
+        self.vision = vision
+        self.critic = Critic(model, seed, config.critic.trunk_gradient) if config.has_critic else None
+        remove_dropout(model)
+        set_attention(model, config)
+        self.joins = joins_rows(model)
+        self.shares = shares_prompts(model)
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=_arguments(model, config, output, seed, vision is not None),
+            train_dataset=Dataset.from_dict({"prompt": [""]}),  # its constructor wants one; nothing reads it
+            processing_class=tokenizer,
+            **adapter_arguments(config.lora, seed, NAME if config.has_critic else None),
+        )
+        count_from_first(model)
+        if self.ref_model is not None:
+            reference = self.accelerator.unwrap_model(self.ref_model)
+            remove_dropout(reference)  # TRL loads it as it was stored, and with its class's attention
+            set_attention(reference, config)
+            count_from_first(reference)
+        self.current_gradient_accumulation_steps = config.most_passes  # what its means over passes are divided by
+        self.workers = self.accelerator.num_processes
+        self._config = config
+        self._chooses = can_choose(model, self.workers)
+        self._wanted: Tensor | None = None
+        self._joined: JoinedRows | None = None
+
+    def micro_batch(self, part: Sequence[Row], rows: int, tokens: int) -> MicroBatch:
+        """The tensors of a part of a step's rows; the step has so many rows, and so many action tokens."""
+        inputs: MicroBatch = {**self._tensors(part), "num_items_in_batch": torch.tensor(tokens, device=self.accelerator.device)}
+        inputs["loss_scale"] = self._loss_scale(part, rows, tokens)
+        if self.beta:
+            inputs["ref_per_token_logps"] = self._reference_logprobs(inputs)
+        return inputs
+
+    def loss(self, model: Any, inputs: MicroBatch, record: PassRecord, version: int | None, warming_up: bool) -> Tensor:
+        """TRL's loss of one pass, the entropy bonus and the critic's loss; what the pass measures is added to `record`.
+
+        Args:
+            version: the version of the weights before their first change of the step; None afterwards.
+            warming_up: whether the critic learns alone: the policy then has no gradient at all.
+        """
+        self._wanted = inputs["tool_mask"]
+        loss: Tensor = self._compute_loss(model, {**inputs, **self._pixels(inputs)}) * inputs["loss_scale"]  # type: ignore[no-untyped-call]
+        record.tokens = record.tokens.with_pass(*_computed(inputs, self._joined))
+        mask = inputs["tool_mask"].bool()
+        log_ratios = self._logprobs - inputs["sampled_logps"]
+        record.log_ratios.append(log_ratios[mask].cpu())
+        of_these_weights = mask & (inputs["versions"] == version) if version is not None else torch.zeros_like(mask)
+        if of_these_weights.any():
+            record.differences.append(log_ratios[of_these_weights].detach().cpu())
+        if self._config.entropy_bonus:
+            loss = loss - self._config.entropy_bonus * self.workers * self._entropies[mask].sum() / inputs["num_items_in_batch"]
+        return self._with_critic(self.critic, loss, inputs, record, warming_up) if self.critic else loss
+
+    @torch.no_grad()
+    def scores(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and the critic's values of the completions' tokens, both (rows, tokens); no values without a critic."""
+        tensors = self._tensors(rows)
+        logprobs = self._logprobs_of(self.model, tensors, tensors["completion_mask"])
+        return logprobs, self.critic.values(logprobs.size(1), self._joined) if self.critic else logprobs[:, :0]
+
+    def _with_critic(self, critic: Critic, loss: Tensor, inputs: MicroBatch, record: PassRecord, warming_up: bool) -> Tensor:
+        """The policy's loss and the critic's, or the critic's alone while it warms up."""
+        mask = inputs["tool_mask"].bool()
+        values = critic.values(mask.size(1), self._joined, alone=warming_up)
+        errors = value_loss(values, inputs["old_values"], inputs["returns"], mask, self._config.critic.clip) / inputs["num_items_in_batch"]
+        record.value_errors.append(errors.item())
+        errors = errors * self.workers  # accelerate takes the mean over workers
+        if not warming_up:
+            return loss + errors
+        return errors if self.workers == 1 else errors + 0 * loss  # among workers each weight must have a gradient
+
+    def _tensors(self, rows: Sequence[Row]) -> dict[str, Any]:
+        tensors = {name: value.to(self.accelerator.device) for name, value in collate_rows(rows, self._tokenizer.pad_token_id).items()}
+        return {**tensors, "images": [row.images for row in rows]}
+
+    def _pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What TRL hands to the model of the images of a pass. It is made when the pass is due: pixels take far more room than files."""
+        images = [image for own in inputs["images"] for image in own]
+        if self.vision is None or not images:
+            return {}
+        pixels = {name: value.to(self.accelerator.device) for name, value in self.vision.inputs(images).items()}
+        return {**pixels, "num_images": [len(own) for own in inputs["images"]]}
+
+    def _loss_scale(self, part: Sequence[Row], rows: int, tokens: int) -> float:
+        """What makes TRL's mean of the means of passes a mean over the step, for passes differ in size."""
+        passes = self._config.most_passes * self.workers
+        if self.loss_type in ROW_MEANS:
+            return len(part) * passes / rows
+        if self.loss_type == "bnpo":
+            return sum(row.action_tokens for row in part) * passes / tokens
+        return 1.0
+
+    @torch.no_grad()
+    def _reference_logprobs(self, inputs: dict[str, Any]) -> Tensor:
+        """Those of the policy that training began with: a model of its own, or this one without its adapters."""
+        bare = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
+        with bare:
+            return self._logprobs_of(self.ref_model or self.model, inputs, inputs["tool_mask"])
+
+    def _logprobs_of(self, model: Any, inputs: Mapping[str, Any], wanted: Tensor) -> Tensor:
+        """The log-probability of each token of the completions (B, C), of those that are `wanted` at least."""
+        self._wanted = wanted
+        result: Tensor = self._scores(model, *_sequences(inputs), **self._pixels(inputs))[0]
+        return result
+
+    def _scores(self, model: Any, ids: Tensor, attention: Tensor, count: int, **kwargs: Any) -> Any:
+        """What TRL wants of the last `count` tokens: log-probabilities, entropies, and the loss of the experts' balance."""
+        pictured = kwargs.get("pixel_values") is not None
+        balances = bool(kwargs.get("compute_aux_loss"))
+        self._joined = self._join(ids, attention.bool(), count, balances) if self.joins and not pictured else None
+        if self._wanted is None or pictured or not (self._joined or self._chooses):
+            return super()._get_per_token_logps_and_entropies(model, ids, attention, count, **kwargs)
+        chosen = torch.zeros_like(ids, dtype=torch.bool)
+        chosen[:, -count:] = self._wanted.bool()
+        with self.accelerator.autocast():
+            *scores, balance = self._scores_of(model, ids, chosen, attention, balances)
+        return *(None if each is None else each.new_zeros(ids.shape).masked_scatter(chosen, each)[:, -count:] for each in scores), balance
+
+    def _join(self, ids: Tensor, mask: Tensor, count: int, balances: bool) -> JoinedRows:
+        """The rows of a pass as one; prompts in common stand there once, unless experts are balanced over all tokens."""
+        if not self.shares or balances:
+            return JoinedRows.of(mask)
+        return JoinedRows.with_shared_prompts(mask, ids, ids.size(1) - count)
+
+    def _scores_of(
+        self, model: Any, ids: Tensor, chosen: Tensor, attention: Tensor, balances: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities and entropies of the chosen tokens, row by row."""
+        rows = self._joined
+        inputs: dict[str, Any] = {"attention": attention} if rows is None else rows.inputs()
+        if rows is not None:
+            ids, chosen = rows.join(ids), rows.join(chosen)
+        if self._chooses:
+            bare = self.accelerator.unwrap_model(model)
+            bare = bare if isinstance(bare, PreTrainedModel) else bare.get_base_model()
+            inputs |= {"temperature": self.temperature, "entropy_gradient": self._config.entropy_bonus > 0}
+            return *chosen_scores(bare, ids, chosen, **inputs), None
+        return tiled_scores(model, ids, chosen, **inputs, **({"output_router_logits": True} if balances else {}))
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._scores(*args, **kwargs)
+        self._logprobs, self._entropies = result[0].detach(), result[1]
+        return result
+
+
+def remove_dropout(model: PreTrainedModel) -> None:
+    """Set every dropout of `model` to 0, in its configuration too, which attention and some layers read it from.
+
+    Engines sample without it: under dropout the learner would score each action by another policy than the one that took it.
+    """
+    configs = {id(module.config): module.config for module in model.modules() if isinstance(module, PreTrainedModel)}
+    for holder in (*model.modules(), *configs.values()):
+        if isinstance(holder, nn.modules.dropout._DropoutNd):
+            holder.p = 0.0
+        for name, value in vars(holder).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(holder, name, 0.0)
+
+
+def count_from_first(model: PreTrainedModel) -> None:
+    """Have `model` count the positions of a row from its first token, and not from the padding before it.
+
+    Where positions are learnt, as in GPT-2, the log-probabilities are others behind padding than those that were sampled. Models of images
+    count by themselves.
+    """
+    backbone = model.base_model
+    if model.config.get_text_config() is model.config and "position_ids" in inspect.signature(backbone.forward).parameters:
+        backbone.register_forward_pre_hook(_with_positions, with_kwargs=True)
+
+
+def _with_positions(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    attention = named.get("attention_mask")
+    if attention is None or named.get("position_ids") is not None:
+        return None
+    return given, {**named, "position_ids": (attention.long().cumsum(dim=1) - 1).clamp(min=0)}
+
+
+def _sequences(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, int]:
+    """Prompts and completions as one, their mask, and how many of the last tokens are the completions'."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    return ids, mask, inputs["completion_ids"].size(1)
+
+
+def _computed(inputs: Mapping[str, Tensor], joined: JoinedRows | None) -> tuple[int, list[tuple[int, int]]]:
+    """The tokens of a pass, and of each sequence that went through the model the tokens before it and its own."""
+    lengths = (inputs["prompt_mask"].sum(dim=1) + inputs["completion_mask"].sum(dim=1)).tolist()
+    return sum(lengths), joined.spans if joined else [(0, length) for length in lengths]
+
+
+def _arguments(model: PreTrainedModel, config: ReinforceConfig, output: Path, seed: int, sees: bool) -> GRPOConfig:
+    """TRL's arguments; batch size and generations are what its constructor asks for, and stand for no number of ours.
+
+    A pass without images leaves the weights that see without gradients, which several workers must be told of.
+    """
+    return GRPOConfig(
+        **{**trainer_arguments(model, config, output, seed, config.steps * config.epochs), "ddp_find_unused_parameters": sees},
+        per_device_train_batch_size=2,
+        num_generations=2,
+        gradient_accumulation_steps=config.most_passes,
+        num_iterations=config.epochs,
+        loss_type=config.loss_type,
+        importance_sampling_level=config.importance_sampling_level,
+        epsilon=config.clip_low,
+        epsilon_high=config.clip_high,
+        beta=config.beta,
+        use_bias_correction_kl=True,  # TRL's default from 1.16 on, and another gradient than without: docs/learning.md
+        temperature=config.temperature,
+        max_completion_length=config.max_completion_tokens,
+    )
+
+
+def _no_reward(prompts: Sequence[str], **kwargs: Any) -> list[float | None]:
+    """Stands where TRL wants a reward function; rewards come with the trajectories."""
+    raise AssertionError("rewards come with the trajectories")

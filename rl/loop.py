@@ -1,0 +1,291 @@
+"""The loop of reinforcement learning, from top to bottom: what happens in a step, and in which order.
+
+    publish      the engines get the weights of the step before, and show that they have them
+    collect      tasks are drawn, rolled out, graded and filtered                  rl/rollouts/collect.py, asynchronous.py
+    advantages   how much better each action was than its group, or than a critic  rl/advantages, rl/training/critic.py
+    update       TRL's loss and an optimizer step over the rows of the step        rl/learner
+    record       metrics go to the lake and the trackers, and are held against limits
+    save         a checkpoint, with all that a resumed run must find
+
+Synchronous, one-step-off and asynchronous runs differ in `Sampler.collect` alone, and one worker and many in `Learner`. A run that was
+stopped goes on behind its last checkpoint: it publishes those weights, and makes the next step on the trajectories that the store has.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rl.advantages import ESTIMATORS
+from rl.engines.base import WeightProbe
+from rl.engines.weight_sync import WeightSyncHandle
+from rl.env_pool.config import RayConfig
+from rl.learner.base import EngineWeights, Learner
+from rl.training.base import Stateful, TrainResult, finite_figures
+from rl.training.batches import Row, check_images, mean_difference, row_of, rows_of, with_observations, without_placeholders
+from rl.training.config import MetricLimit, ReinforceConfig
+from rl.training.correction import correct
+from rl.training.critic import estimate
+from rl.training.figures import crossed, describe, prompt_information, staleness_figures
+from rl.training.filters import Collected, Drop, Filter
+from rl.training.monitor import Alert, MetricMonitor, TrainingHalted
+from rl.training.speed import StepTimes, sampler_errors, speed_figures
+from rl.training.trackers import tracking
+from warehouse.records import Trajectory
+
+
+class Sampler(Protocol):
+    """The engines and environments of a run."""
+
+    def collect(self, step: int) -> Collected:
+        """The trajectories of a step (from 1) with their rewards, and which of them are not learnt from."""
+        ...
+
+    def load(self, folder: Path | None, version: int) -> None:
+        """Sample with `version` of the weights from now on: those in `folder`; None where the learner has sent them."""
+        ...
+
+    def probe(self) -> Sequence[WeightProbe]:
+        """What each engine samples with the weights that it was just given; none where there is nothing to check."""
+        ...
+
+
+class Recorder(Protocol):
+    """Where a run reports to."""
+
+    def metrics(self, step: int, figures: dict[str, float]) -> bool | None:
+        """Take the metrics of a step; where it returns True, training ends there."""
+        ...
+
+    def alert(self, alert: Alert) -> None:
+        """Take a metric that went beyond its limit, also where that is only a warning."""
+        ...
+
+    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+        """Take the trajectories of a step that an off-policy correction rejected."""
+        ...
+
+
+def train(
+    policy: Path,
+    output: Path,
+    config: ReinforceConfig,
+    seed: int,
+    sampler: Sampler,
+    recorder: Recorder,
+    state: Mapping[str, Stateful] | None = None,
+    engines: EngineWeights | None = None,
+    weight_sync: WeightSyncHandle | None = None,
+    ray: RayConfig | None = None,
+) -> TrainResult:
+    """Train the policy in folder `policy` by `config.steps` steps, or until the recorder ends it, and write the result into `output`.
+
+    The same call goes on where an earlier one was stopped.
+
+    Args:
+        state: what stands in checkpoints beside the learner, by name.
+        weight_sync: how the engines are sent weights; None: they load folders.
+        ray: how Ray is reached where the learner has workers and nothing has started it yet.
+
+    Raises:
+        TrainingHalted: a metric beyond its limit paused or stopped the training, or an engine has other weights than the learner.
+    """
+    started = time.monotonic()
+    with open_learner(policy, output, config, seed, engines or EngineWeights(), weight_sync, ray) as learner:
+        with tracking(config.trackers, output) as track:
+            loop = Loop(learner, sampler, recorder, config, {"monitor": MetricMonitor(config.health.limits), **(state or {})}, track)
+            steps = loop.run()
+        learner.write(output)
+    return TrainResult(output, {"steps": steps, "seconds": time.monotonic() - started, **loop.last})
+
+
+class Loop:
+    """The steps of one run."""
+
+    def __init__(
+        self, learner: Learner, sampler: Sampler, recorder: Recorder, config: ReinforceConfig, state: dict[str, Any], track: Any
+    ) -> None:
+        """`state` holds the `monitor` of metrics, and what else a resumed run must find; `track` takes the metrics of a step."""
+        self.learner, self.sampler, self.recorder, self.config = learner, sampler, recorder, config
+        self.state, self.track = state, track
+        self.monitor: MetricMonitor = state["monitor"]
+        self.saved, self.saved_at = 0, time.monotonic()
+        self.last: dict[str, float] = {}
+
+    def run(self) -> int:
+        """Make the steps that are left; returns how many there are in all."""
+        step, stop = self.resume(), False
+        while step < self.config.steps and not stop:
+            step += 1
+            began = time.monotonic()
+            probed = self.publish(step - 1, record=0 < step - 1 == self.saved)
+            published = time.monotonic()
+            collected = self.sampler.collect(step)
+            times = StepTimes(published - began, time.monotonic() - published, 0.0, *collected.waited)
+            rows, collected, figures = self.advantages(step, collected)
+            update = self.learner.update(rows, step)
+            figures |= {**probed.figures, **update.figures, **errors(probed.differences, update.differences)}
+            times, tokens = replace(times, whole=time.monotonic() - began), replace(update.tokens, sampled=sampled(collected))
+            figures |= speed_figures(times, tokens, update.flops, self.config.learner.workers, update.device)
+            stop = self.record(step, figures)
+            if self.is_checkpoint(step):
+                self.save(step)
+        if self.monitor.fatal is not None:
+            raise TrainingHalted(self.monitor.fatal)
+        self.publish(step)
+        return step
+
+    # Publish
+
+    def publish(self, version: int, record: bool = False) -> Probed:
+        """Give the engines the present weights, and check that they have them; see `Learner.publish` for `record`.
+
+        Raises:
+            TrainingHalted: an engine has other weights; whatever it would sample from now on would be another policy's.
+        """
+        self.sampler.load(self.learner.publish(version, record), version)
+        probes = [probe for probe in self.sampler.probe() if probe.token_ids]
+        if not probes:
+            return Probed()
+        scored = self.learner.score([row_of(probe) for probe in probes]).logprobs
+        means = list(map(mean_difference, probes, scored))
+        difference = next((each for each in means if math.isnan(each)), max(means))
+        bound = self.config.health.weight_difference
+        if bound is not None and not difference <= bound:
+            alert = Alert(MetricLimit(sign="weight_difference", above=bound, then="stop"), difference, version, version)
+            self.recorder.alert(alert)
+            raise TrainingHalted(alert)
+        differences = [torch.tensor(ours) - torch.tensor(probe.logprobs) for probe, ours in zip(probes, scored, strict=True)]
+        return Probed({"weight_difference": difference}, torch.cat(differences))
+
+    # Advantages
+
+    def advantages(self, step: int, collected: Collected) -> tuple[list[Row], Collected, dict[str, float]]:
+        """The rows that the step learns from with their advantages, what was collected, and the step's metrics so far."""
+        config, learner = self.config, self.learner
+        rows = self.readable(rows_of(collected.kept, ESTIMATORS.get(config.estimator), collected.environments))
+        figures = {**describe(collected.trajectories), **staleness_figures(rows, step - 1), **self.information(collected.trajectories)}
+        if config.has_critic or config.correction.needed:
+            logprobs, values = learner.score(rows)
+            if config.has_critic:
+                rows = estimate(rows, values, logprobs, config.estimator, config.critic)
+            if config.correction.needed:
+                corrected = correct(rows, logprobs, config.correction)
+                rows, figures["rejected_tokens"] = list(corrected.rows), corrected.rejected_tokens
+                collected = self.without(step, collected, corrected.rejected)
+        return rows, collected, {**figures, **collected.figures()}
+
+    def readable(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows as this policy can learn from them: placeholders of images masked; observations too, unless they are to be learnt.
+
+        Raises:
+            RequestError: as `check_images` does.
+        """
+        encoding, masked = self.learner.encoding, self.config.mask_observations
+        check_images(rows, encoding.placeholder_id is not None, masked)
+        if encoding.placeholder_id is not None:
+            rows = [without_placeholders(row, encoding.placeholder_id, encoding.pad_id) for row in rows]
+        if not masked:
+            rows = [with_observations(row, logprobs) for row, logprobs in zip(rows, self.learner.score(rows).logprobs, strict=True)]
+        return list(rows)
+
+    def information(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """How much the first actions of the step say of their prompts; nothing where there are fewer than two tasks."""
+        rows = crossed(trajectories, self.config.health.information_tasks)
+        if not rows:
+            return {}
+        scores = torch.tensor([sum(logprobs) for logprobs in self.learner.score(rows).logprobs])
+        return {"prompt_information": prompt_information(scores.reshape(math.isqrt(len(rows)), -1))}
+
+    def without(self, step: int, collected: Collected, rejected: Sequence[Row]) -> Collected:
+        """What was collected, less the rows that the correction rejected as a whole."""
+        reason = f"importance ratios outside {self.config.correction.reject_below:g} to {self.config.correction.reject_above:g}"
+        drops = [Drop(row.trajectory_id, row.task_key, Filter.OFF_POLICY, reason) for row in rejected]
+        self.recorder.drops(step, drops)
+        return replace(collected, drops=(*collected.drops, *drops))
+
+    # Record
+
+    def record(self, step: int, figures: dict[str, float]) -> bool:
+        """Hold the metrics of a step against their limits, and report them; whether training ends here."""
+        for alert in self.monitor.check(step, figures):
+            self.recorder.alert(alert)
+        self.last = finite_figures(figures)
+        self.track(step, self.last)
+        return bool(self.recorder.metrics(step, dict(self.last))) or self.monitor.fatal is not None
+
+    # Checkpoints
+
+    def is_checkpoint(self, step: int) -> bool:
+        """Whether one is due: by steps, by minutes, at the end, and where a limit pauses the run; never where it stops."""
+        config, fatal = self.config, self.monitor.fatal
+        if fatal is not None:
+            return fatal.limit.then == "pause"
+        late = config.save_minutes is not None and time.monotonic() - self.saved_at >= 60 * config.save_minutes
+        return step % config.save_every == 0 or step == config.steps or late
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint."""
+        if self.monitor.fatal is not None:
+            self.monitor.acknowledge()
+        self.learner.save(step, {name: part.state_dict() for name, part in self.state.items()})
+        self.saved, self.saved_at = step, time.monotonic()
+
+    def resume(self) -> int:
+        """The step of the last checkpoint, from which all goes on; 0 where there is none."""
+        found = self.learner.load()
+        if found is not None:
+            self.saved, states = found
+            for name, part in self.state.items():
+                part.load_state_dict(states[name])
+        return self.saved
+
+
+class Probed:
+    """What the engines showed of their weights: metrics, and differences to the learner's log-probabilities, shape (tokens,)."""
+
+    def __init__(self, figures: Mapping[str, float] | None = None, differences: Tensor | None = None) -> None:
+        self.figures = dict(figures or {})
+        self.differences = torch.zeros(0) if differences is None else differences
+
+
+def errors(*differences: Tensor) -> dict[str, float]:
+    """How far engines and learner are apart on tokens of the same weights; nothing where there are none."""
+    tokens = torch.cat(differences)
+    return sampler_errors(tokens) if len(tokens) else {}
+
+
+def sampled(collected: Collected) -> int:
+    """The tokens that engines sampled for a step, those of invalid trajectories too."""
+    return sum(len(turn.action_ids) for trajectory in collected.trajectories for turn in trajectory.turns)
+
+
+@contextmanager
+def open_learner(
+    policy: Path,
+    output: Path,
+    config: ReinforceConfig,
+    seed: int,
+    engines: EngineWeights,
+    weight_sync: WeightSyncHandle | None,
+    ray: RayConfig | None,
+) -> Iterator[Learner]:
+    """The learner that the configuration asks for, in this process or as Ray actors; it is closed at the end."""
+    if config.learner.on_ray:
+        from rl.learner.group import LearnerGroup  # Ray: not where one process is enough
+
+        with closing(LearnerGroup(policy, output, config, seed, engines, weight_sync, ray)) as group:
+            yield group
+    else:
+        from rl.learner.local import load_learner
+
+        with closing(load_learner(policy, output, config, seed, engines, weight_sync)) as learner:
+            yield learner
