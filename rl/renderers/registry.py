@@ -74,4 +74,4 @@ def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RequestError(f"the chat template {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8.") from error
+        raise RequestError(f"the chat template {path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
