@@ -122,18 +122,8 @@ def test_a_lake_opens_whatever_home_is(home: str, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-AS_READER = [
-    "setpriv",
-    "--reuid",
-    "12345",
-    "--regid",
-    "12345",
-    "--clear-groups",
-    "--inh-caps",
-    "+dac_read_search",
-    "--ambient-caps",
-    "+dac_read_search",
-]
+AS_ANOTHER = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
+AS_READER = [*AS_ANOTHER, "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
 """The user may read what root may, such as an interpreter in root's own home, and write only what is theirs."""
 CAN_CHANGE = which("setpriv") is not None and subprocess.run([*AS_READER, "true"], capture_output=True).returncode == 0
 
