@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -89,6 +90,7 @@ def run_app(app: Callable[[], Any]) -> None:
     try:
         ensure_home()
         _check_arguments(sys.argv[1:])
+        _check_folder()
         app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
@@ -109,6 +111,14 @@ def _check_arguments(arguments: Sequence[str]) -> None:
         except UnicodeEncodeError as error:
             shown = argument.encode(errors="replace").decode()
             raise RequestError(f"the argument {shown!r:.200} holds bytes that are not UTF-8: rename the file, or retype it.") from error
+
+
+def _check_folder() -> None:
+    """Raises RequestError where the current folder is gone, in which neither Python nor DuckDB finds any file."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise RequestError(f"the current folder is gone or closed to you ({error.strerror}): change to another.") from error
 
 
 class PlainFormatter(logging.Formatter):
