@@ -78,7 +78,8 @@ def run_app(app: Callable[[], Any]) -> None:
     quiet_libraries()
     import_safely()
     # A flow that fails raises, and the error is printed once, below.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    for level in ("PREFECT_LOGGING_LEVEL", "PREFECT_LOGGING_INTERNAL_LEVEL"):
+        os.environ.setdefault(level, "CRITICAL")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s  %(message)s", "%H:%M:%S"))
     flywheel = logging.getLogger("flywheel")
