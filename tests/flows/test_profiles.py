@@ -184,6 +184,6 @@ def test_a_home_is_planned_for_by_its_own_configuration(tmp_path: Path) -> None:
     stages = json.loads(planned_by_command("--home", str(tmp_path / "home"), "--json"))["stages"]
     assert stages[-1]["steps"] == 7
     for arguments in ((), ("--home", str(tmp_path / "none"), "--set", "rl.steps=3")):
-        with pytest.raises(RequestError, match="--profile|no run's home"):
+        with pytest.raises(RequestError, match=r"--profile|no run's home"):
             planned_by_command(*arguments)
     assert not (tmp_path / "none").exists()
