@@ -52,13 +52,16 @@ def show_status(stage: StageProgress | None) -> None:
 
 
 def line(stage: StageProgress, now: float) -> str:
-    """The stage, how far it is, and a bar; where nobody knows how long it is, a mark that moves each second."""
+    """A bar, the stage, and how far it is."""
     from flows.progress import position  # Pydantic: not before a stage is at work
 
+    return in_line(f"{bar(stage, now)}  {stage.run}: {position(stage)}")
+
+
+def bar(stage: StageProgress, now: float) -> str:
+    """What is done of a stage; where nobody knows how long it is, a mark that moves each second."""
     if stage.steps:
         done = WIDTH * min(stage.step or 0, stage.steps) // stage.steps
-        bar = "█" * done + "░" * (WIDTH - done)
-    else:
-        place = int(now) % WIDTH
-        bar = "░" * place + "█" + "░" * (WIDTH - place - 1)
-    return in_line(f"{bar}  {stage.run}: {position(stage)}")
+        return "█" * done + "░" * (WIDTH - done)
+    place = int(now) % WIDTH
+    return "░" * place + "█" + "░" * (WIDTH - place - 1)

@@ -110,7 +110,7 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
 def test_a_stage_has_a_bar_before_its_first_step_has_ended(home: Home, watcher: Watcher, stage: StageProgress, told: str) -> None:
     tell(home, replace(WORKING, written=time.time(), stage=stage))
     (row,) = (shown for shown in text(watcher.look()).splitlines() if shown.startswith(f"│ {stage.run} "))
-    assert re.search(rf"{stage.run} +{told} +━{{30}}", row)
+    assert re.search(rf"{stage.run} +{told} +[█░]{{30}} ", row)
 
 
 def test_the_last_line_of_a_terminal_says_how_far_a_stage_is_below_the_log() -> None:
