@@ -15,10 +15,11 @@ from typing import Any
 
 import typer
 
-from flows.cli import control, data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
+from flows.cli import control, data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, starter, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_defect
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
+from flows.status_line import StatusLine
 from rl.terminal import visible
 from warehouse.account import ensure_home
 from warehouse.errors import RequestError
@@ -26,6 +27,7 @@ from warehouse.errors import RequestError
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
     "init": stages.init,
+    "new": starter.new,
     "plan": planning.plan,
     "synth": stages.synth,
     "train": stages.train,
@@ -79,8 +81,9 @@ def run_app(app: Callable[[], Any]) -> None:
     quiet_libraries()
     import_safely()
     # A flow that fails raises, and the error is printed once, below.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    handler = logging.StreamHandler(sys.stderr)
+    for level in ("PREFECT_LOGGING_LEVEL", "PREFECT_LOGGING_INTERNAL_LEVEL"):
+        os.environ.setdefault(level, "CRITICAL")
+    handler = StatusLine(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s  %(message)s", "%H:%M:%S"))
     flywheel = logging.getLogger("flywheel")
     flywheel.addHandler(handler)
