@@ -25,6 +25,7 @@ from flows.operations.requests import RequestListener
 from flows.placement import reserved_cpus
 from flows.plan import policy_id
 from flows.progress import Progress, ProgressWriter
+from flows.status_line import show_status
 from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Document, Lake, Policy, Task
 from warehouse.errors import RequestError
@@ -254,7 +255,7 @@ def open_context(root: Path, patience_seconds: float = 0.0) -> Iterator[RunConte
         listener = RequestListener(
             home.requests, context.control, context.restrict, lambda row: context.lake.add([row]), context.work_facts
         )
-        writer = ProgressWriter(home.progress, context.progress)
+        writer = ProgressWriter(home.progress, context.progress, show_status)
         try:
             yield context
         finally:

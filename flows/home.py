@@ -35,6 +35,7 @@ from warehouse.drafts import drafted
 from warehouse.errors import RequestError
 from warehouse.schema import TABLE_OF
 from warehouse.settings import fault_of
+from warehouse.storage import resolved
 
 if TYPE_CHECKING:
     from warehouse.corpora.corpus import Corpus
@@ -195,7 +196,8 @@ class Home:
 
 
 def check_place(root: Path) -> None:
-    """Raises RequestError where no home can be: below a file, on a disk that is only read, or where there are no files at all."""
+    """Raises RequestError where no home can be: below a file, on a disk that is only read, without files, or at a path no lake takes."""
+    resolved(root)
     above = (root.absolute(), *root.absolute().parents)
     there = next(place for place in above if place.exists() or place.is_symlink())
     if not there.is_dir():

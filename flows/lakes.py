@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from flows.variants import Variant
 from warehouse import Lake, Policy
 from warehouse.errors import RequestError
 from warehouse.storage import Place
+
+_OF_STAGE = re.compile(rf"t([1-9]\d*)-(cpt|sft|rl)(?:-({'|'.join(Variant)}))?")
 
 
 def open_lake(home: Path) -> Lake:
@@ -28,12 +32,25 @@ def place_of(home: Path) -> Place:
 
 
 def policy_of(lake: Lake, policy_id: str) -> Policy:
-    """The policy of that id. Raises RequestError, naming those that exist, where there is none."""
-    known = {policy.id: policy for policy in lake.policies()}
+    """The policy of that id. Raises RequestError, naming those that exist and the command that makes it, where there is none."""
+    known, home = {policy.id: policy for policy in lake.policies()}, lake.place.home
     if policy_id not in known:
-        has = f"it has {', '.join(sorted(known))}" if known else "`flywheel init` makes its first"
-        raise RequestError(f"{lake.place.home} has no policy {policy_id!r}; {has}.")
+        has = f"it has {', '.join(sorted(known))}" if known else f"it has none, and `flywheel init --home {home}` makes the first"
+        maker = maker_of(policy_id, home)
+        makes = f"; `{maker}` makes it" if maker is not None and known else ""
+        raise RequestError(f"{home} has no policy {policy_id!r}; {has}{makes}.")
     return known[policy_id]
+
+
+def maker_of(policy_id: str, home: Path) -> str | None:
+    """The command that makes the policy of that id; None where it is no id that the wheel gives."""
+    if policy_id == "t0-init":
+        return f"flywheel init --home {home}"
+    found = _OF_STAGE.fullmatch(policy_id)
+    if found is None:
+        return None
+    turn, stage, variant = found.groups()
+    return f"flywheel train {stage} --home {home} --turn {turn}" + (f" --variant {variant}" if variant else "")
 
 
 def champion_of(lake: Lake, before: int | None = None) -> Policy | None:

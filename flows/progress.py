@@ -37,7 +37,20 @@ class StageProgress:
     first_step: int = 0
     step: int | None = None
     steps: int | None = None
+    resumed: bool = False
+    """Whether the stage was begun before, by a process that stopped."""
     figures: dict[str, float] = field(default_factory=dict)
+
+
+def position(stage: StageProgress) -> str:
+    """How far a stage is, in words; before its first step has ended, that this is running, as long as engines take to start too."""
+    unit = "trajectory" if stage.stage in ("eval", "rollout") else "step"
+    of = f" of {stage.steps:,}" if stage.steps else ""
+    if stage.step is not None:
+        return f"{unit} {stage.step:,}{of}"
+    if stage.resumed:
+        return "goes on"
+    return f"{unit} 1{of} running" if stage.stage in ("cpt", "sft", "rl", "eval", "rollout") else "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +83,12 @@ def read_progress(file: Path) -> Progress | None:
 
 
 class ProgressWriter:
-    """Writes what `look` sees each second, in a thread of its own, until it is closed."""
+    """Writes what `look` sees each second, in a thread of its own, until it is closed; `show` is told the stage, and None at the end."""
 
-    def __init__(self, file: Path, look: Callable[[], Progress]) -> None:
+    def __init__(self, file: Path, look: Callable[[], Progress], show: Callable[[StageProgress | None], None] = lambda stage: None) -> None:
         self._file = file
         self._look = look
+        self._show = show
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
@@ -83,13 +97,16 @@ class ProgressWriter:
         """Stop, and take the file away."""
         self._ended.set()
         self._thread.join()
+        self._show(None)
         self._file.unlink(missing_ok=True)
 
     def _run(self) -> None:
         draft = self._file.with_suffix(".draft")
         while not self._ended.wait(EVERY_SECONDS):
             try:
-                draft.write_bytes(_ADAPTER.dump_json(self._look()))
+                seen = self._look()
+                self._show(seen.stage)
+                draft.write_bytes(_ADAPTER.dump_json(seen))
                 draft.replace(self._file)  # a reader sees the old record or the new one
             except (OSError, RuntimeError):  # a full disk, or a set that grew while it was counted: the next second may do better
                 continue

@@ -37,6 +37,8 @@ SETTINGS = {
     "OMP_WAIT_POLICY": "passive",
 }
 """The environment that libraries read when they are imported: no telemetry, no spinning, fewer log lines."""
+NOISY = ("vllm", "EventsWorker", "APILogWorker")
+"""Loggers that only report errors. The last two are threads of Prefect that warn of what they still have to send when a process ends."""
 LONGEST_PLACE = 38
 """Letters of the path in which the folder of temporary files may lie: with a socket's name in it the whole may have 107."""
 TOKEN = "FLYWHEEL_PROCESS_TOKEN"
@@ -58,7 +60,8 @@ def quiet_libraries() -> None:
     """Set in the environment what the user has not set otherwise; called before the libraries are imported."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("vllm").setLevel(logging.ERROR)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def import_safely() -> None:

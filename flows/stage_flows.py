@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeVar
 from prefect import flow, tags
 from pydantic import NonNegativeInt, PositiveInt
 
-from flows.config import TEACHER, TRAINING, FlywheelConfig
+from flows.config import TEACHER, FlywheelConfig
 from flows.context import RunContext
-from flows.lakes import champion_of, policy_of
+from flows.lakes import policy_of
 from flows.operations.budgets import Meter, slice_meter, turn_meter
 from flows.operations.config import BudgetConfig
 from flows.operations.events import figure_rows
+from flows.order import parent_id
 from flows.plan import SynthesisKind, evaluation_id, gate_id, policy_id, reopen, sampling_id, suite_label, synthesis_id
 from flows.prefect_runtime import quiet_prefect
 from flows.run_stage import Work, open_home, run_stage
@@ -162,10 +163,4 @@ def parent_of(lake: Lake, config: FlywheelConfig, stage: str, turn: int, variant
     """
     if stage == "init":
         return ""
-    skips, order = variant == Variant.WITHOUT_CPT, list[str](TRAINING)
-    earlier = order[: order.index(stage)]
-    chosen = [each for each in earlier if each in config.wheel.stages and not (skips and each == "cpt")]
-    if not chosen:
-        champion = champion_of(lake, before=turn)
-        return champion.id if champion else policy_of(lake, policy_id(0, "init")).id
-    return policy_of(lake, policy_id(turn, chosen[-1], variant if skips else "")).id
+    return policy_of(lake, parent_id(lake, config, stage, turn, variant)).id

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from flows.operations.budgets import Meter
+from flows.operations.budgets import EARLIER, Meter
 from flows.operations.control import Control
 from flows.progress import StageProgress
 from warehouse import Failure, Lake, Metric, Record, Run
@@ -99,7 +99,17 @@ class StageRun:
     def progress(self) -> StageProgress:
         """How far it is, for whoever watches."""
         run = self.run
-        return StageProgress(run.id, run.stage, run.wheel_turn, self.began, self.first_step, self.step, self.total_steps, self.figures)
+        return StageProgress(
+            run.id,
+            run.stage,
+            run.wheel_turn,
+            self.began,
+            self.first_step,
+            self.step,
+            self.total_steps,
+            resumed=EARLIER in run.figures,
+            figures=self.figures,
+        )
 
     def spent(self) -> bool:
         """Whether the budget is spent and the stage is to stop with what it has; said and recorded once. Waits while it is paused."""

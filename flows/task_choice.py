@@ -54,8 +54,15 @@ def tasks_with(lake: Lake, condition: str) -> list[Task]:
     except duckdb.Error as error:
         raise RequestError(f"--tasks is no condition on the table tasks: {str(error).splitlines()[0]}") from error
     if not tasks:
-        raise RequestError(f"{lake.place.home} has no task with {condition}.")
+        counts = lake.query("SELECT split, count(*) AS n FROM tasks GROUP BY split ORDER BY split").to_pylist()
+        has = ", ".join(f"{row['n']:,} in {row['split']}" for row in counts) or "none at all"
+        raise RequestError(f"{lake.place.home} has no task with {condition}; it has {has}; {bringing_tasks(lake.place.home)}.")
     return tasks
+
+
+def bringing_tasks(home: Path, split: str = "train") -> str:
+    """What to do where a home has no tasks, by the commands that bring them."""
+    return f"make some with `flywheel synth --home {home}`, or import yours with `flywheel import tasks PATH --split {split} --home {home}`"
 
 
 def choose_tasks(lake: Lake, config: FlywheelConfig, iteration: int, at: int | None = None) -> tuple[list[Task], list[Failure]]:

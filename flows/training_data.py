@@ -39,7 +39,7 @@ def check_training_data(config: FlywheelConfig, home: Path, done: set[str], iter
         found, reasons = dict[str, Counts](), Counter[str]()
         for stage in todo:
             if made and lake is not None:
-                found[stage] = {"examples": _made(lake, stage, iteration)}
+                found[stage] = {"examples": examples_made(lake, stage, iteration)}
             elif stage == "cpt":
                 found[stage] = _texts(config, lake, iteration)
             else:
@@ -55,8 +55,8 @@ def check_training_data(config: FlywheelConfig, home: Path, done: set[str], iter
     return found
 
 
-def _made(lake: Lake, stage: str, iteration: int) -> int:
-    """The examples that synthesis has made."""
+def examples_made(lake: Lake, stage: str, iteration: int) -> int:
+    """The examples of CPT or SFT that synthesis of an iteration has made."""
     kinds = list(CPT_KINDS if stage == "cpt" else SFT_KINDS)
     sql = "SELECT count(*) AS n FROM examples WHERE wheel_turn = ? AND list_contains(?, kind)"
     return int(lake.query(sql, [iteration, kinds]).column("n")[0].as_py())
@@ -71,7 +71,7 @@ def _texts(config: FlywheelConfig, lake: Lake | None, iteration: int) -> Counts:
         "fas": plans * synth.fas.plan_slices + reasoning * sum(synth.fas.reasoning.values()),
         "has": 0 if iteration == 1 or not synth.has_count else None,
         "documents": synth.documents,
-        "again": 0 if lake is None or iteration == 1 else _made(lake, "cpt", 1),
+        "again": 0 if lake is None or iteration == 1 else examples_made(lake, "cpt", 1),
     }
     return {source: asked[source] for source in config.for_turn(iteration).cpt.sources}
 
@@ -89,7 +89,7 @@ def _runs(config: FlywheelConfig, lake: Lake | None, source: str, iteration: int
         case "own":
             return 0 if iteration == 1 or not settings.synth.rejection_samples else None
         case "again":
-            return 0 if lake is None or iteration == 1 else _made(lake, "sft", 1)
+            return 0 if lake is None or iteration == 1 else examples_made(lake, "sft", 1)
         case "imported":
             return 0 if lake is None else _stored(config, lake, "stage = 'import'", settings.sft.imported, iteration, "imported", reasons)
         case _:

@@ -18,6 +18,7 @@ from flows.config import EvaluationConfig
 from flows.home import Home
 from flows.judges import HomeJudges
 from flows.lakes import open_lake
+from flows.task_choice import bringing_tasks
 from synth.teachers.config import TeacherConfig
 from warehouse import Lake, Task
 from warehouse.errors import RequestError
@@ -79,7 +80,8 @@ def validate_home(home: Path, suite: str | None, kind: str | None) -> Validation
     with open_lake(home) as lake:
         tasks = lake.tasks(split=suite)
     if not tasks:
-        raise RequestError(f"{home} has no tasks{f' in the split {suite!r}' if suite else ''}; `flywheel synth` makes them.")
+        where = f" in the split {suite!r}" if suite else ""
+        raise RequestError(f"{home} has no tasks{where} yet: {bringing_tasks(home, suite or 'train')}.")
     return validate_tasks(tasks, verifiers, kind)
 
 

@@ -9,6 +9,7 @@ import os
 import pwd
 import stat
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from warehouse.errors import RequestError
@@ -23,13 +24,28 @@ def ensure_home() -> None:
         RequestError: that folder belongs to another user, or others may write to it.
     """
     home, user = os.environ.get("HOME"), os.getuid()
-    if not home or not Path(home).is_dir() or not os.access(home, os.W_OK | os.X_OK):
+    if not home or not _works(home):
         os.environ["HOME"] = str(_private_folder(user))
     if not any(os.environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")):
         try:
             pwd.getpwuid(user)
         except KeyError:
             os.environ["USER"] = f"uid{user}"
+
+
+@cache
+def _works(home: str) -> bool:
+    """Whether files can be made in a folder; they are tried, for permissions say nothing to root and nothing about `/proc`."""
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            return Path(home).is_absolute()
+    except OSError:
+        return False
+
+
+def expanded(path: str) -> Path:
+    """A path in which `~` stands for a home; that of a user who is not known stays as it is written."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises RuntimeError for such a user
 
 
 def _private_folder(user: int) -> Path:

@@ -1,7 +1,7 @@
 """DuckDB connections to a lake: the extensions they need, and how one comes to see the lake.
 
-An extension that is already installed comes first, then the Python package that carries it, then DuckDB's own servers.
-Where all of them fail, the error says what each step answered.
+An extension that is already installed comes first, then the Python package that carries it, which is installed from or, where DuckDB's
+folder cannot be written, loaded from; then DuckDB's own servers. Where all of them fail, the error says what each step answered.
 
 A SQLite catalogue is in WAL mode with a busy timeout: without WAL a reader fails while another process writes. The data path is given
 at every attach and wins over the stored one, so a home may be moved or copied. Every row goes to a file, however few they are: DuckLake
@@ -10,7 +10,7 @@ would write a handful into the catalogue as SQL text, and fails there on text wi
 
 from __future__ import annotations
 
-import importlib
+import importlib.resources
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -158,10 +158,9 @@ def load_extensions(connection: duckdb.DuckDBPyConnection, names: Sequence[str])
 
 def _load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     failures = []
-    for step, install in _STEPS:
+    for step, find in _STEPS:
         try:
-            install(connection, name)
-            connection.execute(f"LOAD {name}")
+            connection.execute(f"LOAD {find(connection, name)}")
             return
         except (duckdb.Error, ImportError, OSError, LookupError) as error:
             failures.append(f"{step}: {str(error).splitlines()[0]}")
@@ -171,27 +170,37 @@ def _load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     )
 
 
-def _find_installed(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Passes where the extension is on this machine: LOAD would otherwise go to the network by itself."""
+def _find_installed(connection: duckdb.DuckDBPyConnection, name: str) -> str:
+    """The extension where it is on this machine: LOAD would otherwise go to the network by itself."""
     installed = connection.execute("SELECT extension_name FROM duckdb_extensions() WHERE installed").fetchall()
     if (name,) not in installed:
         raise LookupError("not there")
+    return name
 
 
-def _install_from_package(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+def _install_from_package(connection: duckdb.DuckDBPyConnection, name: str) -> str:
     importer = importlib.import_module("duckdb_extensions")
     importer.import_extension(name, force_install=True, con=connection)
+    return name
 
 
-def _install_from_network(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+def _find_in_package(connection: duckdb.DuckDBPyConnection, name: str) -> str:
+    folder = importlib.resources.files(f"duckdb_extension_{name}") / "extensions" / f"v{duckdb.__version__}"
+    return quoted(str(folder / f"{name}.duckdb_extension"))
+
+
+def _install_from_network(connection: duckdb.DuckDBPyConnection, name: str) -> str:
     connection.execute(f"FORCE INSTALL {name}")
+    return name
 
 
-_STEPS: tuple[tuple[str, Callable[[duckdb.DuckDBPyConnection, str], None]], ...] = (
+_STEPS: tuple[tuple[str, Callable[[duckdb.DuckDBPyConnection, str], str]], ...] = (
     ("installed", _find_installed),
     ("package", _install_from_package),
+    ("file of the package", _find_in_package),
     ("network", _install_from_network),
 )
+"""Ways to find an extension, the first that works is taken: each gives what LOAD takes."""
 
 
 def how_to_attach(home: Path) -> str:

@@ -45,7 +45,7 @@ from warehouse.records import (
     Trajectory,
 )
 from warehouse.schema import TABLE_OF, Record
-from warehouse.storage import Place, Storage, choose_storage
+from warehouse.storage import Place, Storage
 from warehouse.transactions import all_writer_locks, commit
 from warehouse.views import MACROS
 
@@ -64,7 +64,7 @@ class Lake:
     """
 
     def __init__(self, home: Path, read_only: bool = False, storage: Storage | None = None) -> None:
-        self.place = Place(Path(home), choose_storage(Place(Path(home)).folder, storage)) if not read_only else Place.of(home)
+        self.place = Place.of(Path(home), None if read_only else storage)
         self.read_only = read_only
         self._waited = threading.local()
         self._reading: duckdb.DuckDBPyConnection | None = None

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from warehouse.account import expanded
 from warehouse.digests import digest
 from warehouse.errors import RequestError
 
@@ -59,7 +60,7 @@ class Registry:
             )
         if not module.endswith(".py"):
             return found
-        path = Path(module).expanduser().resolve()
+        path = expanded(module).resolve()
         if not path.is_file():
             raise RequestError(f"the {self.what} {name!r} names a file that is not there: {path}.")
         return f"{path}:{attribute}"

@@ -73,11 +73,12 @@ LOCAL = Storage()
 
 
 def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
-    """The storage of the lake in `folder`: as it was chosen, or `wanted`, which is then written down.
+    """The storage of the lake in `folder`: as it was chosen, or `wanted`, which is then written down; all local where nothing was.
 
     Raises `RequestError` where the lake is elsewhere already.
     """
-    stored = stored_storage(folder)
+    file = folder / FILE
+    stored = Storage.model_validate_json(file.read_text()) if file.is_file() else LOCAL
     if wanted is None or wanted == stored:
         return stored
     if any(folder.glob("*")):
@@ -87,10 +88,23 @@ def choose_storage(folder: Path, wanted: Storage | None) -> Storage:
     return wanted
 
 
-def stored_storage(folder: Path) -> Storage:
-    """What `choose_storage` has written down in `folder`; all local where there is nothing."""
-    path = folder / FILE
-    return Storage.model_validate_json(path.read_text()) if path.is_file() else LOCAL
+def resolved(home: Path) -> Path:
+    """The absolute path of a home, without links.
+
+    Raises:
+        RequestError: there is no such path, or DuckDB could not hold files there.
+    """
+    try:
+        path = home.resolve()
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{home} cannot be a home: the path {path} is not UTF-8; rename the folder, or name another --home.") from error
+    except (OSError, RuntimeError) as error:  # the current folder is gone, or links lead round
+        raise RequestError(f"{home} cannot be a home, for its path leads nowhere; give the --home of a folder that can be made.") from error
+    if "\\" in str(path):
+        why = f"the path {path} has a backslash, which DuckDB takes for a slash"
+        raise RequestError(f"{home} cannot be a home: {why}; rename the folder, or name another --home.")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +117,12 @@ class Place:
     """A copy of the catalogue, to read where nothing can be written beside the catalogue itself."""
 
     @classmethod
-    def of(cls, home: Path) -> Place:
-        """The place of the lake of `home`."""
-        place = cls(Path(home))
-        return cls(place.home, stored_storage(place.folder))
+    def of(cls, home: Path, wanted: Storage | None = None) -> Place:
+        """The place of the lake of `home`, in its storage or a new one's in `wanted`.
+
+        Raises `RequestError` as `resolved` and `choose_storage` do.
+        """
+        return cls(home, choose_storage(resolved(home) / "lake", wanted))
 
     @property
     def folder(self) -> Path:

@@ -21,7 +21,7 @@ import json
 import secrets
 import socket
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,14 +75,14 @@ def read_tests(gold: Any) -> CodeTests:
     return CodeTests(_text(gold["test"], "test"), _text(gold.get("prompt", ""), "prompt"), (name,), name)
 
 
-def judge_row(row: dict[str, Any]) -> tuple[float, bool]:
-    """Value and success of a row of the kind `code`. Raises ValueError where it cannot be judged."""
+def judge_row(row: dict[str, Any]) -> tuple[float, bool, str | None]:
+    """Value and success of a row of the kind `code`, and the program that was judged. Raises ValueError where it cannot be judged."""
     golds = row["gold"] if isinstance(row["gold"], list) else [row["gold"]]
     if not golds:
         raise ValueError("gold holds no tests")
     accepted = [(tests, _form(tests, row.get("options"))) for tests in map(read_tests, golds)]
     passed = row["pred"] is not None and any(_passes(tests, _text(row["pred"], "pred"), form) for tests, form in accepted)
-    return float(passed), passed
+    return float(passed), passed, None if row["pred"] is None else judged_program(row["pred"], [tests for tests, _ in accepted])
 
 
 def judge_code(tests: CodeTests, program: str, config: SandboxConfig = LIMITS) -> CodeVerdict:
@@ -114,11 +114,21 @@ def passes(reply: str, golds: Sequence[str]) -> bool:
 
     Raises ValueError where the tests judge nothing.
     """
-    return any(_passes(read_tests(json.loads(gold)), reply, "program") for gold in golds)
+    return any(_passes(tests, reply, "program") for tests in read_golds(golds))
+
+
+def read_golds(golds: Sequence[str]) -> list[CodeTests]:
+    """The tests of each gold, which is JSON in a row's forms. Raises ValueError for what has neither."""
+    return [read_tests(json.loads(gold)) for gold in golds]
+
+
+def judged_program(reply: str, accepted: Iterable[CodeTests]) -> str | None:
+    """The program in `reply` that the tests call; None where there is none."""
+    return program_of(reply, {name for tests in accepted for name in _names(tests)})
 
 
 def _passes(tests: CodeTests, reply: str, form: str) -> bool:
-    program = program_of(reply, _names(tests)) or ""
+    program = judged_program(reply, [tests]) or ""
     return judge_code(tests, _completed(tests, program, bool(fences(reply))) if form == "completion" else program).passed
 
 

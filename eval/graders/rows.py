@@ -14,7 +14,6 @@ from typing import Any
 
 from eval.graders.choice import find_verifier, grader_of
 from eval.graders.code import judge_row
-from eval.graders.program import program_of
 from eval.graders.verifiers import GRADERS, MOST_READ, GradedAnswer, Grader
 from warehouse.errors import RequestError
 from warehouse.importers.tables import table_rows
@@ -115,8 +114,8 @@ def _by_grader(grader: Grader) -> RowVerifier:
 
 def _verify_code(row: dict[str, Any]) -> GradedAnswer:
     """The verdict on a row of programs and tests."""
-    program = program_of(row["pred"]) if isinstance(row["pred"], str) else None
-    return GradedAnswer(*judge_row(row), program and program[:MOST_READ])
+    value, success, program = judge_row(row)
+    return GradedAnswer(value, success, program and program[:MOST_READ])
 
 
 def _golds(gold: Any, sets: bool) -> list[str | list[str]]:

@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 
 from eval.graders.answers import answer_key, exact_match, f1, join_items, normalize, read_set, set_scores, squad_match
 from eval.graders.base import Verifier, graded, invalid, why_not_finished
-from eval.graders.code import passes
+from eval.graders.code import judged_program, passes, read_golds
 from eval.graders.dates import Granularity, read_date, same_date
 from eval.graders.environment_reward import EnvironmentReward
 from eval.graders.final_answer import final_answer, without_wrapping
 from eval.graders.mathematics import Extraction, expression_key, expression_of, same_mathematics
 from eval.graders.numbers import Tolerance, close_number, final_number, measure, same_number
-from eval.graders.program import program_of
 from eval.graders.state import StateVerifier
 from eval.graders.text import plain
 from eval.graders.units import unit_key
@@ -53,7 +52,8 @@ Rule = Callable[[str | Sequence[str], Golds, Options], Judged]
 """(answer, accepted answers, options) -> (value, success). An answer that comes as a list is one of several items."""
 Reading = Callable[[str, Options], Hashable | None]
 """(answer, options) -> what the rule reads in an answer, which equal answers share; None where it reads nothing."""
-
+Showing = Callable[[str, Golds, Options], str | None]
+"""(answer, accepted answers, options) -> what of the answer the rule compares, as text; None where it finds nothing to compare."""
 
 MOST_READ = 1_000
 """Characters of what was read that a verdict keeps."""
@@ -65,7 +65,7 @@ class Grader:
 
     Attributes:
         answer_in: takes the answer out of a reply before the rule sees it; None gives the rule the reply as it is.
-        shown: what of that answer the rule compares, as text; None where it finds nothing to compare.
+        shown: what of that answer the rule compares; None shows all of it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Grader:
     options: frozenset[str] = frozenset()
     reading: Reading | None = None
     answer_in: Callable[[str], str | None] | None = None
-    shown: Callable[[str, Options], str | None] | None = None
+    shown: Showing | None = None
 
     def key(self, answer: str, options: Options) -> Hashable | None:
         """What equal answers have in common: what the rule reads in them, else their text; None where there is none."""
@@ -91,7 +91,7 @@ class Grader:
             return GradedAnswer(*self.rule(answer, golds, options), join_items(answer)[:MOST_READ] or None)
         found = self._answer(answer)
         value, success = self.rule(found or "", golds, options)
-        shown = found if found is None or self.shown is None else self.shown(found, options)
+        shown = found if found is None or self.shown is None else self.shown(found, golds, options)
         return GradedAnswer(value, success, shown and shown[:MOST_READ])
 
     def _answer(self, reply: str) -> str | None:
@@ -185,18 +185,22 @@ def _extraction(options: Options) -> Extraction:
     return Extraction.FINAL if options.get("extraction") == Extraction.FINAL else Extraction.LAST
 
 
-def _show_number(answer: str, options: Options) -> str | None:
+def _show_number(answer: str, golds: Golds, options: Options) -> str | None:
     found = final_number(answer)
     return None if found is None else str(found)
 
 
-def _show_read(reading: Reading) -> Callable[[str, Options], str | None]:
+def _show_read(reading: Reading) -> Showing:
     """The answer itself, where `reading` reads anything in it."""
-    return lambda answer, options: None if reading(answer, options) is None else answer
+    return lambda answer, golds, options: None if reading(answer, options) is None else answer
 
 
-def _show_expression(answer: str, options: Options) -> str | None:
+def _show_expression(answer: str, golds: Golds, options: Options) -> str | None:
     return expression_of(answer, _extraction(options))
+
+
+def _show_program(answer: str, golds: Golds, options: Options) -> str | None:
+    return judged_program(answer, read_golds(_flat(golds)))
 
 
 def _words(reply: str) -> str | None:
@@ -214,7 +218,7 @@ GRADERS: dict[str, Grader] = {
         Grader("number", "5", _number, frozenset({"absolute", "relative"}), _read_measure, _words, _show_read(_read_measure)),
         Grader("date", "4", _date, frozenset({"granularity"}), _read_date, _words, _show_read(_read_date)),
         Grader("math", "6", _math, frozenset({"extraction"}), _read_expression, shown=_show_expression),
-        Grader("code", "7", _code, shown=lambda answer, options: program_of(answer)),
+        Grader("code", "8", _code, shown=_show_program),
     )
 }
 """Every grader by its name. `qa_f1` gives F1 and `set` the F1 of the sets (success: the exact set); the others give 0 or 1."""

@@ -10,14 +10,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from flows.cli import control, data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, verification
+from flows.cli import control, data, evaluation, graphs, inspection, lake, planning, public_data, schedules, stages, starter, verification
 from flows.cli.faults import INTERRUPTED, exit_status, say_interrupted, show_defect
 from flows.cli.sentences import Commands
 from flows.runtime import import_safely, quiet_libraries
+from flows.status_line import StatusLine
 from rl.terminal import visible
 from warehouse.account import ensure_home
 from warehouse.errors import RequestError
@@ -25,6 +27,7 @@ from warehouse.errors import RequestError
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": stages.run,
     "init": stages.init,
+    "new": starter.new,
     "plan": planning.plan,
     "synth": stages.synth,
     "train": stages.train,
@@ -78,8 +81,9 @@ def run_app(app: Callable[[], Any]) -> None:
     quiet_libraries()
     import_safely()
     # A flow that fails raises, and the error is printed once, below.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    handler = logging.StreamHandler(sys.stderr)
+    for level in ("PREFECT_LOGGING_LEVEL", "PREFECT_LOGGING_INTERNAL_LEVEL"):
+        os.environ.setdefault(level, "CRITICAL")
+    handler = StatusLine(sys.stderr) if sys.stderr.isatty() else logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s  %(message)s", "%H:%M:%S"))
     flywheel = logging.getLogger("flywheel")
     flywheel.addHandler(handler)
@@ -89,6 +93,7 @@ def run_app(app: Callable[[], Any]) -> None:
     try:
         ensure_home()
         _check_arguments(sys.argv[1:])
+        _check_folder()
         app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
@@ -109,6 +114,14 @@ def _check_arguments(arguments: Sequence[str]) -> None:
         except UnicodeEncodeError as error:
             shown = argument.encode(errors="replace").decode()
             raise RequestError(f"the argument {shown!r:.200} holds bytes that are not UTF-8: rename the file, or retype it.") from error
+
+
+def _check_folder() -> None:
+    """Raises RequestError where the current folder is gone, in which neither Python nor DuckDB finds any file."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise RequestError(f"the current folder is gone or closed to you ({error.strerror}): change to another.") from error
 
 
 class PlainFormatter(logging.Formatter):

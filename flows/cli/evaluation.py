@@ -39,7 +39,7 @@ def evaluate(
     from flows.judges import check_judge
     from flows.lakes import open_lake, policy_of
     from flows.plan import evaluation_id
-    from flows.suites.config import TaskSource, check_data, check_limits, find_suite
+    from flows.suites.config import HomeSource, TaskSource, check_data, check_limits, find_suite
     from flows.suites.results import check_same, read_coverage, read_trials
     from flows.suites.tasks import check_environment, draw_tasks
 
@@ -60,7 +60,7 @@ def evaluate(
         done = ended and read_coverage(lake, chosen, trials).missing <= 0  # tasks may have come since
         if not done:
             check_limits(chosen, config)
-            if isinstance(chosen.source, TaskSource):
+            if isinstance(chosen.source, HomeSource | TaskSource):
                 draw_tasks(chosen, config, lake)
     if check:
         options = "".join(f" --set {text}" for text in set_ or [])
@@ -146,7 +146,7 @@ def _champion(lake: Lake) -> str:
 
     champion = champion_of(lake)
     if champion is None:
-        known = ", ".join(policy.id for policy in lake.policies())
-        todo = f"name a policy with --policy (it has {known})" if known else "it has no policy: `flywheel init` makes the first"
-        raise RequestError(f"{lake.place.home} has no champion; {todo}.")
+        home, known = lake.place.home, ", ".join(policy.id for policy in lake.policies())
+        todo = f"name a policy with --policy (it has {known})" if known else f"it has no policy: run `flywheel init --home {home}` first"
+        raise RequestError(f"{home} has no champion; {todo}.")
     return champion.id

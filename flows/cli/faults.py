@@ -7,7 +7,7 @@ import sys
 import traceback
 from types import TracebackType
 
-from rl.terminal import say
+from rl.terminal import in_line, say
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells know it."""
@@ -40,7 +40,7 @@ def say_interrupted() -> None:
 
 
 def _say(sentence: str) -> None:
-    say(f"flywheel: {sentence}", sys.stderr)
+    say(in_line(f"flywheel: {sentence}"), sys.stderr)
 
 
 def _told(error: Exception) -> tuple[str, int] | None:

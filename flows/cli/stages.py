@@ -227,10 +227,11 @@ def train(
     config = Home(home).load()
     preflight(config, home, begun=has_begun(completed(Home(home))), synthesis=(), stages=[stage.value])
     from flows.lakes import open_lake
-    from flows.stage_flows import parent_of, run_flow, training_flow
+    from flows.order import check_before
+    from flows.stage_flows import run_flow, training_flow
 
     with open_lake(home) as lake:
-        parent_of(lake, config, stage.value, turn, variant.value if variant else "")
+        check_before(lake, config, stage.value, turn, variant.value if variant else "")
     run_flow(home, training_flow, stage=stage.value, turn=turn, variant=variant.value if variant else "")
 
 

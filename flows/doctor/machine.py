@@ -54,22 +54,22 @@ def memory() -> Check:
     """Memory of the machine, and of the container where there is one."""
     import psutil
 
-    memory = psutil.virtual_memory()
+    memory, limit = psutil.virtual_memory(), total_memory()
     detail = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f} GiB"
-    limit = _container_limit()
-    available = memory.available if limit is None else min(memory.available, limit)
-    if limit is not None and limit < memory.total:
+    if limit < memory.total:
         detail += f", this container may use {limit / GIB:.1f} GiB"
-    if available >= 6 * GIB:
+    if min(memory.available, limit) >= 6 * GIB:
         return Check("memory", "ok", detail)
     return Check("memory", "warn", detail, "The quickstart is made for 8 GiB: close other programs or lower `rollout.concurrency`.")
 
 
-def _container_limit() -> int | None:
-    """The memory limit of the control group in bytes, None where there is none."""
-    path = Path("/sys/fs/cgroup/memory.max")
+def total_memory() -> int:
+    """Bytes of memory of this machine, or of its container where that may use less."""
+    import psutil
+
+    path, total = Path("/sys/fs/cgroup/memory.max"), int(psutil.virtual_memory().total)
     text = path.read_text().strip() if path.is_file() else "max"
-    return int(text) if text.isdigit() else None
+    return min(total, int(text)) if text.isdigit() else total
 
 
 def disk(folder: Path) -> Check:

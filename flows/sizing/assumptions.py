@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from flows.config import TurnConfig
 from rl.devices import Device
 from rl.rollouts.config import RolloutConfig
+from warehouse.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
     """Of the card, of how well it is used, and of what a trajectory looks like."""
 
-    device: Device
+    device: Device | None
+    """The card; None where the configuration reserves none."""
+    host_gib: float | None = None
+    """Memory of the machine that processes on CPUs share; None where nobody said."""
     learner_share: float = 0.3
     """Of the peak, while the learner computes."""
     prefill_share: float = 0.4
@@ -34,6 +38,13 @@ class Assumptions:
     """Of one observation, in the mean."""
 
     @property
+    def card(self) -> Device:
+        """The card of what is on one."""
+        if self.device is None:
+            raise RequestError("the profile reserves GPUs: say which with --device.")
+        return self.device
+
+    @property
     def trajectory_tokens(self) -> int:
         """Of a whole trajectory, in the mean."""
         return self.prompt_tokens + self.turns * (self.action_tokens + self.observation_tokens)
@@ -42,7 +53,7 @@ class Assumptions:
 def assumed(
     settings: TurnConfig,
     rollout: RolloutConfig,
-    device: Device,
+    device: Device | None,
     turns: int | None = None,
     action_tokens: int | None = None,
     observation_tokens: int | None = None,

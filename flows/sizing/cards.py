@@ -112,6 +112,6 @@ def _named(parts: dict[str, int], owner: str) -> dict[str, int]:
 
 def _card(name: str, parts: dict[str, int], on_gpu: bool, assumptions: Assumptions, processes: int = 1) -> Card:
     if not on_gpu:
-        return Card(name, "host memory", parts, None)
+        return Card(name, "host memory", parts, None if assumptions.host_gib is None else int(assumptions.host_gib * GIB))
     overhead = int(processes * assumptions.overhead_gib * GIB)
-    return Card(name, assumptions.device.name, {**parts, "overhead": overhead}, int(assumptions.device.memory_gib * GIB))
+    return Card(name, assumptions.card.name, {**parts, "overhead": overhead}, int(assumptions.card.memory_gib * GIB))

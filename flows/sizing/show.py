@@ -1,9 +1,11 @@
-"""The plan as tables on the terminal."""
+"""The plan as tables on the terminal, one figure a cell: readable at 80 columns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from rich.columns import Columns
 from rich.table import Table
 
 from flows.screen import Screen
@@ -13,51 +15,77 @@ from flows.sizing.plan import SizingPlan
 from flows.sizing.times import StageTime
 from rl.memory import GIB
 
+SMALLEST = 0.005
+"""A part below this, in GiB or seconds, would be shown as 0.00 and is left out."""
+
 
 def print_plan(plan: SizingPlan) -> None:
     """Cards, times, disk, reservations, what to change, and what was assumed."""
-    console = Screen(highlight=False)
-    policy = plan.policy
+    console, policy = Screen(highlight=False), plan.policy
     console.print(f"policy: {policy.parameters / 1e6:,.1f} M parameters, {policy.layers} layers, {policy.vocabulary:,} tokens\n")
     console.print(_cards(plan.cards))
+    console.print()
     console.print(_stages(plan.stages))
+    if any(stage.seconds is None for stage in plan.stages):
+        console.print("seconds are known for GPUs alone; `flywheel top` shows those of a run")
     given, held = plan.at_once
     console.print(f"\nan engine is given {given:,} trajectories at a time, and its cache holds {held:,} of them")
     console.print(f"disk of an iteration at its fullest, the lake left out: {plan.disk / GIB:,.1f} GiB")
-    written = ", ".join(f"{name} {size / GIB:,.1f}" for name, size in plan.written.items() if size)
-    console.print(f"written in an iteration: {sum(plan.written.values()) / GIB:,.1f} GiB: {written}", soft_wrap=True)
-    for name, reserved in plan.reservations.items():
-        console.print(f"reserved in {name}: {'; '.join(reserved)}", soft_wrap=True)
-    console.print("\nto change:" if plan.changes else "\nto change: nothing")
-    for change in plan.changes:
-        console.print(f"  - {change}", soft_wrap=True)
-    console.print(f"\nassumed: {_assumed(plan.assumptions)}", soft_wrap=True)
+    console.print(f"written in an iteration: {sum(plan.written.values()) / GIB:,.1f} GiB")
+    console.print(_list((f"  {name}", f"{size / GIB:,.1f} GiB") for name, size in plan.written.items() if size))
+    console.print("\nreserved:")
+    console.print(_list((f"  {name}", each) for name, reserved in plan.reservations.items() for each in reserved))
+    console.print("\nto change:")
+    console.print(_list(("  -", change) for change in plan.changes or ["nothing"]))
+    console.print("\nassumed:")
+    console.print(Columns([f"  {fact}" for fact in _assumed(plan.assumptions)], padding=(0, 1)))
 
 
-def _cards(cards: list[Card]) -> Table:
-    table = Table("at its fullest", "on", "GiB", "of", "what it is", box=None, header_style="dim", padding=(0, 2, 0, 0))
+def _cards(cards: Sequence[Card]) -> Table:
+    table = _table(("at its fullest", "left"), ("GiB", "right"), ("of", "right"), ("on", "left"))
     for card in cards:
-        parts = ", ".join(f"{name} {size / GIB:,.2f}" for name, size in card.parts.items() if size)
         limit = "" if card.limit is None else f"{card.limit / GIB:,.0f}"
-        table.add_row(card.name, card.device, f"{card.total / GIB:,.1f}", limit, parts, style=None if card.fits else "bold red")
+        table.add_row(card.name, f"{card.total / GIB:,.2f}", limit, card.device, style="bold" if card.fits else "bold red")
+        _add_parts(table, ((name, size / GIB) for name, size in card.parts.items()), places=1)
     return table
 
 
-def _stages(stages: list[StageTime]) -> Table:
-    table = Table("stage", "steps", "tokens a step", "seconds a step", "of which", box=None, header_style="dim", padding=(0, 2, 0, 0))
+def _stages(stages: Sequence[StageTime]) -> Table:
+    table = _table(("stage", "left"), ("steps", "right"), ("tokens a step", "right"), ("seconds a step", "right"))
     for stage in stages:
-        seconds, parts = stage.step_seconds, stage.seconds or {}
-        table.add_row(
-            stage.stage,
-            "" if stage.steps is None else f"{stage.steps:,}",
-            f"{stage.tokens:,}",
-            "not known on CPUs" if seconds is None else f"{seconds:,.1f}",
-            ", ".join(f"{name} {value:,.1f}" for name, value in parts.items()),
-        )
+        steps, seconds = "" if stage.steps is None else f"{stage.steps:,}", stage.step_seconds
+        table.add_row(stage.stage, steps, f"{stage.tokens:,}", "" if seconds is None else f"{seconds:,.2f}", style="bold")
+        _add_parts(table, (stage.seconds or {}).items(), places=3)
     return table
 
 
-def _assumed(assumptions: Assumptions) -> str:
-    facts = {**asdict(assumptions), "device": assumptions.device.name}
-    facts |= {name: value for name, value in asdict(assumptions.device).items() if name != "name"}
-    return ", ".join(f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in facts.items())
+def _add_parts(table: Table, parts: Iterable[tuple[str, float]], places: int) -> None:
+    """What a row's figure consists of, a line each below it; the figure stands `places` cells from the name."""
+    for name, value in parts:
+        if value >= SMALLEST:
+            table.add_row(f"  {name}", *([""] * (places - 1)), f"{value:,.2f}")
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == "right" else "left", overflow="fold")
+    return table
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and what is said of them; a name that stood in the row above is not repeated."""
+    table, above = Table.grid(padding=(0, 1, 0, 0)), ""
+    for name, said in rows:
+        table.add_row("" if name == above and name.strip() != "-" else name, said)
+        above = name
+    return table
+
+
+def _assumed(assumptions: Assumptions) -> list[str]:
+    device = assumptions.device
+    facts = {**asdict(assumptions), "device": None if device is None else device.name}
+    facts |= {} if device is None else {name: value for name, value in asdict(device).items() if name != "name"}
+    return [
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in facts.items() if value is not None
+    ]

@@ -71,7 +71,7 @@ def _demonstrated(settings: TurnConfig, assumptions: Assumptions) -> float:
 
 
 def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfig, assumptions: Assumptions) -> StageTime:
-    own, engine, device = settings.rl, config.rollout.engine, assumptions.device
+    own, engine = settings.rl, config.rollout.engine
     trajectories = own.tasks_per_step * own.samples_per_task
     tokens = trajectories * assumptions.trajectory_tokens
     learning = _learning(policy, own, tokens * own.epochs, assumptions.trajectory_tokens / 2, assumptions)
@@ -80,6 +80,7 @@ def _reinforce(policy: Architecture, config: FlywheelConfig, settings: TurnConfi
         learning += _on_learner(tokens * scoring, own, assumptions)  # a forward pass more, before the step
     if learning is None or not engine.gpus:
         return StageTime("rl", own.steps, tokens, None)
+    device = assumptions.card
     given, held = sequences_at_once(policy, config, assumptions)
     at_once, size = min(given, held), engine_bytes(config)
     acted = trajectories * assumptions.turns * assumptions.action_tokens
@@ -125,4 +126,4 @@ def _learning(policy: Architecture, own: OptimizerConfig, tokens: float, context
 
 def _on_learner(flops: float, own: OptimizerConfig, assumptions: Assumptions) -> float:
     """Seconds of the learner's workers for so many operations."""
-    return flops / (own.learner.workers * assumptions.device.teraflops * TERA * assumptions.learner_share)
+    return flops / (own.learner.workers * assumptions.card.teraflops * TERA * assumptions.learner_share)

@@ -22,6 +22,7 @@ from typing import Any
 from flows.config import BesideConfig
 from flows.context import RunContext
 from flows.stage_run import StageRun
+from flows.task_choice import bringing_tasks
 from rl.rewards.reward import reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import TrajectoryStream
@@ -207,7 +208,8 @@ def draw(context: RunContext, suite: str, count: int | None) -> list[Task]:
     """Tasks of a suite, by the home's seed, in the order of their keys. Raises RequestError where the lake has none."""
     tasks = sorted(context.lake.tasks(split=suite), key=lambda task: task.key)
     if not tasks:
-        raise RequestError(f"rl.evaluate: the lake in {context.home.root} has no tasks of the suite {suite}; name another.")
+        home = context.home.root
+        raise RequestError(f"rl.evaluate: {home} has no tasks of the suite {suite}; name another, or {bringing_tasks(home, suite)}.")
     chosen = random.Random(seed_from(context.config.seed, PREFIX, suite))
     return tasks if count is None or count >= len(tasks) else sorted(chosen.sample(tasks, count), key=lambda task: task.key)
 

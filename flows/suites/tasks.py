@@ -13,6 +13,7 @@ from flows.config import FlywheelConfig
 from flows.stages.synthesis.context import on_side
 from flows.stages.synthesis.questions import explain_shortfall
 from flows.suites.config import GeneratedSource, GraphSource, HomeSource, QuestionSetSource, SuiteConfig, check_data, is_own, place_of
+from flows.task_choice import bringing_tasks
 from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
@@ -103,7 +104,8 @@ def _read(suite: SuiteConfig, lake: Lake) -> SuiteTasks:
     if isinstance(source, HomeSource):
         tasks = [task for split in source.splits for task in lake.tasks(split=split)]
         if not tasks:
-            raise RequestError(f"{lake.place.home} has no task in {', '.join(source.splits)}; `flywheel synth` makes them.")
+            commands = bringing_tasks(lake.place.home, source.splits[0])
+            raise RequestError(f"{lake.place.home} has no task in {', '.join(source.splits)} yet: {commands}.")
         return SuiteTasks(tuple(tasks))
     documents = None if source.documents is None else _documents(source.documents)
     failures = () if documents is None else documents.failures

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from eval.suites.figures import LARGEST_INVALID_SHARE
 from flows.operations.control import ControlState
+from flows.progress import position
+from flows.status_line import bar
 from flows.top.state import BesideEvaluation, Figure, Remaining, StageState, State
 from rl.engines.base import PoolFigures
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures, FaultFigures
@@ -108,13 +109,8 @@ def _stage(state: State) -> Table:
     stage = state.at_work
     assert stage is not None
     table = Table.grid(padding=(0, 2))
-    if stage.step is None:
-        table.add_row(Text(stage.run, "bold cyan"), Text("begins"))
-        return table
-    unit = "trajectory" if stage.stage in ("eval", "rollout") else "step"
-    position = f"{unit} {stage.step:,}" + (f" of {stage.steps:,}" if stage.steps else "")
-    bar = ProgressBar(total=stage.steps, completed=stage.step, width=30) if stage.steps else Text()
-    table.add_row(Text(stage.run, "bold cyan"), Text(position), bar, Text(f"left: {_left(state.left)}"))
+    left = "" if stage.step is None else f"left: {_left(state.left)}"
+    table.add_row(Text(stage.run, "bold cyan"), Text(position(stage)), Text(bar(stage, state.now)), Text(left))
     return table
 
 

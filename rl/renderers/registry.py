@@ -74,4 +74,7 @@ def template_text(name: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
     path = TEMPLATES.get(name) or Path(name)
     if not path.is_file():
         raise RequestError(f"there is no chat template {name}; give own, training, {', '.join(TEMPLATES)}, or a file.")
-    return path.read_text()
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the chat template {path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error

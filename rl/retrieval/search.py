@@ -21,7 +21,8 @@ from warehouse.records import Document
 if TYPE_CHECKING:
     import bm25s
 
-logging.getLogger("bm25s").setLevel(logging.WARNING)
+# A filter, not a level: the library sets its level to DEBUG when it is imported, which is later, and in workers too.
+logging.getLogger("bm25s").addFilter(lambda record: record.levelno >= logging.WARNING)
 
 _WORD = re.compile(r"\w+")
 

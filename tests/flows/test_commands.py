@@ -50,7 +50,7 @@ def test_a_run_whose_environment_is_down_fails_in_one_sentence() -> None:
 
 def test_every_command_has_an_example() -> None:
     commands = "run init synth train rollout eval sql show graph report top doctor verify validate reverify import export decontaminate"
-    for command in (*commands.split(), "traces", "extract", "serve", "deploy", "pause", "resume", "limit"):
+    for command in (*commands.split(), "new", "plan", "traces", "extract", "serve", "deploy", "pause", "resume", "limit"):
         assert f"Example: flywheel {command}" in CliRunner().invoke(app, [command, "--help"]).stdout
 
 

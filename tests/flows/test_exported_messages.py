@@ -44,6 +44,7 @@ SHAPES = {
     "an empty result": asked("Who?") + acted("search", "Ann") + came("") + acted("answer", "No one"),
     "what is seen beside the question": asked("Who?") + came("A dark room.") + acted("search", "Ann") + came("x") + acted("answer", "Ann"),
     "other scripts": asked("谁?") + acted("search", "Straße 東京 “é”") + came("ок") + acted("answer", "東京", "так"),
+    "a closing mark in arguments": asked("Who?") + acted("search", "</think></tool_call>", "I look.") + came("x") + acted("answer", "A"),
     "an action that is no call": asked("Who?") + considered("<search> Ann", False) + came("Error: close the tag.") + acted("answer", "Ann"),
 }  # fmt: skip
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -21,6 +21,7 @@ from flows.home import Home, check_place
 from warehouse import Lake, Task
 from warehouse.drafts import drafted
 from warehouse.errors import RequestError
+from warehouse.storage import Place
 
 FLYWHEEL = Path(sys.executable).parent / "flywheel"
 OWN_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
@@ -234,6 +235,67 @@ def test_a_home_is_checked_before_anything_is_made(tmp_path: Path) -> None:
             Home(place).claim(load_config("quickstart"))
     check_place(tmp_path / "new" / "deep" / "home")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["dangling", "file"]
+
+
+NAMES = ["a?b", "a%20b", "a#b", "a b", 'it\'s "x"', "new\nline", "-dash", "Zoë 北京", "a*[b]{c}$d", "sqlite:x", "s3://bucket/x", "%s%d{}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_home_may_have_any_other_name(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = Path(name) if relative else tmp_path / name
+    check_place(place)
+    with Lake(place) as lake:
+        lake.add([Task("a", "search", "Who?", ("Ann",))])
+    with Lake(place, read_only=True) as lake:
+        assert [task.key for task in lake.tasks()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "name", ["back\\slash", "a\\", "\\\\host\\share", "link", "loop", "h\udcff", "below/\udcff/h", "C:\\x", "link/x", "loop/x"]
+)
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_home_that_no_lake_takes_is_refused_before_anything_is_made(
+    name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "to \\").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "to \\")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    place = Path(name) if relative else tmp_path / name
+    for ask in (check_place, Place.of, Lake, lambda place: Lake(place, read_only=True)):
+        with pytest.raises(RequestError, match="cannot be a home"):
+            ask(place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+GONE = ["sql 'SELECT 1' --home {home}", "run --dry-run --home {home}", "import tasks x.jsonl --home {home}", "show x --home {home}"]
+GONE += ["report --home {home}", "lake check --home {home}", "lake compact --home {home}", "export tasks --home {home} --to t.jsonl"]
+GONE += ["sql 'SELECT 1' --home h", "run --dry-run --home h"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", GONE)
+def test_a_current_folder_that_was_removed_is_one_sentence(command: str, home: Path, tmp_path: Path) -> None:
+    gone = f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; {FLYWHEEL} {command.format(home=home)}"
+    done = subprocess.run(["sh", "-c", gone], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("flywheel: the current folder")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "status"), [("h", 2), ("{home}", 0)])
+def test_a_current_folder_whose_name_is_not_utf8_takes_no_home_and_spoils_none(place: str, status: int, home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cwd-\udcff"
+    folder.mkdir()
+    (folder / "tasks.jsonl").write_text('{"id": "b", "question": "1+1?", "answer": "2"}\n')
+    options = ["--environment", "python", "--verifier", "gsm8k", "--home", place.format(home=home)]
+    done = subprocess.run([FLYWHEEL, "import", "tasks", "tasks.jsonl", *options], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

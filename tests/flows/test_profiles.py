@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config import FlywheelConfig, load_config
+from flows.home import Home
 from flows.placement import phases, place_phase
 from flows.sizing.assumptions import assumed
 from flows.sizing.plan import SizingPlan, plan_of
@@ -138,9 +139,51 @@ def test_the_plan_is_one_json_document_or_a_table(tmp_path: Path) -> None:
     model = sizes_in(tmp_path, "7")
     arguments = ["plan", "--profile", "eight_gpus", "--set", f"policy.path={model}", "--gpus", "7"]
     shown, printed = (CliRunner().invoke(app, [*arguments, *more]) for more in ((), ("--json",)))
-    assert shown.exception is None and "learner of rl" in shown.output and "assumed: device = H100" in shown.output
+    assert shown.exception is None and "learner of rl" in shown.output and "device = H100" in shown.output
     record = json.loads(printed.stdout)
     assert record["no_room"].startswith("sft.learner: 1 GPU") and record["changes"][0] == record["no_room"]
     assert {stage["stage"]: stage["seconds"] is not None for stage in record["stages"]} == {"sft": True, "rl": True}
     refused = CliRunner().invoke(app, [*arguments, "--device", "abacus"])
     assert isinstance(refused.exception, RequestError) and "choose one of H200" in str(refused.exception)
+
+
+def planned_by_command(*arguments: str, columns: int = 80) -> str:
+    result = CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": str(columns), "FLYWHEEL_HOME": ""})
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["quickstart", *MACHINES])
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_plan_has_a_line_for_each_figure_at_any_width(profile: str, columns: int, tmp_path: Path) -> None:
+    model = () if profile == "quickstart" else ("--set", f"policy.path={sizes_in(tmp_path, '3')}")
+    lines = planned_by_command("--profile", profile, *model, columns=columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    cards = json.loads(planned_by_command("--profile", profile, *model, "--json"))["cards"]
+    shown = {" ".join(line.split()[:-1]): line.split()[-1] for line in lines if line.split()}
+    for name, size in cards[0]["parts"].items():
+        assert size < 0.005 * GIB or shown[name] in {f"{card['parts'].get(name, 0) / GIB:,.2f}" for card in cards}
+
+
+@pytest.mark.slow
+def test_a_plan_without_gpus_names_no_card_and_has_the_memory_of_the_machine(tmp_path: Path) -> None:
+    record = json.loads(planned_by_command("--profile", "quickstart", "--json"))
+    assert record["assumptions"]["device"] is None
+    assert {card["device"] for card in record["cards"]} == {"host memory"} and record["cards"][0]["limit"] > GIB
+    small = json.loads(planned_by_command("--profile", "quickstart", "--memory", "0.5", "--json"))
+    assert not small["cards"][0]["fits"] and "kv_cache_gib" in small["changes"][0]
+    with pytest.raises(RequestError, match="reserves no GPU"):
+        planned_by_command("--profile", "quickstart", "--device", "L4")
+
+
+@pytest.mark.slow
+def test_a_home_is_planned_for_by_its_own_configuration(tmp_path: Path) -> None:
+    Home(tmp_path / "home").claim(load_config("quickstart", ["rl.steps=7"]))
+    stages = json.loads(planned_by_command("--home", str(tmp_path / "home"), "--json"))["stages"]
+    assert stages[-1]["steps"] == 7
+    for arguments in ((), ("--home", str(tmp_path / "none"), "--set", "rl.steps=3")):
+        with pytest.raises(RequestError, match=r"--profile|no run's home"):
+            planned_by_command(*arguments)
+    assert not (tmp_path / "none").exists()

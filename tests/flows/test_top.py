@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import pty
 import re
@@ -22,6 +24,7 @@ from flows.config import FlywheelConfig
 from flows.home import Home
 from flows.progress import Progress, ProgressWriter, StageProgress, read_progress
 from flows.stage_run import StageRun
+from flows.status_line import StatusLine
 from flows.top.state import Remaining, State, Watcher, stage_left, stage_steps, wheel_left
 from flows.top.view import frame, words
 from rl.engines.base import EngineFigures, EngineState, PoolFigures
@@ -92,6 +95,37 @@ def test_a_wheel_at_work_shows_stage_step_figures_engines_environments_tools_and
     assert "1 of the last 64 trajectories" in shown and "3 of the last 64 calls" in shown
     assert "56 trajectories have not ended" in shown
     assert "zero_variance is 0.58 at step 56" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50), "step 1 of 50 running"),
+        (StageProgress("t2-cpt", "cpt", 2, began=0.0), "step 1 running"),
+        (StageProgress("t2-rl", "rl", 2, began=0.0, steps=50, resumed=True), "goes on"),
+        (StageProgress("t2-synth", "synth", 2, began=0.0), "running"),
+    ],
+)
+def test_a_stage_has_a_bar_before_its_first_step_has_ended(home: Home, watcher: Watcher, stage: StageProgress, told: str) -> None:
+    tell(home, replace(WORKING, written=time.time(), stage=stage))
+    (row,) = (shown for shown in text(watcher.look()).splitlines() if shown.startswith(f"│ {stage.run} "))
+    assert re.search(rf"{stage.run} +{told} +[█░]{{30}} ", row)
+
+
+def test_the_last_line_of_a_terminal_says_how_far_a_stage_is_below_the_log() -> None:
+    written = io.StringIO()
+    log, kept = logging.Logger("tried"), StatusLine(written)
+    log.addHandler(kept)
+    kept.show(StageProgress("t1-rl", "rl", 1, began=0.0, steps=40))
+    assert written.getvalue().endswith(f"{'░' * 30}  t1-rl: step 1 of 40 running")
+    log.warning("an engine starts")
+    assert written.getvalue().endswith(f"\r\x1b[2Kan engine starts\n{'░' * 30}  t1-rl: step 1 of 40 running")
+    kept.show(StageProgress("t1-rl", "rl", 1, began=0.0, step=20, steps=40))
+    assert written.getvalue().endswith(f"\r\x1b[2K{'█' * 15}{'░' * 15}  t1-rl: step 20 of 40")
+    kept.show(None)
+    log.warning("done")
+    assert written.getvalue().endswith("\r\x1b[2Kdone\n")
 
 
 @pytest.mark.slow

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from shutil import which
 
 import pytest
 
 from warehouse import account
-from warehouse.account import ensure_home
+from warehouse.account import ensure_home, expanded
 from warehouse.errors import RequestError
+from warehouse.plugins import Registry
+from warehouse.public_data.places import locate
 
 PROGRAM = "from pathlib import Path; from warehouse import Lake; lake = Lake(Path('lake')); print(lake.tasks()); lake.close()"
 
@@ -22,7 +26,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("home", [None, "", "/nonexistent/home", __file__])
+WITHOUT_FILES = ["/nonexistent/home", "/proc", "/proc/self", "/sys", "/dev/null", __file__, f"{__file__}/below", "relative", ".", "~nosuch"]
+
+
+@pytest.mark.parametrize("home", [None, "", *WITHOUT_FILES])
 def test_a_home_that_does_not_work_is_replaced(home: str | None, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", home or "")
     if home is None:
@@ -38,6 +45,35 @@ def test_a_home_that_works_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOME", str(tmp_path))
     ensure_home()
     assert os.environ["HOME"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["h\udcff", "back\\slash", "new\nline", "a b", "Zoë 北京", "it's", "100%", "a?b#c"])
+def test_a_home_of_any_name_stays(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / name))
+    ensure_home()
+    assert Path(os.environ["HOME"]) == tmp_path / name
+    assert list((tmp_path / name).iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["~nosuch", "~nosuch/x", "~/x", "~", "/a/~nosuch", "a/~", "", "plain", "~nosuch/../x", "./~nosuch"])
+def test_a_home_that_nobody_has_stays_as_it_is_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    mine = path == "~" or path.startswith("~/")
+    assert expanded(path) == Path(f"/home/ann{path[1:]}" if mine else path)
+
+
+@pytest.mark.parametrize(("variable", "other"), [("FLYWHEEL_DATA", "XDG_CACHE_HOME"), ("XDG_CACHE_HOME", "FLYWHEEL_DATA")])
+def test_public_data_under_a_user_who_is_not_known_is_not_there(variable: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "~nosuch/x")
+    monkeypatch.delenv(other, raising=False)
+    with pytest.raises(RequestError, match="~nosuch/x"):
+        locate("films")
+
+
+def test_code_in_a_file_under_a_user_who_is_not_known_is_not_there() -> None:
+    with pytest.raises(RequestError, match="~nosuch"):
+        Registry("tool", {}, "none").resolve("~nosuch/tools.py:tool")
 
 
 @pytest.mark.parametrize("kind", ["link", "open", "file"])
@@ -68,3 +104,39 @@ def test_a_lake_opens_without_a_home_and_under_any_name(folder: str, tmp_path: P
         text=True,
     )
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", ["/proc", "unwritable", "without extensions"])
+def test_a_lake_opens_whatever_home_is(home: str, tmp_path: Path) -> None:
+    place = tmp_path / home
+    if home == "unwritable":
+        if os.getuid() == 0:
+            pytest.skip("root heeds no permissions")
+        place.mkdir(mode=0o500)
+    elif home == "without extensions":
+        place.mkdir()
+        (place / ".duckdb").touch()
+    surroundings = {**os.environ, "HOME": str(place), "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=surroundings, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+AS_ANOTHER = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
+AS_READER = [*AS_ANOTHER, "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
+"""The user may read what root may, such as an interpreter in root's own home, and write only what is theirs."""
+CAN_CHANGE = which("setpriv") is not None and subprocess.run([*AS_READER, "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CAN_CHANGE, reason="this account cannot run a command as another user")
+@pytest.mark.parametrize("home", [None, "/root", "own"])
+def test_a_user_without_an_entry_has_a_lake(home: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, 12345, 12345)
+        surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": folder}
+        surroundings |= {} if home is None else {"HOME": folder if home == "own" else home}
+        command = [*AS_READER, sys.executable, "-c", PROGRAM]
+        run = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        assert (Path(folder) / "flywheel-home-12345").is_dir() == (home != "own")

@@ -54,7 +54,7 @@ def read_fireact(path: Path) -> ImportedRuns:
 
 
 def _read_file(path: Path, collector: RunCollector) -> None:
-    text = path.read_text(errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
         rows = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:

@@ -96,16 +96,20 @@ def _calls(text: str) -> list[ParsedAction]:
     begin = 0
     for found in _OBSERVED.finditer(text):
         if found[1] is not None:
-            _check_closed(found)
+            _check_closed(found, text)
         calls += _action(text[begin : found.start()], (found[2] if found[1] is None else found[1]).strip())
         begin = found.end()
     rest = text[begin:]
     return calls + (_action(rest, "") if rest.strip() else [])
 
 
-def _check_closed(block: re.Match[str]) -> None:
+def _check_closed(block: re.Match[str], text: str) -> None:
+    """That the information ends at one place: a document may hold the closing mark, and then nobody knows where the policy goes on."""
+    behind = text[block.end() :].partition("<information>")[0]
     if "<information>" in block[1] or "</information>" not in block[0]:
         raise MalformedRow(f"the information at character {block.start()} is not closed, so what the policy wrote after it is not known")
+    if "</information>" in behind:
+        raise MalformedRow(f"the information at character {block.start()} is closed twice, so what the policy wrote after it is not known")
 
 
 def _action(text: str, observation: str) -> list[ParsedAction]:

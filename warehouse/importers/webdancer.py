@@ -137,7 +137,7 @@ def _blocks(content: str, start: int) -> Iterator[TextCall]:
                 raise MalformedRow(str(error)) from error
             block = None
         if block is None:
-            end = content.find(f"</{opening[1]}>", opening.end())
+            end = _closing(content, opening)
             if end < 0:
                 start = opening.end()
                 continue
@@ -146,6 +146,15 @@ def _blocks(content: str, start: int) -> Iterator[TextCall]:
             block = TextCall(opening.start(), end + len(opening[1]) + 3, value)
         yield block
         start = block.end
+
+
+def _closing(content: str, opening: re.Match[str]) -> int:
+    """Where what is opened ends; an answer at the last closing tag before the next opening one, for it may quote its own."""
+    closing, following = f"</{opening[1]}>", _OPENING.search(content, opening.end())
+    first = content.find(closing, opening.end())
+    if opening[1] != "answer":
+        return first
+    return max(first, content.rfind(closing, opening.end(), following.start() if following else len(content)))
 
 
 def _call(text: str, value: Any) -> ParsedAction:

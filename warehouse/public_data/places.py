@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from warehouse.account import expanded
 from warehouse.errors import RequestError
 from warehouse.public_data.catalogue import DATA_SETS
 from warehouse.public_data.sets import PublicDataSet
@@ -15,8 +16,8 @@ VARIABLE = "FLYWHEEL_DATA"
 def data_root() -> Path:
     """The folder of all public data sets."""
     if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agent-flywheel" / "data"
+        return expanded(named)
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "agent-flywheel" / "data"
 
 
 def data_set(name: str) -> PublicDataSet:

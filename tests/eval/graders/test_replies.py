@@ -222,6 +222,27 @@ def test_programs_of_several_pieces(reply: str) -> None:
     assert passes(reply)
 
 
+HELPER = "def help_add(a, b):\n    return 0"
+
+
+@pytest.mark.parametrize(
+    ("reply", "read"),
+    [
+        (f"```python\n{ADD}\n```\nA test:\n```python\ndef test_add():\n    assert add(1, 2) == 3\n```", ADD),
+        (f"```python\n{ADD}\n```\nNot:\n```python\n{HELPER}\n```", ADD),
+        (f"```python\n{ADD}\n```\n```python\nclass Adder:\n    pass\n```", ADD),
+        (f"```python\n{HELPER}\n```\n```python\n{ADD}\n```", ADD),
+        (f"```python\n{ADD}\n```", ADD),
+        (ADD, ADD),
+    ],
+)
+def test_what_is_read_is_the_program_that_was_judged(reply: str, read: str) -> None:
+    gold = {"test_list": ["assert add(1, 2) == 3"]}
+    (row,) = verify_rows("code", [{"id": 0, "gold": gold, "pred": reply}])
+    judged = GRADERS["code"].judge(reply, [json.dumps(gold)], {})
+    assert (row.value, row.read) == (judged.value, judged.read) == (1.0, read)
+
+
 @pytest.mark.parametrize(
     "pred",
     [

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import logging
 import pickle
 
 import numpy as np
+import pytest
 
 from rl.retrieval.search import Miss, SearchIndex, passage, passages
 from warehouse.records import Document
@@ -93,3 +95,9 @@ def test_a_page_is_the_beginning_of_all_scores_in_order() -> None:
         in_order = [place for place in sorted(range(len(index)), key=lambda place: (-scores[place], place)) if scores[place] > 0]
         for k in (2, 5, 17, len(index)):
             assert index.search(" ".join(query), k) == [index.documents[place] for place in in_order[:k]]
+
+
+def test_the_library_behind_the_index_logs_nothing_about_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        SearchIndex([document("a", "Heron", "A bird.")]).search("bird", 1)
+    assert [record.name for record in caplog.records if record.name.startswith("bm25s")] == []
