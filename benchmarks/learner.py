@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from rl.devices import device_of, model_flops_utilisation, training_flops
 from rl.engines.base import WeightProbe
 from rl.learner.local import LocalLearner
-from rl.loop import Loop
+from rl.loop import ReinforceLoop
 from rl.memory import GIB, Architecture, LearnerMemory, Pass, learner_memory, trained_matrices
 from rl.policies.tokenization import build_tokenizer
 from rl.renderers.examples import EncodedExample
@@ -369,7 +369,7 @@ def learn_again(
 ) -> None:
     """Make steps on the same trajectories until `take` says that it was the last."""
     run = Repeated(trajectories, take)
-    Loop(learner, run, run, config, {"monitor": MetricMonitor(())}, lambda step, figures: None).run()
+    ReinforceLoop(learner, run, run, config, {"monitor": MetricMonitor(())}, lambda step, figures: None).run()
 
 
 def room(case: Case, bfloat16: bool, memory: int | None) -> tuple[bool, bool]:

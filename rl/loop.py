@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,7 +58,7 @@ class Sampler(Protocol):
         ...
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """Where a run reports to."""
 
     def metrics(self, step: int, figures: dict[str, float]) -> bool | None:
@@ -80,7 +80,7 @@ def train(
     config: ReinforceConfig,
     seed: int,
     sampler: Sampler,
-    recorder: Recorder,
+    recorder: StepRecorder,
     state: Mapping[str, Stateful] | None = None,
     engines: EngineWeights | None = None,
     weight_sync: WeightSyncHandle | None = None,
@@ -101,17 +101,18 @@ def train(
     started = time.monotonic()
     with open_learner(policy, output, config, seed, engines or EngineWeights(), weight_sync, ray) as learner:
         with tracking(config.trackers, output) as track:
-            loop = Loop(learner, sampler, recorder, config, {"monitor": MetricMonitor(config.health.limits), **(state or {})}, track)
+            everything = {"monitor": MetricMonitor(config.health.limits), **(state or {})}
+            loop = ReinforceLoop(learner, sampler, recorder, config, everything, track)
             steps = loop.run()
         learner.write(output)
     return TrainResult(output, {"steps": steps, "seconds": time.monotonic() - started, **loop.last})
 
 
-class Loop:
+class ReinforceLoop:
     """The steps of one run."""
 
     def __init__(
-        self, learner: Learner, sampler: Sampler, recorder: Recorder, config: ReinforceConfig, state: dict[str, Any], track: Any
+        self, learner: Learner, sampler: Sampler, recorder: StepRecorder, config: ReinforceConfig, state: dict[str, Any], track: Any
     ) -> None:
         """`state` holds the `monitor` of metrics, and what else a resumed run must find; `track` takes the metrics of a step."""
         self.learner, self.sampler, self.recorder, self.config = learner, sampler, recorder, config
@@ -126,13 +127,13 @@ class Loop:
         while step < self.config.steps and not stop:
             step += 1
             began = time.monotonic()
-            probed = self.publish(step - 1, record=0 < step - 1 == self.saved)
+            checked = self.publish(step - 1, record=0 < step - 1 == self.saved)
             published = time.monotonic()
             collected = self.sampler.collect(step)
             times = StepTimes(published - began, time.monotonic() - published, 0.0, *collected.waited)
             rows, collected, figures = self.advantages(step, collected)
             update = self.learner.update(rows, step)
-            figures |= {**probed.figures, **update.figures, **errors(probed.differences, update.differences)}
+            figures |= {**checked.figures, **update.figures, **errors(checked.differences, update.differences)}
             times, tokens = replace(times, whole=time.monotonic() - began), replace(update.tokens, sampled=sampled(collected))
             figures |= speed_figures(times, tokens, update.flops, self.config.learner.workers, update.device)
             stop = self.record(step, figures)
@@ -145,7 +146,7 @@ class Loop:
 
     # Publish
 
-    def publish(self, version: int, record: bool = False) -> Probed:
+    def publish(self, version: int, record: bool = False) -> WeightCheck:
         """Give the engines the present weights, and check that they have them; see `Learner.publish` for `record`.
 
         Raises:
@@ -154,7 +155,7 @@ class Loop:
         self.sampler.load(self.learner.publish(version, record), version)
         probes = [probe for probe in self.sampler.probe() if probe.token_ids]
         if not probes:
-            return Probed()
+            return WeightCheck()
         scored = self.learner.score([row_of(probe) for probe in probes]).logprobs
         means = list(map(mean_difference, probes, scored))
         difference = next((each for each in means if math.isnan(each)), max(means))
@@ -164,7 +165,7 @@ class Loop:
             self.recorder.alert(alert)
             raise TrainingHalted(alert)
         differences = [torch.tensor(ours) - torch.tensor(probe.logprobs) for probe, ours in zip(probes, scored, strict=True)]
-        return Probed({"weight_difference": difference}, torch.cat(differences))
+        return WeightCheck({"weight_difference": difference}, torch.cat(differences))
 
     # Advantages
 
@@ -249,12 +250,12 @@ class Loop:
         return self.saved
 
 
-class Probed:
-    """What the engines showed of their weights: metrics, and differences to the learner's log-probabilities, shape (tokens,)."""
+@dataclass(frozen=True, slots=True)
+class WeightCheck:
+    """What the engines showed of their weights: metrics, and log π_learner - log π_engine, shape (tokens,)."""
 
-    def __init__(self, figures: Mapping[str, float] | None = None, differences: Tensor | None = None) -> None:
-        self.figures = dict(figures or {})
-        self.differences = torch.zeros(0) if differences is None else differences
+    figures: dict[str, float] = field(default_factory=dict)
+    differences: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 def errors(*differences: Tensor) -> dict[str, float]:

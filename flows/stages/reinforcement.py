@@ -169,15 +169,15 @@ class HomeRecorder:
     store: LakeStore
 
     def metrics(self, step: int, figures: dict[str, float]) -> bool:
-        """See `rl.loop.Recorder`."""
+        """See `rl.loop.StepRecorder`."""
         return self.store.metrics(step, {**figures, **self.context.running.take_concurrency_figures()})
 
     def alert(self, alert: Alert) -> None:
-        """See `rl.loop.Recorder`."""
+        """See `rl.loop.StepRecorder`."""
         self.store.alert(alert)
 
     def drops(self, step: int, drops: Sequence[Drop]) -> None:
-        """See `rl.loop.Recorder`."""
+        """See `rl.loop.StepRecorder`."""
         self.run.record_drops(step, drops)
 
 

@@ -13,7 +13,7 @@ from rl.env_pool.config import RayConfig
 from rl.learner.base import Encoding, EngineWeights, Scores, Update
 from rl.training.batches import Row
 from rl.training.config import ReinforceConfig
-from rl.training.workers import Worker, WorkerGroup
+from rl.training.workers import GroupWorker, WorkerGroup
 
 SYNC = ("begin", "step", "record")
 """What the main worker asks of the engines in the middle of `publish`: the fields of `WeightSyncHandle`."""
@@ -85,7 +85,7 @@ class LearnerGroup:
         return answer
 
 
-class _LearnerWorker(Worker):
+class _LearnerWorker(GroupWorker):
     """A `LocalLearner` in a process of the group."""
 
     def open(self, policy: Path, output: Path, config: ReinforceConfig, seed: int, engines: EngineWeights, sends: bool) -> Encoding:

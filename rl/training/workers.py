@@ -57,7 +57,7 @@ class Starter:
         return answer
 
 
-class Worker:
+class GroupWorker:
     """One process of the group; subclasses have the verbs."""
 
     starter: Starter
@@ -86,7 +86,7 @@ class WorkerGroup:
 
     def __init__(
         self,
-        kind: type[Worker],
+        kind: type[GroupWorker],
         learner: LearnerConfig,
         ray_config: RayConfig | None = None,
         functions: Mapping[str, Callable[..., Any]] | None = None,
@@ -158,7 +158,7 @@ class WorkerGroup:
             raise
 
 
-class _Runner(Worker):
+class _Runner(GroupWorker):
     def run(self, work: Callable[[Starter], T]) -> T:
         return work(self.starter)
 

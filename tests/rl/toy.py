@@ -17,7 +17,7 @@ from rl.engines.weight_sync import WeightSyncHandle
 from rl.learner.base import EngineWeights, PassRecord
 from rl.learner.local import LocalLearner
 from rl.learner.losses import MicroBatch
-from rl.loop import Loop, train
+from rl.loop import ReinforceLoop, train
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy
 from rl.renderers.examples import EncodedExample
@@ -184,7 +184,7 @@ def learn(policy: Path, output: Path, config: ReinforceConfig, run: Scripted, se
 def rows_with_advantages(learner: LocalLearner, trajectories: Sequence[Trajectory], config: ReinforceConfig, step: int = 1) -> list[Row]:
     """The rows that a step learns from, of trajectories or of those that its correction leaves."""
     run = Scripted(lambda step: Collected(tuple(trajectories)))
-    loop = Loop(learner, run, run, config, {"monitor": MetricMonitor(())}, _nothing)
+    loop = ReinforceLoop(learner, run, run, config, {"monitor": MetricMonitor(())}, _nothing)
     return loop.advantages(step, run.collect(step))[0]
 
 

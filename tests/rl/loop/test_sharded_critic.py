@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list
 from rl.env_pool.config import RayConfig
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.learner.base import EngineWeights
-from rl.loop import Loop
+from rl.loop import ReinforceLoop
 from rl.policies.policy import load_policy
 from rl.training.batches import rows_of
 from rl.training.config import CriticConfig, ReinforceConfig
@@ -137,7 +137,7 @@ def learn_in_shards(
     )
     learner = load_learner(policy, output, config, 1, EngineWeights(), None)
     with closing(learner):
-        Loop(learner, run, run, config, {"monitor": MetricMonitor(config.health.limits)}, lambda step, found: None).run()
+        ReinforceLoop(learner, run, run, config, {"monitor": MetricMonitor(config.health.limits)}, lambda step, found: None).run()
         assert learner.loss.critic is not None
         trained = [each for each in learner.loss.model.parameters() if each.requires_grad]
         seen["weights"] = all(isinstance(each, DTensor) for each in trained)

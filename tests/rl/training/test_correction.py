@@ -126,7 +126,7 @@ def test_vtrace_on_policy_has_the_returns_of_gae_with_lambda_one() -> None:
 @pytest.mark.engine
 def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_drops(policy: Path, tmp_path: Path) -> None:
     from rl.learner.local import LocalLearner
-    from rl.loop import Loop
+    from rl.loop import ReinforceLoop
     from rl.policies.policy import load_policy
     from rl.training.config import ReinforceConfig
     from rl.training.filters import Collected, Drop
@@ -146,7 +146,7 @@ def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_d
         config = base.model_copy(update={"correction": CorrectionConfig.model_validate(correction)})
         learner = LocalLearner(*load_policy(policy), config, tmp_path, 1)
         run = Scripted(lambda step: Collected(tuple(trajectories)), record_drops=lambda step, drops: told.extend(drops))
-        rows = Loop(learner, run, run, config, {"monitor": MetricMonitor(())}, None).advantages(1, run.collect(1))[0]
+        rows = ReinforceLoop(learner, run, run, config, {"monitor": MetricMonitor(())}, None).advantages(1, run.collect(1))[0]
         batches = learner.micro_batches(rows)
         if batches:
             gradients(learner, batches)
