@@ -30,7 +30,7 @@ R = TypeVar("R")
 RECORDED = "When the row was written, UTC."
 """What the column `recorded`, which every table has, means."""
 PIECE_ROWS = 5_120
-"""Rows that are encoded at a time: a quarter of what `migrations` lets a row group hold, so that no core waits long for its first."""
+"""Rows that are encoded at a time: a quarter of what `version` lets a row group hold, so that no core waits long for its first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from warehouse.connections import (
 )
 from warehouse.errors import RequestError
 from warehouse.fixity import keep_digests
-from warehouse.migrations import check_readable, migrate
 from warehouse.queries import check_catalogue, first_paragraph, run_query
 from warehouse.records import (
     Document,
@@ -47,6 +46,7 @@ from warehouse.records import (
 from warehouse.schema import TABLE_OF, Record
 from warehouse.storage import Place, Storage
 from warehouse.transactions import all_writer_locks, commit
+from warehouse.version import check_version, define
 from warehouse.views import MACROS
 
 R = TypeVar("R")
@@ -248,7 +248,7 @@ class Lake:
         try:
             with closed_on_error(connection), cursor_in_lake(connection) as cursor:
                 check_catalogue(cursor, str(self.place.home))
-                check_readable(cursor, str(self.place.home))
+                check_version(cursor, str(self.place.home))
         except duckdb.Error as error:  # the catalogue answers, and the data does not
             raise self._unreachable(error) from error
         return connection
@@ -263,7 +263,7 @@ class Lake:
             with all_writer_locks(connection, self.place):
                 connection.execute(attach_statement(self.place, read_only=False))
             check_catalogue(connection, str(self.place.home))
-            commit(connection, self.place, lambda cursor: migrate(cursor, str(self.place.home)))
+            commit(connection, self.place, lambda cursor: define(cursor, str(self.place.home)))
         return connection
 
     def _unreachable(self, error: duckdb.Error) -> RequestError:

@@ -119,7 +119,7 @@ def check_catalogue(cursor: duckdb.DuckDBPyConnection, home: str) -> None:
     Raises:
         RequestError: a view stands in the place of a table, a macro could stand in the place of any function, a file lies elsewhere.
     """
-    tables = ", ".join(map(quoted, [*(table.name for table in TABLES), "migrations"]))
+    tables = ", ".join(map(quoted, [*(table.name for table in TABLES), "versions"]))
     elsewhere = "NOT path_is_relative::BOOLEAN OR contains(path, '..')"
     found = cursor.execute(
         f"""

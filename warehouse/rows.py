@@ -10,8 +10,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import MISSING
-from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from itertools import chain, islice
 from math import ceil
@@ -23,7 +21,6 @@ import pyarrow as pa
 
 from warehouse.columns import PIECE_ROWS, Table
 from warehouse.connections import CATALOG
-from warehouse.errors import RequestError
 from warehouse.records import Call, Image, Trajectory, Turn
 from warehouse.schema import (
     IMAGES,
@@ -147,46 +144,25 @@ def delete(cursor: Cursor, table: Table[Any], keys: Sequence[Key]) -> None:
 def select(cursor: Cursor, table: Table[Any], where: str, parameters: Sequence[Any], version: str) -> list[Any]:
     """The records whose rows meet `where`, in the order of their keys.
 
-    `version` is empty or an AT clause. What the table did not have yet at that snapshot is as the record has it by default.
+    `version` is empty or an AT clause.
     """
-    names = _stored(cursor, table, version)
-    if not names:
-        return []
-    _refuse_missing(table, names, version)
+    names = table.stored_fields
     order = ", ".join(f'"{name}"' for name in table.key)
     columns = ", ".join(f'"{name}"' for name in names)
     sql = f"SELECT {columns} FROM {CATALOG}.{table.name} {version} WHERE {where} ORDER BY {order}"
-    values = _read(cursor, sql, parameters, table, names)
+    try:
+        values = _read(cursor, sql, parameters, table, names)
+    except duckdb.CatalogException:  # before the lake had tables
+        if version:
+            return []
+        raise
     if not values[names[0]]:
         return []
     rows = zip(*values.values(), strict=True)
     if table is TRAJECTORIES:
         turns = _turns(cursor, values["id"], version)
         return [_trajectory(dict(zip(names, row, strict=True)), turns) for row in rows]
-    if names == table.stored_fields:
-        return [table.record(*row) for row in rows]
-    return [table.record(**dict(zip(names, row, strict=True))) for row in rows]
-
-
-def _stored(cursor: Cursor, table: Table[Any], version: str) -> tuple[str, ...]:
-    """The record's fields that the table has, or had at an earlier snapshot; none where it was not there yet."""
-    if not version:
-        return table.stored_fields
-    try:
-        present = {row[0] for row in cursor.execute(f"DESCRIBE FROM {CATALOG}.{table.name} {version}").fetchall()}
-    except duckdb.CatalogException:
-        return ()
-    return tuple(name for name in table.stored_fields if name in present)
-
-
-def _refuse_missing(table: Table[Any], names: Sequence[str], version: str) -> None:
-    """Raises `RequestError` where the table lacked at that snapshot what every record of it needs."""
-    needed = [field.name for field in dataclass_fields(table.record) if field.default is MISSING and field.default_factory is MISSING]
-    missing = [name for name in needed if name in table.stored_fields and name not in names]
-    if missing:
-        raise RequestError(
-            f"{table.name} {version} had another form, without {', '.join(missing)}, and cannot be read as records: use SQL for it."
-        )
+    return [table.record(*row) for row in rows]
 
 
 def _trajectory(fields: dict[str, Any], turns: dict[str, list[Turn]]) -> Trajectory:
@@ -198,14 +174,14 @@ def _turns(cursor: Cursor, ids: Sequence[str], version: str) -> dict[str, list[T
     """The turns of the trajectories `ids` with their calls, unordered, by trajectory."""
     calls = _calls(cursor, ids, version)
     found: dict[str, list[Turn]] = defaultdict(list)
-    names = _stored(cursor, TURNS, version)
+    names = TURNS.stored_fields
     rows = [
         (row[0], dict(zip(names, row[1:], strict=True)))
         for row in _rows_of_trajectories(cursor, TURNS, ids, version, ("trajectory_id", *names))
     ]
-    images = _images(cursor, {digest for _, fields in rows for digest in fields.get("images", ())}, version)
+    images = _images(cursor, {digest for _, fields in rows for digest in fields["images"]}, version)
     for owner, fields in rows:
-        fields["images"] = tuple(images[digest] for digest in fields.get("images", ()))
+        fields["images"] = tuple(images[digest] for digest in fields["images"])
         found[owner].append(Turn(calls=tuple(calls.get((owner, fields["index"]), ())), **fields))
     return found
 
@@ -226,8 +202,6 @@ def _images(cursor: Cursor, digests: set[str], version: str) -> dict[str, Image]
 def _calls(cursor: Cursor, ids: Sequence[str], version: str) -> dict[tuple[str, int], list[Call]]:
     """The calls of the trajectories `ids` in their order, by trajectory and turn."""
     found: dict[tuple[str, int], list[Call]] = defaultdict(list)
-    if not _stored(cursor, TOOL_CALLS, version):
-        return found
     names = ("trajectory_id", "turn_index", "call_index", *TOOL_CALLS.stored_fields)
     for owner, turn, _, *fields in sorted(_rows_of_trajectories(cursor, TOOL_CALLS, ids, version, names), key=itemgetter(0, 1, 2)):
         found[owner, turn].append(Call(*fields))

@@ -9,20 +9,7 @@ import typer
 from flows.cli.options import HomeOption, JsonOption, print_json
 from rl.terminal import say
 
-lake_app = typer.Typer(help="Bring a lake up to date, keep snapshots by name, and keep it tidy.", no_args_is_help=True)
-
-
-@lake_app.command()
-def migrate(home: HomeOption) -> None:
-    """Bring a lake that an earlier version wrote to this version. Opening it to write, as every stage does, does the same.
-
-    Example: flywheel lake migrate --home runs/demo
-    """
-    from flows.lakes import open_to_keep
-
-    with open_to_keep(home) as lake:
-        (row,) = lake.query("SELECT version, brings FROM migrations ORDER BY version DESC, recorded DESC LIMIT 1").to_pylist()
-    say(f"{home} is of version {row['version']}")
+lake_app = typer.Typer(help="Keep snapshots by name, and keep a lake tidy.", no_args_is_help=True)
 
 
 @lake_app.command()

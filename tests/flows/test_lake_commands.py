@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tests.warehouse.old_lakes import VERSION_1, make_old_lake
 from warehouse import Lake, Pin, RequestError, Task
 
 pytestmark = pytest.mark.slow
@@ -26,17 +25,8 @@ def flywheel(*arguments: str, status: int = 0) -> str:
 
 
 def test_every_lake_command_has_an_example() -> None:
-    for command in ("migrate", "pin", "unpin", "pins", "compact", "retain"):
+    for command in ("pin", "unpin", "pins", "compact", "retain"):
         assert f"Example: flywheel lake {command}" in flywheel("lake", command, "--help")
-
-
-def test_an_old_lake_says_what_to_do_and_that_helps(tmp_path: Path) -> None:
-    home = ("--home", str(tmp_path))
-    make_old_lake(tmp_path, VERSION_1)
-    with pytest.raises(RequestError, match=f"flywheel lake migrate --home {tmp_path}"):
-        flywheel("sql", QUERY, *home)
-    assert "is of version" in flywheel("lake", "migrate", *home)
-    assert json.loads(flywheel("sql", QUERY, *home, "--format", "json")) == [{"key": "t1"}]
 
 
 def test_pins_are_kept_listed_read_and_let_go(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.warehouse.old_lakes import VERSION_1, make_old_lake
 from warehouse import Image, Lake, Trajectory
 from warehouse.digests import digest_bytes
 from warehouse.exporters.tables import export_database, export_table
@@ -61,13 +60,3 @@ def test_images_are_exported(lake: Lake, make_trajectory: MakeTrajectory, tmp_pa
     with duckdb.connect(str(tmp_path / "all.duckdb"), read_only=True) as exported:
         sql = "SELECT i.data FROM (SELECT unnest(images) AS digest FROM turns) t JOIN images i USING (digest) ORDER BY 1"
         assert exported.execute(sql).fetchall() == [(b"blue",), (b"red\x00\xff",)]
-
-
-@pytest.mark.slow
-def test_a_lake_from_before_images_takes_them(tmp_path: Path, make_trajectory: MakeTrajectory) -> None:
-    before = make_old_lake(tmp_path, VERSION_1)
-    with Lake(tmp_path) as lake:
-        assert lake.trajectories()[0].images == ()
-        lake.add([showing(make_trajectory("b", 1), (RED,))])
-        assert [each.images for each in lake.trajectories()] == [(), (RED,)]
-        assert [each.images for each in lake.trajectories(at=before)] == [()]

@@ -182,7 +182,7 @@ def test_a_home_may_be_moved_and_have_an_awkward_name(tmp_path: Path, make_traje
 
 def test_every_table_column_view_and_macro_has_a_meaning(lake: Lake) -> None:
     told = describe(lake)
-    assert {row.name for row in told if row.kind == "table"} == {table.name for table in TABLES} | {"migrations"}
+    assert {row.name for row in told if row.kind == "table"} == {table.name for table in TABLES} | {"versions"}
     assert {row.name for row in told if row.kind == "view"} == set(VIEWS)
     assert [row.name for row in told if row.kind == "macro"] == [macro.signature for macro in MACROS.values()]
     silent = [(row.name, row.column) for row in told if not row.comment and not (row.kind == "view" and row.column)]

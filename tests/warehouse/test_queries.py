@@ -218,7 +218,7 @@ def test_a_view_or_macro_of_somebody_elses_lake_reads_no_other_file(made: tuple[
     ("made", "told"),
     [
         (("DROP TABLE tasks", f"CREATE VIEW tasks AS {SWORDFISH}"), "a view in the place of the table tasks"),
-        (("DROP TABLE migrations", f"CREATE VIEW Migrations AS {SWORDFISH}"), "a view in the place of the table"),
+        (("DROP TABLE versions", f"CREATE VIEW Versions AS {SWORDFISH}"), "a view in the place of the table"),
         ((f"CREATE MACRO len(x) AS (SELECT max(name) FROM ({SWORDFISH}))",), "a macro len"),
         ((f"CREATE MACRO mine(x) AS TABLE {SWORDFISH}",), "a macro mine"),
         (("UPDATE __ducklake_metadata_lake.ducklake_data_file SET path = '/etc/x.parquet', path_is_relative = 0",), "a data file at /etc"),

@@ -6,7 +6,7 @@ has all of its words of three letters and more: what a policy can see for itself
 after the first one that showed the answer which was given in the end.
 
 To count takes the words of every observation, minutes of a processor for a million trajectories. So `warehouse.upkeep` does it once for
-each, and a view counts those alone that still wait for that. Another way of counting needs a migration that empties `search_counts`.
+each, and a view counts those alone that still wait for that. Another way of counting needs another version of the lake.
 """
 
 from __future__ import annotations
