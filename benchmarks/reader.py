@@ -1,6 +1,6 @@
 """Make the policy `reader`, which reads before it learns to act: `python -m benchmarks.reader --to rl/policies/packaged/reader [--json]`.
 
-A policy of the quickstart's size learns plain reading (`synth/worlds/reading.py`) from scratch; the same seed gives the same weights on one
+A policy of the quickstart's size learns plain reading (`benchmarks/reading.py`) from scratch; the same seed gives the same weights on one
 machine. Printed are how many questions about texts that it has not read it answers word for word, and the digest of the folder.
 """
 
@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.reading import reading_texts
 from rl.policies.config import PolicyConfig
 from rl.policies.policy import create_policy, load_policy, save_policy
 from rl.rollouts.config import RolloutConfig
 from rl.training.supervised_config import CptConfig
-from synth.worlds.reading import reading_texts
 from synth.worlds.world import world_words
 from warehouse.digests import digest_files, seed_from
 from warehouse.records import Example, Part, PartKind

@@ -27,7 +27,7 @@ from rl.training.critic import NAME, Critic, value_loss
 from rl.training.packing import JoinedRows
 from rl.training.token_scores import can_choose, chosen_scores, tiled_scores
 
-ROW_MEANS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+ROW_MEANS = frozenset({"grpo", "dr_grpo"})
 """Losses that TRL averages over the rows of a pass; `bnpo` is averaged over its tokens, the others over the tokens of the step."""
 
 MicroBatch = dict[str, Any]

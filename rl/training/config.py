@@ -172,7 +172,7 @@ class ReinforceConfig(OptimizerConfig):
     save_every: PositiveInt = 10
     estimator: EstimatorName = "grpo"
     """How rewards become advantages: docs/learning.md has the table."""
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "vespo", "luspo"] = "dapo"
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"] = "dapo"
     importance_sampling_level: Literal["token", "sequence"] = "token"
     """`sequence` with the loss `grpo` is GSPO."""
     clip_low: PositiveFloat = 0.2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from benchmarks.reading import KINDS, reading_texts
 from synth.worlds.names import NAME_WORDS
-from synth.worlds.reading import KINDS, reading_texts
 from synth.worlds.schema import ASKED, RELATIONS, TYPE_SHARES
 
 TEXTS = list(reading_texts(2_000, seed=1))
