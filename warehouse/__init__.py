@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from warehouse.errors import RequestError
-from warehouse.lake import Lake
 from warehouse.records import (
     TRAINED_SPLITS,
     Batch,
@@ -32,7 +34,10 @@ from warehouse.records import (
     Triple,
     Turn,
 )
-from warehouse.schema import Record
+
+if TYPE_CHECKING:
+    from warehouse.lake import Lake
+    from warehouse.schema import Record
 
 __all__ = [
     "TRAINED_SPLITS",
@@ -65,3 +70,12 @@ __all__ = [
     "Triple",
     "Turn",
 ]
+
+_LATER = {"Lake": "warehouse.lake", "Record": "warehouse.schema"}
+"""What needs DuckDB and Arrow, whose import takes four fifths of the time that `flywheel --help` has."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
