@@ -111,6 +111,10 @@ def test_a_truncated_distribution_is_refused_where_rl_learns_from_it() -> None:
 
 def test_no_command_waits_for_libraries_that_it_may_not_need() -> None:
     heavy = ("torch", "transformers", "trl", "vllm", "ray", "prefect", "datasets", "pandas", "datasketch", "bm25s", "numba", "networkx")
-    script = f"import sys, flows.cli, flows.preflight, flows.report, flows.top; print(*(set(sys.modules) & set({heavy})))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    for modules, unwanted in (
+        ("flows.preflight, flows.report, flows.top", heavy),
+        ("flows.cli", (*heavy, "duckdb", "pyarrow", "numpy", "pydantic")),
+    ):
+        script = f"import sys, {modules}; print(*(set(sys.modules) & set({unwanted})))"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [], modules
