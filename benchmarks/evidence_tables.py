@@ -1,4 +1,4 @@
-"""The tables that README and docs make of a file of results, by the names that their marks have (`benchmarks/evidence.py`).
+"""The tables that docs make of a file of results, by the names that their marks have (`benchmarks/evidence.py`).
 
 Intervals and p-values are computed here, of the raw counts that a file holds.
 """

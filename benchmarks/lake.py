@@ -286,7 +286,7 @@ def steps(run: Path) -> dict[str, Any]:
 
 STEPS = """
 WITH s AS (
-    SELECT run_id, step, max(value) FILTER (name = 'lake_seconds') AS lake, max(value) FILTER (name = 'step_time') AS whole
+    SELECT run_id, step, max(value) FILTER (name = 'lake_seconds') AS lake, max(value) FILTER (name = 'step_seconds') AS whole
     FROM metrics WHERE stage = 'rl' GROUP BY ALL HAVING lake IS NOT NULL AND whole IS NOT NULL
 )
 SELECT (SELECT count(*) FROM trajectories) AS trajectories_in_lake, count(*) AS steps, median(lake) AS median, max(lake) AS longest,

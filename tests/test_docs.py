@@ -16,6 +16,7 @@ import typer
 from pydantic import BaseModel
 
 from flows.cli import app
+from flows.cli.reference import commands_page, settings_page
 from flows.config import FlywheelConfig, TurnConfig
 from flows.suites.config import SuiteConfig
 from rl.tools.config import ToolsFile
@@ -181,3 +182,8 @@ def test_every_key_that_messages_and_profiles_name_exists() -> None:
     texts = [each.value for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     texts += [path.read_text() for path in (ROOT / "profiles").rglob("*.toml")]
     assert {name for name in unknown_keys(texts) if name.partition(".")[0] in FlywheelConfig.model_fields} == set()
+
+
+def test_the_reference_pages_are_written_from_the_code() -> None:
+    assert (ROOT / "docs" / "commands.md").read_text() == commands_page(), "write them anew: python -m flows.cli.reference"
+    assert (ROOT / "docs" / "settings.md").read_text() == settings_page(), "write them anew: python -m flows.cli.reference"

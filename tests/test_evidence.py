@@ -1,8 +1,9 @@
-"""What README and docs say is what the committed results hold."""
+"""What the docs say is what the committed results hold, and so are the few figures of README."""
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import PAGES, RESULTS, beside, filled, pages
+from benchmarks.evidence import PAGES, RESULTS, ROOT, beside, filled, load, pages
 from benchmarks.evidence_tables import TABLES, above_controls, seed_names
 from eval.statistics import mcnemar, wilson
 from flows.config import load_config
@@ -130,4 +131,12 @@ def test_a_home_that_holds_calls_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_pages_are_those_that_people_read() -> None:
-    assert PAGES[0] == "README.md" and len(pages()) > 15
+    assert PAGES == ("docs/*.md",) and len(pages()) > 15
+
+
+def test_the_readme_is_short_and_its_figures_are_those_of_the_results() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.split()) <= 900 and "<!--" not in readme
+    table = readme[readme.index("| policy | success, % |") :].partition("\n\n")[0]
+    policies = ("t0-init", "t1-sft", "t1-sft-rft", "t1-rl")
+    assert re.findall(r"\| (\d+\.\d) \|", table) == [TABLES["success"](load("smollm2"), policy) for policy in policies]

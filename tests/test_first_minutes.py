@@ -14,7 +14,7 @@ from benchmarks.evidence_tables import first_minutes, took
 from benchmarks.first_minutes import PARTS, calibrate, made_before, main, timed, with_day
 
 IDENTITY = ("-c", "user.name=one", "-c", "user.email=one@example.org")
-README = (Path(__file__).parents[1] / "README.md").read_text()
+README = "".join((Path(__file__).parents[1] / name).read_text() for name in ("README.md", "docs/install.md"))
 
 
 def test_what_is_typed_is_what_the_readme_says() -> None:
