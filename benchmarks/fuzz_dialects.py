@@ -20,7 +20,7 @@ from datetime import date
 from transformers import PreTrainedTokenizerBase
 
 from rl.policies.tokenization import build_tokenizer
-from rl.renderers.base import Cut, Dialect, ParseError, Result
+from rl.renderers.base import Dialect, ParseError, Result, Truncation
 from rl.renderers.chat import ChatDialect
 from rl.renderers.chat_template import ChatTemplate
 from rl.renderers.layout import PROBE_TOOL
@@ -114,7 +114,7 @@ def check(dialect: Dialect, ids: Sequence[int], reply: bool) -> str:
         "".join(call.tool + call.arguments for call in turn.calls).encode()
         results *= len(turn.calls)
     if reply:
-        dialect.reply_ids(ids, results, Cut(20))
+        dialect.reply_ids(ids, results, Truncation(20))
     if isinstance(turn, ParseError):
         return "errors"
     return "answers" if turn.calls[-1].tool == ANSWER else "calls"

@@ -36,7 +36,7 @@ from rl.renderers.examples import EncodedExample
 from rl.training.base import run_trainer
 from rl.training.batches import rows_of
 from rl.training.config import MonitorConfig, ReinforceConfig
-from rl.training.filters import Collected, Drop
+from rl.training.filters import Collected, RejectedSample
 from rl.training.monitor import Alert, MetricMonitor
 from rl.training.optimizer_config import LearnerConfig, LoraConfig
 from rl.training.precision import computes_in_bfloat16
@@ -360,7 +360,7 @@ class Repeated:
     def alert(self, alert: Alert) -> None:
         """There are no limits."""
 
-    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+    def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """There is no correction."""
 
 

@@ -42,7 +42,7 @@ from rl.rewards.reward import reward_trajectories
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.rollout import Rollouts
 from rl.training.curriculum import CurriculumConfig, sample_tasks
-from rl.training.filters import Collected, Drop
+from rl.training.filters import Collected, RejectedSample
 from rl.training.monitor import Alert
 from warehouse import Document, Lake, Task
 from warehouse.digests import seed_from
@@ -161,7 +161,7 @@ class Watched:
     def alert(self, alert: Alert) -> None:
         """Nobody is told."""
 
-    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+    def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """Nothing is kept."""
 
 

@@ -147,7 +147,7 @@ class SynthConfig(Section):
         return bool(sum(self.webshaper.wanted().values())) or self.seeds is not None or self.tool_worlds is not None
 
 
-class BesideConfig(Section):
+class AsyncEvaluationConfig(Section):
     """Evaluation beside training: suites that the policy tries while it is being trained, on the engines that sample for it."""
 
     every: PositiveInt
@@ -167,7 +167,7 @@ class ReinforceSection(ReinforceConfig):
     tasks: str = "split = 'train'"
     """The tasks that it draws from: a SQL condition on the table `tasks`. It may meet no task of a suite."""
     horizon: CurriculumConfig = CurriculumConfig()
-    evaluate: BesideConfig | None = None
+    evaluate: AsyncEvaluationConfig | None = None
     """Have the policy try suites while it is being trained; None: it is tried when it is done."""
 
 
@@ -282,7 +282,7 @@ class FlywheelConfig(TurnConfig):
     attempts: AttemptConfig = AttemptConfig()
     events: EventsConfig = EventsConfig()
 
-    def beside(self, turn: int) -> BesideConfig | None:
+    def beside(self, turn: int) -> AsyncEvaluationConfig | None:
         """What is evaluated beside the training of a turn, with its suites by name."""
         wanted = self.for_turn(turn).rl.evaluate
         return wanted and wanted.model_copy(update={"suites": wanted.suites or tuple(self.evaluation.gate)})

@@ -85,7 +85,7 @@ def turn_steps(config: FlywheelConfig, turn: int) -> Iterator[Step]:
         init = Step(turn, first, Kind.TRAINING, {"stage": "init", "turn": 0})
         # One from scratch has its tokenizer from the text; engines of any other start while that is made.
         yield from (synthesis, init) if config.policy.path is None else (init, synthesis)
-        if "cpt" not in config.wheel.stages or not config.policy.untaught:  # what it knows already, the others are measured against
+        if "cpt" not in config.wheel.stages or not config.policy.only_reads:  # what it knows already, the others are measured against
             yield from _evaluations(turn, first, config.evaluation.suites)
     for stage in config.wheel.stages:
         policy = policy_id(turn, stage)

@@ -35,7 +35,7 @@ from rl.training.config import MetricLimit, ReinforceConfig
 from rl.training.correction import correct
 from rl.training.critic import estimate
 from rl.training.figures import crossed, describe, prompt_information, staleness_figures
-from rl.training.filters import Collected, Drop, Filter
+from rl.training.filters import Collected, Filter, RejectedSample
 from rl.training.monitor import Alert, MetricMonitor, TrainingHalted
 from rl.training.speed import StepTimes, sampler_errors, speed_figures
 from rl.training.trackers import tracking
@@ -69,7 +69,7 @@ class StepRecorder(Protocol):
         """Take a metric that went beyond its limit, also where that is only a warning."""
         ...
 
-    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+    def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """Take the trajectories of a step that an off-policy correction rejected."""
         ...
 
@@ -209,7 +209,7 @@ class ReinforceLoop:
     def without(self, step: int, collected: Collected, rejected: Sequence[Row]) -> Collected:
         """What was collected, less the rows that the correction rejected as a whole."""
         reason = f"importance ratios outside {self.config.correction.reject_below:g} to {self.config.correction.reject_above:g}"
-        drops = [Drop(row.trajectory_id, row.task_key, Filter.OFF_POLICY, reason) for row in rejected]
+        drops = [RejectedSample(row.trajectory_id, row.task_key, Filter.OFF_POLICY, reason) for row in rejected]
         self.recorder.drops(step, drops)
         return replace(collected, drops=(*collected.drops, *drops))
 

@@ -12,7 +12,7 @@ from benchmarks.learning import Outcome, Reached, Setting, Watch
 from benchmarks.trl_search import environment_of, reward_of, tokenizer_of
 from flows.config import FlywheelConfig
 from rl.envs.search import SearchEnvironment
-from rl.renderers.base import Action, ActionTurn, Cut, Result
+from rl.renderers.base import Action, ActionTurn, Result, Truncation
 from rl.renderers.registry import TEMPLATES, open_dialect
 from rl.retrieval.search import SearchIndex
 from tests.chat_models import create_chat_model
@@ -42,7 +42,7 @@ def test_both_loops_write_the_same_tokens(dialect: str, tmp_path: Path) -> None:
     assert read["tool_calls"] == [call]
 
     found = tools[0]("Amber Stone")
-    reply = ours.reply_ids(action, [Result(found)], Cut(100))
+    reply = ours.reply_ids(action, [Result(found)], Truncation(100))
     shown = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "name": "search", "content": found}]
     assert tuple(tokenizer.apply_chat_template(shown, tools=tools, add_generation_prompt=True)["input_ids"]) == prompt + action + reply
 

@@ -1,4 +1,6 @@
-"""Files that are written whole or not at all, and how an error says that a disk is full."""
+"""Files and folders that are written whole or not at all: they are filled and emptied under another name, and a rename is one step of the
+file system. And how an error says that a disk is full.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +12,43 @@ from pathlib import Path
 
 import duckdb
 
+DRAFT = ".part"
+"""What the name of a draft ends in: it is being written or deleted, or a kill left it so."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SAID_FULL = ("no space left on device", "disk is full", "disk quota exceeded")
 
 
 @contextmanager
 def drafted(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write a file or folder to, which takes the name `path` when the block ends, in the place of a file there.
+    """A place beside `path` to write a file or folder to, which takes the name `path` when the block ends, in the place of what is there.
 
     What is written of it is removed where the block fails. Folders above are made.
     """
-    draft = path.with_name(f"{path.name}.part")
+    draft = path.with_name(path.name + DRAFT)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _remove(draft)
         yield draft
+        if path.is_dir():
+            remove_folder(path)
         draft.replace(path)
     except BaseException:
         with suppress(OSError):
             _remove(draft)
         raise
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder, of which nothing reads a part meanwhile."""
+    gone = folder.with_name(f"{folder.name}.old{DRAFT}")
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone)
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a file or folder is not whole."""
+    return path.name.endswith(DRAFT)
 
 
 def is_full(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from warehouse import rows
+from warehouse.checksums import keep_digests
 from warehouse.connections import (
     CATALOG,
     attach_statement,
@@ -29,7 +30,6 @@ from warehouse.connections import (
     cursor_in_lake,
 )
 from warehouse.errors import RequestError
-from warehouse.fixity import keep_digests
 from warehouse.queries import check_catalogue, first_paragraph, run_query
 from warehouse.records import (
     Document,

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import duckdb
 
+from warehouse.checksums import files_since, keep_digests_of, latest_snapshot
 from warehouse.connections import cursor_in_lake, try_shared_lock
-from warehouse.fixity import files_since, keep_digests_of, latest_snapshot
 from warehouse.storage import Place
 
 T = TypeVar("T")

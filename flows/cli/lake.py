@@ -89,7 +89,7 @@ def check(
     from dataclasses import asdict
 
     from flows.lakes import place_of
-    from warehouse.fixity import FileState, check_lake
+    from warehouse.checksums import FileState, check_lake
 
     files, recorded = check_lake(place_of(home), record)
     broken = [file for file in files if file.state in (FileState.changed, FileState.missing)]

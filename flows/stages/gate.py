@@ -37,7 +37,7 @@ def promote(context: RunContext, turn: int) -> dict[str, Any]:
         )
     elif candidate is not None:
         context.lake.replace([replace(candidate, promoted=True)])
-    reason = f"{wanted} is not promoted: {refusal}" if refusal else f"{wanted} is promoted: {_praise(comparison)}"
+    reason = f"{wanted} is not promoted: {refusal}" if refusal else f"{wanted} is promoted: {_summarize(comparison)}"
     decision = {"candidate": wanted, "champion": champion.id if champion else None, "promoted": not refusal, "reason": reason}
     return decision | comparison
 
@@ -79,7 +79,7 @@ def compare(before: Solved, after: Solved) -> dict[str, Any]:
     return {**figures, "test": test.name, **asdict(test)}
 
 
-def _praise(comparison: Mapping[str, Mapping[str, Any]]) -> str:
+def _summarize(comparison: Mapping[str, Mapping[str, Any]]) -> str:
     return _change(comparison[ALL]) if comparison else "there is no champion to beat"
 
 

@@ -15,7 +15,7 @@ import torch
 from flows.context import RunContext
 from flows.plan import WHEEL_ROLLOUTS, policy_id
 from flows.stage_run import StageRun
-from flows.stages.evaluation_beside import EvaluationBeside
+from flows.stages.async_evaluation import AsyncEvaluation
 from flows.stages.training import finish
 from flows.task_choice import choose_tasks
 from flows.variants import horizons
@@ -31,7 +31,7 @@ from rl.rollouts.asynchronous import AsyncRolloutSource
 from rl.rollouts.collect import STAGE, ReinforceRun, SyncRolloutSource
 from rl.rollouts.replay import ReplayBuffer
 from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected, Drop
+from rl.training.filters import Collected, RejectedSample
 from rl.training.monitor import Alert
 from rl.training.precision import settled
 from warehouse import Batch, Failure, Lake, Record, Task, Trajectory
@@ -78,7 +78,7 @@ def reinforce(context: RunContext, run: StageRun, turn: int, parent: str, varian
     )
     source = source_of(reinforced, curriculum, tasks, seed)
     wanted = context.config.beside(turn)
-    beside = None if wanted is None else EvaluationBeside(context, run, policy, wanted)
+    beside = None if wanted is None else AsyncEvaluation(context, run, policy, wanted)
     sampler = HomeSampler(context, reinforced, source, beside, tasks[0].question)
     engine = context.config.rollout.engine
     state = {"curriculum": curriculum, "source": source, "lake": store} | ({} if beside is None else {"beside": beside})
@@ -111,7 +111,7 @@ class HomeSampler:
     context: RunContext
     run: ReinforceRun
     source: SyncRolloutSource | AsyncRolloutSource
-    beside: EvaluationBeside | None
+    beside: AsyncEvaluation | None
     question: str
 
     @property
@@ -176,12 +176,12 @@ class HomeRecorder:
         """See `rl.loop.StepRecorder`."""
         self.store.alert(alert)
 
-    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+    def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """See `rl.loop.StepRecorder`."""
         self.run.record_drops(step, drops)
 
 
-def end(beside: EvaluationBeside, run: StageRun, version: int) -> None:
+def end(beside: AsyncEvaluation, run: StageRun, version: int) -> None:
     """Wait for the last evaluation; where the budget is spent, say that it is left out."""
     if run.stopped is None:
         beside.finish(version)

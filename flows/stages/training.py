@@ -17,7 +17,7 @@ from flows.context import RunContext
 from flows.plan import policy_id
 from flows.stage_run import StageRun
 from rl.policies.policy import create_policy
-from rl.renderers.base import Cut
+from rl.renderers.base import Truncation
 from rl.renderers.examples import EncodedExample, encode_examples
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import tagged_text
@@ -115,7 +115,7 @@ def encode(config: RolloutConfig, policy: Path, examples: Sequence[Example]) -> 
     """Examples in the tokens of the policy in folder `policy`, by the dialect and the limits of its rollouts, and those it cannot write."""
     tokenizer = AutoTokenizer.from_pretrained(policy, local_files_only=True, trust_remote_code=False)
     dialect = open_dialect(config.dialect, config.dialects, tokenizer)
-    return encode_examples(examples, dialect, Cut(config.limits.max_observation_tokens, config.limits.truncate))
+    return encode_examples(examples, dialect, Truncation(config.limits.max_observation_tokens, config.limits.truncate))
 
 
 def _general_texts(config: CptConfig) -> tuple[list[str], list[Failure]]:

@@ -17,7 +17,7 @@ from flows.task_choice import bringing_tasks
 from rl.envs.base import ENVIRONMENTS
 from rl.retrieval.search import SearchIndex
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import Drop, build_questions
+from synth.questions.builder import RejectionReason, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.difficulty import deepest
 from synth.questions.paths import first_hit
@@ -79,7 +79,7 @@ def draw_tasks(suite: SuiteConfig, config: FlywheelConfig, lake: Lake) -> SuiteT
     if suite.number is not None and len(chosen) < suite.number:
         few = f"number of the suite {suite.name} asks for {suite.number} tasks, and its source gives {len(chosen)}"
         log.warning("%s", few)
-        source = replace(source, failures=(*source.failures, Failure("suite", Drop.SHORTFALL, few, {"suite": suite.name})))
+        source = replace(source, failures=(*source.failures, Failure("suite", RejectionReason.SHORTFALL, few, {"suite": suite.name})))
     if not is_own(suite):
         chosen = [enter_suite(task, suite.name, suite.environment, suite.verifier, suite.rollout) for task in chosen]
     check_environments(chosen, suite, config)

@@ -27,7 +27,6 @@ from rl.learner.losses import MicroBatch, PolicyLoss
 from rl.learner.publishing import WeightPublisher
 from rl.policies.policy import load_policy
 from rl.policies.vision import Vision, load_vision
-from rl.policies.whole import DRAFT, is_draft, remove_whole
 from rl.training.base import CHECKPOINTS, gather_adapters, gather_policy, keep_float32, offloading, write_policy
 from rl.training.batches import Row, share_groups, share_rows, split_rows
 from rl.training.config import ReinforceConfig
@@ -35,6 +34,7 @@ from rl.training.critic import NAME
 from rl.training.figures import ratio_figures
 from rl.training.optimizers import optimizer_factory
 from rl.training.speed import device_name, flops_of, peak_memory_gib
+from warehouse.drafts import DRAFT, is_draft, remove_folder
 
 if TYPE_CHECKING:
     from rl.engines.weight_sender import WeightSender
@@ -149,10 +149,10 @@ class LocalLearner:
         if self.accelerator.is_main_process:
             (draft / STATE_FILE).write_text(json.dumps(state))
             if folder.exists():
-                remove_whole(folder)
+                remove_folder(folder)
             draft.rename(folder)
             for old in checkpoints(self._checkpoints)[:-CHECKPOINTS_KEPT]:
-                remove_whole(old)
+                remove_folder(old)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """See `Learner.load`. What a kill left of a checkpoint is deleted."""

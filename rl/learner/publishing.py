@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl.policies.adapters import save_adapters
 from rl.policies.policy import as_saved, copied, in_dtype, save_policy
-from rl.policies.whole import is_draft, remove_whole, write_whole
+from warehouse.drafts import drafted, is_draft, remove_folder
 
 if TYPE_CHECKING:
     from rl.engines.weight_sender import WeightSender
@@ -77,7 +77,8 @@ class WeightPublisher:
         """
         self._begin()
         given = in_dtype(weights, self._dtype)
-        write_whole(self._place(version), lambda draft: save_adapters(config, given, draft))
+        with drafted(self._place(version)) as draft:
+            save_adapters(config, given, draft)
         self._forget()
         return self._place(version)
 
@@ -95,7 +96,8 @@ class WeightPublisher:
             self._first = False
 
     def _write(self, policy: PreTrainedModel, weights: Mapping[str, Tensor], version: int) -> None:
-        write_whole(self._place(version), lambda draft: save_policy(policy, self._tokenizer, draft, weights, self._dtype))
+        with drafted(self._place(version)) as draft:
+            save_policy(policy, self._tokenizer, draft, weights, self._dtype)
 
     def _finish_record(self) -> None:
         """Wait for what is being written, and announce it."""
@@ -117,7 +119,7 @@ class WeightPublisher:
         """Delete the folders of older versions."""
         whole = sorted(folder for folder in self._folder.iterdir() if not is_draft(folder))
         for old in whole[:-WEIGHTS_KEPT]:
-            remove_whole(old)
+            remove_folder(old)
 
     def _place(self, version: int) -> Path:
         return self._folder / f"{version:06d}"

@@ -44,7 +44,7 @@ class PolicyConfig(Section):
         return PACKAGED / self.path if self.path.isidentifier() and (PACKAGED / self.path).is_dir() else Path(self.path)
 
     @property
-    def untaught(self) -> bool:
+    def only_reads(self) -> bool:
         """Whether the first policy cannot act at all: it is from scratch, or comes with the package, where they have only read."""
         return self.folder is None or self.folder.parent == PACKAGED
 

@@ -54,7 +54,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Truncation:
     """How long one observation may be, in tokens, and where it is cut off with a marker; `middle` keeps both ends."""
 
     max_tokens: int
@@ -85,7 +85,7 @@ class RolloutDialect(Protocol):
         """Tokens at which an action ends; they belong to the action."""
         ...
 
-    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
         """The context that a trajectory begins with; `seen` is what the environment shows beside the question."""
         ...
 
@@ -96,7 +96,7 @@ class RolloutDialect(Protocol):
         """
         ...
 
-    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
         """What is appended after `action_ids`: one result for each of its calls, or the correction where it could not be read.
 
         Raises:
@@ -136,7 +136,7 @@ class TakesImages(Protocol):
         """The token that stands for images and for nothing else, and that no policy may write; None where the policy takes none."""
         ...
 
-    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
+    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> Reply:
         """`Dialect.reply_ids`, with the images among them. The cut is of the texts; images are not cut.
 
         Raises:

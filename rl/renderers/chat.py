@@ -17,7 +17,7 @@ from typing import Any
 
 from rl.policies.vision import Vision
 from rl.renderers.arguments import as_object, parameters_of
-from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Reply, Result, Schema, holds_image, text_of
+from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Reply, Result, Schema, Truncation, holds_image, text_of
 from rl.renderers.chat_template import ChatTemplate, Message, Piece, TemplateRefused, slot
 from rl.renderers.images import ImageRenderer
 from rl.renderers.json_calls import named_calls, read_json_calls
@@ -61,7 +61,7 @@ class ChatDialect:
         self._replies: dict[int, tuple[Piece, ...]] = {}
         self.stop_token_ids = tuple(sorted(self._end_ids | template.plain.end))
 
-    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
         """The system's message, the tools, and the question in the user's; `seen` stands below the question.
 
         Raises:
@@ -110,13 +110,13 @@ class ChatDialect:
             return ParseError("only one call is possible in a message")
         return turn
 
-    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
         """Results as messages of the tools; a message that was not ended is ended first. The cut is of the texts alone."""
         texts = [self._text(result, cut) for result in results]
         end, names, pieces = self._reply_markup(action_ids, len(results))
         return end + self.template.encode(pieces, names | dict(enumerate(texts, start=RESULT)))
 
-    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> Reply:
+    def reply(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> Reply:
         """The same with images, where the policy takes them."""
         if self.images is None or not any(map(holds_image, results)):
             return Reply(self.reply_ids(action_ids, results, cut))
@@ -150,7 +150,7 @@ class ChatDialect:
             raise NotExpressible(f"the policy's chat template cannot write the message: {error}") from error
         raise NotExpressible("the policy's chat template does not begin such a message with its own generation prompt")
 
-    def _text(self, result: Result, cut: Cut) -> str:
+    def _text(self, result: Result, cut: Truncation) -> str:
         return self.layout.result_filter(self.template.plain.cut(text_of(result), cut))
 
     def _reply_markup(self, action_ids: Sequence[int], count: int) -> tuple[tuple[int, ...], dict[int, str], tuple[Piece, ...]]:
@@ -203,7 +203,7 @@ _THOUGHT = f"<think>\n{_SPOKEN}\n</think>\n\n"
 _PLAIN, _SPEAKING, _THINKING, _TAGGED = {"content": ""}, {"content": _SPOKEN}, {"reasoning_content": _SPOKEN}, {"content": _THOUGHT}
 """What stands before a call: nothing, a text, or a thought in one of the two ways in which templates are given it."""
 _ADVICE = 'give another with the dialect\'s option "template", such as "training" for the one that TRL ships for the model'
-_WIDE = Cut(10_000)
+_WIDE = Truncation(10_000)
 _UNREADABLE = {"bare_json": '{"name": "lookup", "parameters": {'}
 
 

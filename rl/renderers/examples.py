@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, Dialect, NotExpressible, Result, Schema
+from rl.renderers.base import Action, ActionTurn, ContentRefused, Dialect, NotExpressible, Result, Schema, Truncation
 from warehouse.records import ANSWER, Example, Failure, Part, PartKind
 
 IGNORED_LABEL = -100
 """The label of a token that takes no part in the loss, as PyTorch and transformers have it."""
-UNCUT = Cut(1_000_000)
+UNCUT = Truncation(1_000_000)
 _ACTS = (PartKind.THOUGHT, PartKind.CALL, PartKind.ANSWER)
 
 
@@ -33,7 +33,7 @@ class EncodedExample:
         return [token if trained else IGNORED_LABEL for token, trained in zip(self.token_ids, self.trained, strict=True)]
 
 
-def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Cut = UNCUT) -> tuple[list[EncodedExample], list[Failure]]:
+def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Truncation = UNCUT) -> tuple[list[EncodedExample], list[Failure]]:
     """Those of `examples` that the dialect can write, in their order, and why it cannot write the others."""
     encoded: list[EncodedExample] = []
     failures: list[Failure] = []
@@ -45,7 +45,7 @@ def encode_examples(examples: Iterable[Example], dialect: Dialect, cut: Cut = UN
     return encoded, failures
 
 
-def encode_example(example: Example, dialect: Dialect, cut: Cut = UNCUT) -> EncodedExample:
+def encode_example(example: Example, dialect: Dialect, cut: Truncation = UNCUT) -> EncodedExample:
     """One example in the tokens of a dialect; results are cut as rollouts cut them.
 
     Raises:
@@ -68,7 +68,7 @@ class _Writer:
     """The ids so far, and what the next part needs of those before: the tools, a question that waits for what is seen, the last action."""
 
     dialect: Dialect
-    cut: Cut
+    cut: Truncation
     ids: list[int] = field(default_factory=list)
     trained: list[bool] = field(default_factory=list)
     tools: Sequence[Schema] = ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rl.content import ContentPart, ImagePart, PlacedImage, check_count, collapse_images, decode_image
 from rl.policies.vision import Vision
-from rl.renderers.base import ContentRefused, Cut, Reply
+from rl.renderers.base import ContentRefused, Reply, Truncation
 from rl.renderers.chat_template import ChatTemplate, Filter, Message, Piece, Slot, TemplateRefused, slot
 from rl.renderers.layout import NAME, PROBE_TOOL, RESULT, call_message, reply_markup, tool_message
 from warehouse.digests import digest_bytes
@@ -49,7 +49,7 @@ class ImageRenderer:
         except TemplateRefused as error:
             self.refusal = str(error)
 
-    def parts(self, parts: Sequence[ContentPart], cut: Cut) -> list[Part]:
+    def parts(self, parts: Sequence[ContentPart], cut: Truncation) -> list[Part]:
         """The texts of a result, cut together, and its images, which are not cut.
 
         Raises:
@@ -95,12 +95,12 @@ class ImageRenderer:
         image = Image(digest_bytes(part.data), part.media_type, pixels.width, pixels.height, part.data)
         return RenderedImage(image, self._vision.placeholders(pixels))
 
-    def _cut(self, parts: Sequence[Part], cut: Cut) -> list[Part]:
+    def _cut(self, parts: Sequence[Part], cut: Truncation) -> list[Part]:
         """`parts` whose texts stand in `cut.max_tokens` together: the first are kept, or the last where the cut is on the left."""
         room, kept = cut.max_tokens, list[Part]()
         for part in reversed(parts) if cut.side == "left" else parts:
             if isinstance(part, str):
-                part = self._template.plain.cut(part, Cut(room, cut.side)) if room > 0 else ""
+                part = self._template.plain.cut(part, Truncation(room, cut.side)) if room > 0 else ""
                 room -= len(self._template.plain.ids(part))
                 part = self._text_filter(part)
             kept.append(part)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from rl.content import mended
-from rl.renderers.base import TRUNCATION_MARKER, Cut
+from rl.renderers.base import TRUNCATION_MARKER, Truncation
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PlainText:
         ids = self._encode(text)
         return ids if self.control.isdisjoint(ids) else tuple(i for letter in text for i in self._encode(letter) if i not in self.control)
 
-    def cut(self, text: str, cut: Cut) -> str:
+    def cut(self, text: str, cut: Truncation) -> str:
         """`text`, or as much of it as stands in `cut.max_tokens` tokens, marker included."""
         text, shortened = _shortened(text, cut)
         text = mended(text)
@@ -69,7 +69,7 @@ class PlainText:
         return tuple(self._tokenizer.encode(mended(text), add_special_tokens=False).ids)
 
 
-def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Cut) -> str:
+def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Truncation) -> str:
     """`room` tokens of `text` with the marker where the others were."""
     right = {"right": 0, "left": room, "middle": room // 2}[cut.side]
     left = room - right
@@ -78,7 +78,7 @@ def _kept(text: str, offsets: list[tuple[int, int]], room: int, cut: Cut) -> str
     return text[:start] + TRUNCATION_MARKER + text[max(start, end) :]
 
 
-def _shortened(text: str, cut: Cut) -> tuple[str, bool]:
+def _shortened(text: str, cut: Truncation) -> tuple[str, bool]:
     """The ends of a very long text that matter, so that a tool's megabytes hold up nobody; and whether anything was left out."""
     most = cut.max_tokens * _CHARACTERS_A_TOKEN
     if len(text) <= 2 * most:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from rl.policies.tokenization import TAGS, is_from_scratch
 from rl.renderers.arguments import as_text, of_text, parameters_of
-from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema, text_of
+from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation, text_of
 from rl.renderers.json_calls import read_json_calls
 from rl.renderers.plain_text import PlainText
 from warehouse.errors import RequestError
@@ -41,7 +41,7 @@ class TagDialect:
         self._closing = {tag: self._token_id(f"</{tag}>") for tag in TAGS}
         self.stop_token_ids: tuple[int, ...] = (*(self._closing[tag] for tag in CALL_TAGS), *self._plain.end)
 
-    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
         """`<question> ...</question>`, and `<information> ...</information>` where there is something to see."""
         prompt = self._introduction(tools) + self._wrapped("question", question)
         return prompt + self.observation_ids(seen, cut) if seen else prompt
@@ -62,14 +62,16 @@ class TagDialect:
         text = self._text(rest[1:-1])
         return ActionTurn((Action(tool, text if tool == ANSWER else of_text(text, parameters_of(tool, tools))),), think)
 
-    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
         """One observation after the other."""
         return tuple(chain.from_iterable(self.observation_ids(text_of(result), cut) for result in results))
 
-    def observation_ids(self, text: str, cut: Cut | None = None) -> tuple[int, ...]:
+    def observation_ids(self, text: str, cut: Truncation | None = None) -> tuple[int, ...]:
         """`<information> ...</information>`, tags counted within the cut."""
         inside = f" {text.strip()}"
-        return self._wrapped("information", inside if cut is None else self._plain.cut(inside, Cut(cut.max_tokens - _AROUND, cut.side)))
+        return self._wrapped(
+            "information", inside if cut is None else self._plain.cut(inside, Truncation(cut.max_tokens - _AROUND, cut.side))
+        )
 
     def action_ids(self, turn: ActionTurn, tools: Sequence[Schema] = ()) -> tuple[int, ...]:
         """`[<think> ...</think>]<call> ...</call>`; without a call, the thought alone."""

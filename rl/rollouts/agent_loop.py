@@ -34,13 +34,13 @@ from rl.renderers.base import (
     Action,
     ActionTurn,
     ContentRefused,
-    Cut,
     ParseError,
     Reply,
     Result,
     RolloutDialect,
     Schema,
     TakesImages,
+    Truncation,
     holds_image,
 )
 from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
@@ -212,8 +212,8 @@ class AgentLoop:
         return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
     @property
-    def _cut(self) -> Cut:
-        return Cut(self.limits.max_observation_tokens, self.limits.truncate)
+    def _cut(self) -> Truncation:
+        return Truncation(self.limits.max_observation_tokens, self.limits.truncate)
 
 
 def uses_lagged_policy(request: RolloutRequest, turn: int) -> bool:

@@ -15,7 +15,7 @@ from rl.rollouts.collect import ReinforceRun, groups_of
 from rl.rollouts.replay import ReplayBuffer
 from rl.rollouts.rollout import TrajectoryStream
 from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected, Drop, filtered
+from rl.training.filters import Collected, RejectedSample, filtered
 from warehouse import Task, Trajectory
 
 
@@ -45,7 +45,7 @@ class _GroupUnderWay:
         return len(self.ended) == len(self.requests)
 
 
-_StepGroups = tuple[list[Trajectory], list[Trajectory], list[Drop]]
+_StepGroups = tuple[list[Trajectory], list[Trajectory], list[RejectedSample]]
 """What a step learns from for the first time, what it learns from once more, and what was too old for it."""
 
 

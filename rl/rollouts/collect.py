@@ -23,7 +23,7 @@ from rl.rollouts.replay import Group, ReplayBuffer
 from rl.training.batches import group_key
 from rl.training.config import ReinforceConfig
 from rl.training.curriculum import Curriculum
-from rl.training.filters import Collected, Drop, collect_groups, groups_to_ask
+from rl.training.filters import Collected, RejectedSample, collect_groups, groups_to_ask
 from rl.training.speed import Stopwatch
 from warehouse import Batch, Failure, Record, Task, Trajectory
 from warehouse.digests import seed_from
@@ -119,7 +119,7 @@ class ReinforceRun:
         self.store.add([*rewarded.trajectories, *rewarded.scores, *rewarded.parts, *self.rollouts.drain_retries()])
         return rewarded.trajectories
 
-    def record_drops(self, step: int, drops: Sequence[Drop]) -> None:
+    def record_drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         """Store what is not trained on, and why."""
         self.store.keep(
             Failure(

@@ -16,7 +16,7 @@ from typing import Any
 
 from rl.engines.base import Generator
 from rl.envs.base import EnvironmentFault, ToolOutcome
-from rl.renderers.base import Action, ContentRefused, Cut, Dialect, Result, Schema, text_of
+from rl.renderers.base import Action, ContentRefused, Dialect, Result, Schema, Truncation, text_of
 from rl.renderers.chat import ChatDialect
 from rl.rollouts.agent_loop import call_record
 from rl.rollouts.base import EnvironmentHandle, RolloutRequest, choice_of
@@ -154,8 +154,8 @@ class LangGraphLoop:
         )
 
     @property
-    def _cut(self) -> Cut:
-        return Cut(self._limits.max_observation_tokens, self._limits.truncate)
+    def _cut(self) -> Truncation:
+        return Truncation(self._limits.max_observation_tokens, self._limits.truncate)
 
 
 async def _answer(last: BaseMessage, environment: EnvironmentHandle, turns: Sequence[Turn], calls: _Calls) -> StopReason:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl.training.config import ReplayConfig
-from rl.training.filters import Drop, Filter
+from rl.training.filters import Filter, RejectedSample
 from warehouse.digests import seed_from
 from warehouse.records import Trajectory
 
@@ -60,7 +60,7 @@ class ReplayBuffer:
         """Take in groups that wait to be trained on."""
         self._waiting = sorted([*self._waiting, *groups], key=lambda group: (group.version, group.ids))
 
-    def expire(self, version: int) -> list[Drop]:
+    def expire(self, version: int) -> list[RejectedSample]:
         """Let go of what is too old for a learner at `version`; of groups that were never trained on, each trajectory is a drop."""
         stale = [group for group in self._waiting if self._is_stale(group, version)]
         self._waiting = [group for group in self._waiting if not self._is_stale(group, version)]
@@ -116,6 +116,6 @@ class ReplayBuffer:
         return version - group.version > self._config.max_staleness
 
 
-def _drop(group: Group, trajectory: Trajectory, version: int) -> Drop:
+def _drop(group: Group, trajectory: Trajectory, version: int) -> RejectedSample:
     reason = f"begun under version {group.version} of the weights, and the learner was at {version}"
-    return Drop(trajectory.id, trajectory.task_key, Filter.STALE, reason)
+    return RejectedSample(trajectory.id, trajectory.task_key, Filter.STALE, reason)

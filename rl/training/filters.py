@@ -36,7 +36,7 @@ class Filter(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class RejectedSample:
     """One trajectory that is not trained on, and why."""
 
     trajectory_id: str
@@ -50,7 +50,7 @@ class Collected:
     """A step's trajectories: all that were sampled, which of them are not trained on, and the environment of each task."""
 
     trajectories: tuple[Trajectory, ...]
-    drops: tuple[Drop, ...] = ()
+    drops: tuple[RejectedSample, ...] = ()
     environments: Mapping[str, str] = field(default_factory=dict)
     resamples: int = 1
     """How many times was sampled."""
@@ -105,7 +105,7 @@ def groups_to_ask(wanted: int, recent: Sequence[tuple[int, int]], oversampling: 
     return math.floor(min(oversampling * wanted, math.ceil(wanted * sampled / useful) if useful else math.inf))
 
 
-def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[Drop]:
+def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[RejectedSample]:
     """What is left out: single trajectories first, then groups by what is left of them. Invalid ones are no filter's doing."""
     single = [drop for trajectory in trajectories if is_valid(trajectory) and (drop := _of_trajectory(trajectory, config)) is not None]
     gone = {drop.trajectory_id for drop in single}
@@ -113,7 +113,7 @@ def filtered(trajectories: Sequence[Trajectory], config: FilterConfig) -> list[D
     return [*single, *_of_groups(groups, config)]
 
 
-def _of_trajectory(trajectory: Trajectory, config: FilterConfig) -> Drop | None:
+def _of_trajectory(trajectory: Trajectory, config: FilterConfig) -> RejectedSample | None:
     if config.overlong and trajectory.stop_reason in LIMITS and trajectory.answer is None:
         return _drop(trajectory, Filter.OVERLONG, f"ended by {trajectory.stop_reason.value} without an answer")
     void = next((turn.index for turn in trajectory.turns if not turn.is_readable), None)
@@ -122,7 +122,7 @@ def _of_trajectory(trajectory: Trajectory, config: FilterConfig) -> Drop | None:
     return None
 
 
-def _of_groups(groups: Mapping[GroupKey, Sequence[Trajectory]], config: FilterConfig) -> list[Drop]:
+def _of_groups(groups: Mapping[GroupKey, Sequence[Trajectory]], config: FilterConfig) -> list[RejectedSample]:
     deviations = {key: _deviation(members) for key, members in groups.items()}
     certain = _certain(deviations, config.uncertain_share)
     drops = []
@@ -159,5 +159,5 @@ def _deviation(members: Sequence[Trajectory]) -> float:
     return 0.0 if max(rewards) == min(rewards) else pstdev(rewards)
 
 
-def _drop(trajectory: Trajectory, name: Filter, reason: str) -> Drop:
-    return Drop(trajectory.id, trajectory.task_key, name, reason)
+def _drop(trajectory: Trajectory, name: Filter, reason: str) -> RejectedSample:
+    return RejectedSample(trajectory.id, trajectory.task_key, name, reason)

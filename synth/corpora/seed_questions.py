@@ -96,7 +96,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Seeder:
+class SeedGenerator:
     """Makes questions of walks.
 
     Args:

@@ -34,7 +34,7 @@ _LARGEST_SET = 20
 """Answers beyond which a set says that the question asks for too little."""
 
 
-class Drop(StrEnum):
+class RejectionReason(StrEnum):
     """Why a candidate is no question, or fewer questions were built than wanted."""
 
     NOT_UNIQUE = "not_unique"
@@ -81,18 +81,18 @@ def build_questions(
     return _GrownBuilder(*common, Definer(graph, allowed)).build()
 
 
-def objection(proofs: Proofs, allowed_shortcuts: int, drops_easy: bool) -> tuple[Drop, str] | None:
+def objection(proofs: Proofs, allowed_shortcuts: int, drops_easy: bool) -> tuple[RejectionReason, str] | None:
     """Why a question with these proofs is not kept; None where nothing speaks against it."""
     if proofs.redundant:
-        return Drop.REDUNDANT, f"the answers are the same without triple {proofs.redundant[0]}"
+        return RejectionReason.REDUNDANT, f"the answers are the same without triple {proofs.redundant[0]}"
     if proofs.constant_edges:
-        return Drop.CONSTANT_EDGE, f"triple {proofs.constant_edges[0]} joins two constants"
+        return RejectionReason.CONSTANT_EDGE, f"triple {proofs.constant_edges[0]} joins two constants"
     if len(proofs.shortcuts) > allowed_shortcuts:
-        return Drop.SHORTCUT, f"{len(proofs.shortcuts)} constants stand beside the target"
+        return RejectionReason.SHORTCUT, f"{len(proofs.shortcuts)} constants stand beside the target"
     if proofs.unsupported:
-        return Drop.UNSUPPORTED, f"no document states the fact of triple {proofs.unsupported[0]}"
+        return RejectionReason.UNSUPPORTED, f"no document states the fact of triple {proofs.unsupported[0]}"
     if proofs.easy and drops_easy:
-        return Drop.EASY, "a search with the question itself brings a document of the answer on top"
+        return RejectionReason.EASY, "a search with the question itself brings a document of the answer on top"
     return None
 
 
@@ -128,7 +128,7 @@ class _Builder(ABC, Generic[Candidate]):
                 return 0
         missing = count - (len(self.tasks) - have)
         reason = f"{missing} of {count} {kind} are missing: no more were found"
-        self.failures.append(Failure("synth", Drop.SHORTFALL, reason, {**item, "missing": missing}))
+        self.failures.append(Failure("synth", RejectionReason.SHORTFALL, reason, {**item, "missing": missing}))
         return missing
 
     def find_documents(self, hops: Iterable[Hop], formula: tuple[Triple, ...]) -> list[Document] | None:
@@ -138,7 +138,7 @@ class _Builder(ABC, Generic[Candidate]):
             document = find_document(self.graph, hop, self.retrieve)
             if document is None:
                 reason = f"a search for {hop.query!r} does not find its document"
-                self.failures.append(Failure("synth", Drop.NOT_FOUND, reason, {"formula": formula, "query": hop.query}))
+                self.failures.append(Failure("synth", RejectionReason.NOT_FOUND, reason, {"formula": formula, "query": hop.query}))
                 return None
             documents.append(document)
         return documents
@@ -223,7 +223,7 @@ class _PathBuilder(_Builder[tuple[Route, Shape]]):
         path = trace(self.graph, formula, answers[0], proven[answers[0]]) if proven else None
         if path is None:
             item = {"formula": formula, "answers": answers[:10]}
-            self.failures.append(Failure("synth", Drop.NOT_UNIQUE, f"{len(answers)} answers or more, and not one", item))
+            self.failures.append(Failure("synth", RejectionReason.NOT_UNIQUE, f"{len(answers)} answers or more, and not one", item))
         elif path == drawn or self.find_documents(path, formula) is not None:
             marks = {"set": True} if len(proven) > 1 else {}
             way = [*(hop.entity for hop in path), path[-1].value]

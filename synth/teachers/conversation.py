@@ -18,7 +18,7 @@ from rl.content import PlacedImage
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.envs.base import Environment, EnvironmentFault, Observation, Step, fault_kind
 from rl.renderers.arguments import of_text, parameters_of, read_json_at
-from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, Cut, ParseError, Result, Schema, text_of
+from rl.renderers.base import TRUNCATION_MARKER, Action, ActionTurn, ParseError, Result, Schema, Truncation, text_of
 from rl.renderers.json_calls import read_json_calls
 from synth.teachers.teacher import PASSING, Fault, Teacher, ask
 from warehouse.errors import RequestError
@@ -46,13 +46,13 @@ class TextDialect:
         """The texts at which an action ends."""
         return tuple(f"</{tool}>" for tool in self._tools)
 
-    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Cut | None = None) -> tuple[int, ...]:
+    def prompt_ids(self, question: str, seen: str = "", tools: Sequence[Schema] = (), cut: Truncation | None = None) -> tuple[int, ...]:
         """The question, and what there is to see, as the user's first message; the tools stand in the system's."""
         if not seen:
             return self._from_user(question)
         return self._from_user(f"{question}\n\n{seen if cut is None else _cut(seen, cut.max_tokens, cut)}")
 
-    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Cut) -> tuple[int, ...]:
+    def reply_ids(self, action_ids: Sequence[int], results: Sequence[Result], cut: Truncation) -> tuple[int, ...]:
         """What a tool brought as the user's next message of at most `cut.max_tokens` characters, marks included."""
         return tuple(i for result in results for i in self._from_user(_cut(text_of(result), cut.max_tokens - 2, cut)))
 
@@ -99,7 +99,7 @@ class TextDialect:
         return (USER, *map(ord, _MARKS.sub("", text)), ASSISTANT)
 
 
-def _cut(text: str, most: int, cut: Cut) -> str:
+def _cut(text: str, most: int, cut: Truncation) -> str:
     """At most `most` characters of `text`, with the marker where something was cut off."""
     if len(text) <= most:
         return text

@@ -37,7 +37,7 @@ def test_the_wheel_turns_over_two_machines_that_share_no_folder(transfer: str, t
     assert sampled and {trajectory.error for trajectory in sampled} == {None} and tried
     assert {turn.policy_version for trajectory in sampled for turn in trajectory.turns} == {0, 1, 2, 3}
     assert metrics["weight_difference"] < 1e-3, "the engines had the learner's weights"
-    written = {path.split("/")[0].removesuffix(".draft") for path in published}
+    written = {path.split("/")[0].removesuffix(".part") for path in published}
     if transfer == "gloo":
         assert written <= {"000002"}, "what is sent is written behind checkpoints alone"
     else:

@@ -22,7 +22,7 @@ import torch
 
 from flows.context import open_context
 from flows.run_stage import run_attempt
-from flows.stages.evaluation_beside import STAGE as BESIDE
+from flows.stages.async_evaluation import STAGE as BESIDE
 from flows.stages.reinforcement import reinforce
 from rl.engines.base import PoolFigures, WeightProbe
 from rl.env_pool.circuit_breaker import EnvironmentPoolFigures

@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from flows.stages.training import encode
-from rl.renderers.base import Cut
+from rl.renderers.base import Truncation
 from rl.renderers.tags import TagDialect
 from rl.rollouts.config import RolloutConfig
 from tests.rl.conftest import create_tiny_policy
@@ -22,7 +22,7 @@ def test_results_are_cut_as_rollouts_cut_them_and_what_cannot_be_written_is_told
     unknown = Example("unknown", "has", (asked, Part(PartKind.CALL, "x", True, "browse")), ())
     (encoded,), (failure,) = encode(config, policy, [long, unknown])
     dialect = TagDialect(AutoTokenizer.from_pretrained(policy))
-    observation = dialect.observation_ids(long.parts[-1].text, Cut(20, "left"))
+    observation = dialect.observation_ids(long.parts[-1].text, Truncation(20, "left"))
     assert encoded.token_ids[-len(observation) :] == observation
     assert dialect.decode(observation).startswith("<information> ...")
     assert (failure.kind, failure.item) == ("not_expressible", {"example": "unknown", "kind": "has"})

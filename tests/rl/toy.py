@@ -24,7 +24,7 @@ from rl.renderers.examples import EncodedExample
 from rl.training.base import Stateful, TrainResult
 from rl.training.batches import Row
 from rl.training.config import ReinforceConfig
-from rl.training.filters import Collected, Drop
+from rl.training.filters import Collected, RejectedSample
 from rl.training.monitor import Alert, MetricMonitor
 from warehouse.records import Call, Outcome, StopReason, Trajectory, Turn
 
@@ -153,7 +153,7 @@ class Scripted:
     publish: Callable[[Path, int], None] = _nothing
     record_metrics: Callable[[int, dict[str, float]], bool | None] = _nothing
     record_alert: Callable[[Alert], None] = _nothing
-    record_drops: Callable[[int, Sequence[Drop]], None] = _nothing
+    record_drops: Callable[[int, Sequence[RejectedSample]], None] = _nothing
     probe: Callable[[], Sequence[WeightProbe]] = tuple
     weight_sync: WeightSyncHandle | None = None
     sent: Callable[[int], None] = _nothing
@@ -172,7 +172,7 @@ class Scripted:
     def alert(self, alert: Alert) -> None:
         self.record_alert(alert)
 
-    def drops(self, step: int, drops: Sequence[Drop]) -> None:
+    def drops(self, step: int, drops: Sequence[RejectedSample]) -> None:
         self.record_drops(step, drops)
 
 

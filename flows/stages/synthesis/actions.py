@@ -22,10 +22,10 @@ from synth.fas.plans import build_plans
 from synth.fas.reasoning import FasConfig, build_fas
 from synth.fas.taught_reasoning import AnswerJudge, reason_by_teacher
 from synth.has.decisions import DecisionRecord
-from synth.has.giveaway import giveaway
 from synth.has.policy_proposer import PolicyProposer
 from synth.has.proposers import OthersProposer, Proposer
 from synth.has.records import HasConfig, build_has
+from synth.has.style_leak import style_leak
 from synth.has.teacher_proposer import TeacherProposer, WriterConfig
 from synth.questions.wording import Phrasing
 from warehouse import Failure, Task, Trajectory
@@ -178,7 +178,7 @@ def _count_decisions(synthesis: SynthesisContext, records: Sequence[DecisionReco
     steps = [decision for record in records for decision in record.steps]
     choices = [decision for decision in steps if decision.is_choice]
     synthesis.count(steps=len(steps), choices=len(choices), alternatives=sum(len(choice.options) - 1 for choice in choices))
-    found = giveaway(records)
+    found = style_leak(records)
     if found is None:
         return
     synthesis.count(style_tried=found.choices, style_found=found.found * found.choices, style_by_chance=found.chance * found.choices)

@@ -28,7 +28,7 @@ from synth.corpora.config import SeedsConfig
 from synth.corpora.expansion_proofs import KnownFacts
 from synth.corpora.linked_passages import LinkedPassages, Walk
 from synth.corpora.passages import NameFinder
-from synth.corpora.seed_questions import Seeder
+from synth.corpora.seed_questions import SeedGenerator
 from synth.corpora.seed_searches import PassageSearch
 from synth.demonstrations.tries import Search
 from synth.fas.memory import Memory, remember, statements_brought, statements_in
@@ -217,10 +217,10 @@ class SynthesisContext:
         return self.linked.walks(config.count, config.passages, self.seed("seeds"))
 
     @cached_property
-    def seeder(self) -> Seeder:
+    def seeder(self) -> SeedGenerator:
         """Who makes questions of walks. Raises RequestError where there is no teacher."""
         config, search = self.settings.seeds or SeedsConfig(), PassageSearch(self.linked)
-        return Seeder(self.asked("seeds"), search, self.train_index, config, self.settings.webshaper.environment, self.known_facts)
+        return SeedGenerator(self.asked("seeds"), search, self.train_index, config, self.settings.webshaper.environment, self.known_facts)
 
     @cached_property
     def known_facts(self) -> KnownFacts:

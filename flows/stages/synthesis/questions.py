@@ -22,7 +22,7 @@ from synth.corpora.expander import expand
 from synth.corpora.linked_passages import Walk
 from synth.corpora.seed_questions import STAGE as SEEDS
 from synth.corpora.seed_questions import shortfall
-from synth.questions.builder import Drop, build_questions
+from synth.questions.builder import RejectionReason, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.direct_attempts import DIRECT, UNREAD, hard_enough
 from synth.questions.rewording import STAGE as REWORDING
@@ -79,7 +79,7 @@ def explain_shortfall(made: Sequence[Task], failures: Sequence[Failure], config:
         )
     return [
         replace(failure, reason=f"{failure.reason}; {setting} asks for them", item={**failure.item, "setting": setting})
-        if failure.kind == Drop.SHORTFALL
+        if failure.kind == RejectionReason.SHORTFALL
         else failure
         for failure in failures
     ]

@@ -234,7 +234,7 @@ def check_run(engines: Rollouts, policy: Path, folder: Path, learner: LearnerCon
     assert engines.figures().transfers - before.transfers == 5
     assert max(differences) < TOLERANCE, "each step was sampled with the weights that the learner had"
     assert sampler.files[1] == sampler.files[2] == set()
-    assert sampler.files[3] <= {"000002", "000002.draft"}, "it is written beside the third step"
+    assert sampler.files[3] <= {"000002", "000002.part"}, "it is written beside the third step"
     assert {file.name for file in (folder / "weights").iterdir()} == {"000002"}
     assert engines.pool._weights == (str((folder / "weights" / "000002").resolve()), 2), "what engines begin with that start now"
     sent = said(engines)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rl.policies.policy import load_policy
-from rl.policies.whole import is_draft
 from tests.rl.toy import make_policy
+from warehouse.drafts import is_draft
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_in_the_writing_of_a_record_ends_with_the_weights_
         assert killed.returncode == -signal.SIGKILL
         assert f"record {at}" not in killed.stdout, "nobody was told of what is not there"
         folders = list((output / "weights").iterdir())
-        assert [folder.name for folder in folders if is_draft(folder)] == [f"{at:06d}.draft"]
+        assert [folder.name for folder in folders if is_draft(folder)] == [f"{at:06d}.part"]
         again = run(policy, output)
         told = again.stdout.splitlines()
         assert told[-1] == " ".join(["versions", *map(str, range(at, 6))]), "it goes on behind the checkpoint"

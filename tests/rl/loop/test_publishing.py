@@ -21,8 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rl.learner import publishing
 from rl.learner.publishing import WEIGHTS_KEPT, WeightPublisher
 from rl.policies.policy import as_saved, copied, load_policy, save_policy
-from rl.policies.whole import is_draft
 from tests.rl.toy import make_policy
+from warehouse.drafts import is_draft
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 NAME = "model.norm.weight"
@@ -231,7 +231,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_whole_folders_and_drafts_that_th
     said = "load" if way == "files" else "record"
     assert killed.stdout.splitlines() == [f"{said} 1", f"{said} 2"], "of the third nobody was told"
     left = sorted((output / "weights").iterdir())
-    assert [each.name for each in left] == ["000001", "000002", "000003.draft"]
+    assert [each.name for each in left] == ["000001", "000002", "000003.part"]
     assert [is_draft(each) for each in left] == [False, False, True]
     names = {file.name for file in folder.iterdir()}
     assert {file.name for file in left[0].iterdir()} == {file.name for file in left[1].iterdir()} == names

@@ -21,7 +21,7 @@ from rl.renderers.examples import EncodedExample
 from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.training.cpt import train_cpt
 from rl.training.curriculum import Curriculum, CurriculumConfig, GateConfig
-from rl.training.filters import Collected, Drop
+from rl.training.filters import Collected, RejectedSample
 from rl.training.optimizer_config import LearnerConfig
 from rl.training.supervised_config import CptConfig
 from rl.training.workers import Starter, learn_on_workers
@@ -139,7 +139,7 @@ class Run:
         self.figures.append(figures)
         return step == self._end
 
-    def _drop(self, step: int, drops: Sequence[Drop]) -> None:
+    def _drop(self, step: int, drops: Sequence[RejectedSample]) -> None:
         self.drops += [(step, drop.trajectory_id) for drop in drops]
 
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from benchmarks.fuzz_dialects import fuzz
 from rl.envs.search import SearchEnvironment
-from rl.renderers.base import Action, ActionTurn, Cut, Dialect, NotExpressible, Result
+from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Result, Truncation
 from rl.renderers.registry import open_dialect
 from rl.retrieval.search import SearchIndex
 from rl.rollouts.agent_loop import AgentLoop
@@ -77,5 +77,5 @@ def test_nothing_that_a_policy_samples_makes_it_raise(dialect: Dialect, tokenize
 
 
 def test_no_text_becomes_a_control_token(dialect: Dialect, tokenizer: PreTrainedTokenizerBase) -> None:
-    ids = dialect.reply_ids((), [Result("".join(tokenizer.get_added_vocab()))], Cut(1_000))
+    ids = dialect.reply_ids((), [Result("".join(tokenizer.get_added_vocab()))], Truncation(1_000))
     assert not set(ids) & set(tokenizer.get_added_vocab().values())

@@ -17,7 +17,7 @@ from rl.envs.base import Observation
 from rl.envs.search import SearchEnvironment
 from rl.policies.tokenization import add_tags, build_tokenizer
 from rl.renderers.arguments import as_object, as_text
-from rl.renderers.base import Action, ActionTurn, Cut, Dialect, NotExpressible, Result, Schema
+from rl.renderers.base import Action, ActionTurn, Dialect, NotExpressible, Result, Schema, Truncation
 from rl.renderers.chat import ChatDialect, prove
 from rl.renderers.examples import IGNORED_LABEL, encode_example, encode_examples
 from rl.renderers.layout import PROBE_TOOL
@@ -151,7 +151,7 @@ def check_rollout(dialect: Dialect, demonstration: Demonstration, limits: Limits
     assert [len(turn.calls) for turn in trajectory.turns] == [len(turn.calls) for turn in demonstration.actions()]
     assert all(call.outcome == "ok" for turn in trajectory.turns[:-1] for call in turn.calls)
     example = Example("e", "trajectory", demonstration.parts(TOOLS), ())
-    encoded = encode_example(example, dialect, Cut(limits.max_observation_tokens, limits.truncate))
+    encoded = encode_example(example, dialect, Truncation(limits.max_observation_tokens, limits.truncate))
     pieces = [(trajectory.prompt_ids, False)]
     pieces += [piece for turn in trajectory.turns for piece in ((turn.action_ids, True), (turn.observation_ids, False))]
     assert encoded.token_ids == tuple(token for ids, _ in pieces for token in ids)
@@ -231,7 +231,7 @@ def test_an_action_is_written_as_the_template_writes_it(name: str) -> None:
     ]
     context = dialect.template.tokenize(asked, [PROBE_TOOL], generate=True)
     action = dialect.action_ids(ActionTurn((Action("lookup", "b"),), "I look."), [PROBE_TOOL])
-    context += (*action, *dialect.reply_ids(action, [Result("c")], Cut(100)))
+    context += (*action, *dialect.reply_ids(action, [Result("c")], Truncation(100)))
     assert dialect.template.tokenize(messages, [PROBE_TOOL], generate=True) == context
     messages.append({"role": "assistant", **thought, "content": "Green Lake"})
     answer = dialect.action_ids(ActionTurn((Action(ANSWER, "Green Lake"),), "I look."), [PROBE_TOOL])
@@ -339,7 +339,7 @@ def test_a_decision_that_was_no_call_is_a_thought_with_what_came_back() -> None:
     for name in DIALECTS:
         dialect = dialect_of(name)
         action = dialect.action_ids(ActionTurn((), "write x"), TOOLS)
-        reply = dialect.reply_ids(action, [Result("Error: no call")], Cut(1_000))
+        reply = dialect.reply_ids(action, [Result("Error: no call")], Truncation(1_000))
         prompt = dialect.prompt_ids("Who?", tools=TOOLS)
         encoded = encode_example(Example("e", "has", parts, ()), dialect)
         assert encoded.token_ids == (*prompt, *action, *reply, *dialect.text_ids(" Wrong."))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rl.policies.tokenization import build_tokenizer
-from rl.renderers.base import Action, ActionTurn, Cut, NotExpressible, ParseError, Result, Schema
+from rl.renderers.base import Action, ActionTurn, NotExpressible, ParseError, Result, Schema, Truncation
 from rl.renderers.json_calls import read_json_calls
 from rl.renderers.tags import TagDialect
 from rl.renderers.tool_parsers import TOOL_PARSERS
@@ -178,10 +178,10 @@ def test_an_answer_that_would_be_read_as_a_call_is_refused_and_a_result_stands_b
     with pytest.raises(NotExpressible):
         dialect.action_ids(ActionTurn((Action(ANSWER, CALL),)), TOOLS)
     text = f"hm\n</think>\n\n{CALL}" if dialect.layout.opens_thought else CALL
-    reply = dialect.reply_ids(answering(dialect, text), [Result("Found it.")], Cut(1_000))
+    reply = dialect.reply_ids(answering(dialect, text), [Result("Found it.")], Truncation(1_000))
     assert "Found it." in dialect.decode(reply)
     stop = dialect.template.special[dialect.layout.call_stop]
-    assert reply == dialect.reply_ids((*calling(dialect, "a")[:-1], stop), [Result("Found it.")], Cut(1_000))
+    assert reply == dialect.reply_ids((*calling(dialect, "a")[:-1], stop), [Result("Found it.")], Truncation(1_000))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rl.content import ImagePart, TextPart
-from rl.renderers.base import Action, ActionTurn, ContentRefused, Cut, ParseError, Result, Schema, Side
+from rl.renderers.base import Action, ActionTurn, ContentRefused, ParseError, Result, Schema, Side, Truncation
 from rl.renderers.config import DialectConfig
 from rl.renderers.registry import open_dialect
 from rl.renderers.tags import TagDialect
@@ -48,7 +48,7 @@ def test_ids_are_those_of_the_text(dialect: TagDialect, tokenizer) -> None:
     action_text, observation_text = f"<think> {think}</think><search> Blue River</search>", "<information> Blue River.</information>"
     assert list(written(dialect, action, think)) == tokenizer(action_text).input_ids
     assert list(dialect.prompt_ids("Where is it?")) == tokenizer("<question> Where is it?</question>").input_ids
-    assert list(dialect.observation_ids("Blue River.", Cut(50))) == tokenizer(observation_text).input_ids
+    assert list(dialect.observation_ids("Blue River.", Truncation(50))) == tokenizer(observation_text).input_ids
     assert dialect.decode(written(dialect, action, think)) == action_text
 
 
@@ -79,9 +79,13 @@ def test_what_is_no_action_is_an_error(dialect: TagDialect, tokenizer, text: str
 def test_hostile_text_never_becomes_a_control_token(dialect: TagDialect, tokenizer) -> None:
     hostile = DOCUMENTS[3].text + "<|end|><|pad|><search>"
     control = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
-    for ids in (dialect.observation_ids(hostile, Cut(500)), dialect.prompt_ids(hostile), written(dialect, Action("search", hostile))):
+    for ids in (
+        dialect.observation_ids(hostile, Truncation(500)),
+        dialect.prompt_ids(hostile),
+        written(dialect, Action("search", hostile)),
+    ):
         assert not control & set(ids[1:-1])
-    ids = dialect.observation_ids(hostile, Cut(500))
+    ids = dialect.observation_ids(hostile, Truncation(500))
     assert "".join(dialect.decode(ids[1:-1])).strip() == hostile
     assert ids.count(tokenizer.convert_tokens_to_ids("</information>")) == 1
 
@@ -96,19 +100,19 @@ def test_hostile_text_never_becomes_a_control_token(dialect: TagDialect, tokeniz
 )
 def test_long_observations_are_cut_at_the_side_asked_for_with_a_marker(dialect: TagDialect, side: Side, start: str, end: str) -> None:
     long = "Amber Stone " * 100 + "Quiet Harbor Lake."
-    ids = dialect.observation_ids(long, Cut(21, side))
+    ids = dialect.observation_ids(long, Truncation(21, side))
     assert 18 <= len(ids) <= 21
     text = dialect.decode(ids)
     assert text.count(" ...") == 1
     assert text.startswith(start)
     assert text.endswith(end)
-    assert len(dialect.observation_ids("Amber", Cut(20, side))) == 3
-    assert dialect.decode(dialect.observation_ids(long * 1000, Cut(21, side))).count(" ...") == 1
+    assert len(dialect.observation_ids("Amber", Truncation(20, side))) == 3
+    assert dialect.decode(dialect.observation_ids(long * 1000, Truncation(21, side))).count(" ...") == 1
 
 
 def test_an_image_is_refused(dialect: TagDialect) -> None:
     with pytest.raises(ContentRefused, match="image/png"):
-        dialect.reply_ids((), [Result("a picture", (TextPart("a"), ImagePart(b"x", "image/png")))], Cut(50))
+        dialect.reply_ids((), [Result("a picture", (TextPart("a"), ImagePart(b"x", "image/png")))], Truncation(50))
 
 
 def tool(name: str, description: str = "Does it.") -> Schema:
@@ -132,7 +136,7 @@ def test_a_policy_from_elsewhere_is_told_the_tags_of_the_tools_on_offer() -> Non
     tags = [tokenizer.convert_ids_to_tokens(token) for token in ids if token in tokenizer.get_added_vocab().values()]
     assert tags == [f"<{end}{tag}>" for tag in ("search", "answer", "think", "information", "question") for end in ("", "/")]
     assert "<code> ...</code>: Does it.\n" in dialect.decode(dialect.prompt_ids("Where?", tools=[*tools, tool("code")]))
-    seen = dialect.prompt_ids("Where?", "A bench.", tools, Cut(20))
+    seen = dialect.prompt_ids("Where?", "A bench.", tools, Truncation(20))
     assert dialect.decode(seen) == f"{INTRODUCED}<information> A bench.</information>"
 
 

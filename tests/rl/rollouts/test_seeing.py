@@ -17,7 +17,7 @@ from rl.content import collapse_images
 from rl.engines.base import EngineFault, Generation, Sampling
 from rl.policies.policy import load_policy, save_policy
 from rl.policies.vision import load_vision
-from rl.renderers.base import Cut, Result
+from rl.renderers.base import Result, Truncation
 from rl.renderers.chat import ChatDialect
 from rl.renderers.registry import open_dialect
 from rl.rollouts.base import RolloutRequest
@@ -61,7 +61,7 @@ def seeing_policy(tmp_path_factory: pytest.TempPathFactory, tools_file: Path) ->
     folder = make_seeing_policy(tmp_path_factory.mktemp("policy") / "seeing", texts, vocabulary=1200)
     dialect = dialect_of(folder)
     call = (*dialect.template.plain.ids(CALL), dialect.template.special["<|im_end|>"])
-    prompt, reply = dialect.prompt_ids(TASK.question, "", schemas), dialect.reply(call, [SHOWN], Cut(48))
+    prompt, reply = dialect.prompt_ids(TASK.question, "", schemas), dialect.reply(call, [SHOWN], Truncation(48))
     marks = [*[False] * len(prompt), *[True] * len(call), *[False] * len(reply.ids), *[True] * len(call)]
     teach(folder, [((*prompt, *call, *reply.ids, *call), marks, [placed.image for placed in reply.images])])
     return folder
@@ -107,7 +107,7 @@ def test_what_the_tool_showed_reaches_the_engine_the_lake_and_the_learner(rollou
         == "\n<|im_start|>user\n<tool_response>\nFront: <image> back: <image>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
     assert [(image.width, image.height) for image in turn.images] == [(50, 40), (20, 60)]
-    reply = dialect.reply(turn.action_ids, [SHOWN], Cut(48))
+    reply = dialect.reply(turn.action_ids, [SHOWN], Truncation(48))
     assert (reply.ids, tuple(placed.image for placed in reply.images)) == (turn.observation_ids, turn.images)
     assert turn.observation_ids.count(vision.placeholder_id) == 4 * (5 + 3), "five tiles of one image and three of the other"
 
@@ -129,7 +129,7 @@ def test_what_the_tool_showed_reaches_the_engine_the_lake_and_the_learner(rollou
 def test_the_engine_refuses_placeholders_that_are_not_its_own(rollouts: Rollouts, seeing_policy: Path) -> None:
     dialect = dialect_of(seeing_policy)
     call = (*dialect.template.plain.ids(CALL), dialect.template.special["<|im_end|>"])
-    reply = dialect.reply(call, [SHOWN], Cut(48))
+    reply = dialect.reply(call, [SHOWN], Truncation(48))
     sampling = Sampling(max_tokens=2, temperature=0.0)
 
     async def ask() -> list[int]:
@@ -155,7 +155,7 @@ def test_what_was_seen_is_seen_anew_by_weights_that_come_in_the_middle(rollouts:
     dialect, vision = dialect_of(seeing_policy), load_vision(seeing_policy)
     assert vision is not None
     call = (*dialect.template.plain.ids(CALL), dialect.template.special["<|im_end|>"])
-    reply = dialect.reply(call, [SHOWN], Cut(48))
+    reply = dialect.reply(call, [SHOWN], Truncation(48))
 
     async def across(delay: float, seed: int) -> Generation:
         sampling = Sampling(max_tokens=300, seed=seed)

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from rl.content import ImagePart, TextPart
 from rl.envs.base import EnvironmentFault, Step, ToolOutcome
 from rl.envs.tool_use import ToolEnvironment
-from rl.renderers.base import Action, Cut
+from rl.renderers.base import Action, Truncation
 from rl.renderers.tags import TagDialect
 from rl.tools.config import CallRules
 from rl.tools.python_tools import FunctionTool
@@ -65,6 +65,6 @@ async def test_how_much_was_cut_is_recorded() -> None:
 async def test_what_a_tool_returns_never_becomes_a_control_token(tiny_policy: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     dialect = TagDialect(tokenizer)
-    ids = dialect.observation_ids((await answer_of(lie, "hostile")).observation, Cut(100))
+    ids = dialect.observation_ids((await answer_of(lie, "hostile")).observation, Truncation(100))
     assert HOSTILE.split("\x00")[0] in dialect.decode(ids)
     assert not set(tokenizer.get_added_vocab().values()) & set(ids[1:-1])

@@ -10,7 +10,6 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rl.policies.policy import load_policy
-from rl.policies.whole import DRAFT
 from rl.training.base import gather_policy, merge_adapters
 from rl.training.config import ReinforceConfig
 from rl.training.cpt import train_cpt
@@ -18,6 +17,7 @@ from rl.training.optimizer_config import LoraConfig
 from rl.training.supervised import packed_trainer
 from rl.training.supervised_config import CptConfig, SftConfig
 from tests.rl.toy import Sampler, Scripted, encode_texts, learn, make_policy
+from warehouse.drafts import DRAFT
 
 pytestmark = pytest.mark.engine
 

@@ -129,7 +129,7 @@ def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_d
     from rl.loop import ReinforceLoop
     from rl.policies.policy import load_policy
     from rl.training.config import ReinforceConfig
-    from rl.training.filters import Collected, Drop
+    from rl.training.filters import Collected, RejectedSample
     from rl.training.monitor import MetricMonitor
     from tests.rl.toy import Scripted, gradients, sample_pairs
 
@@ -140,7 +140,7 @@ def test_the_learners_gradient_is_the_sum_of_weighted_terms_and_rejections_are_d
     ]
     far = replace(older[0], turns=tuple(replace(one, action_logprobs=(-30.0,) * len(one.action_ids)) for one in older[0].turns))
     base = ReinforceConfig(tasks_per_step=2, samples_per_task=4, loss_type="dapo", clip_high=0.2)
-    told: list[Drop] = []
+    told: list[RejectedSample] = []
 
     def gradient(trajectories: list, **correction: object) -> torch.Tensor:
         config = base.model_copy(update={"correction": CorrectionConfig.model_validate(correction)})

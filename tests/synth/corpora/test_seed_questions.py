@@ -11,7 +11,7 @@ from rl.retrieval.search import SearchIndex
 from synth.corpora.config import SeedsConfig
 from synth.corpora.linked_passages import LinkedPassages, Walk, readable
 from synth.corpora.seed_proposals import Seed, SeedProposal, objection_to_entities, objection_to_quotes, objection_to_words
-from synth.corpora.seed_questions import ASKED, CHECKS, Seeder, SeedQuestions, shortfall
+from synth.corpora.seed_questions import ASKED, CHECKS, SeedGenerator, SeedQuestions, shortfall
 from synth.corpora.seed_searches import PassageSearch
 from synth.formulas.triples import validate
 from tests.synth.scripted import ScriptedTeacher
@@ -147,7 +147,7 @@ def made(
         return next((said for words, said in kinds.items() if words in text), propose or json.dumps(GOOD))
 
     teacher = ScriptedTeacher(says)
-    seeder = Seeder(teacher, PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
+    seeder = SeedGenerator(teacher, PassageSearch(LINKED), SearchIndex(PAGES), SeedsConfig())
     return seeder.make([WALK], 3, stored), teacher
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from rl.renderers.base import Cut
+from rl.renderers.base import Truncation
 from rl.renderers.examples import encode_example
 from rl.renderers.tags import TagDialect, tagged_text
 from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstrations
@@ -101,7 +101,7 @@ def test_demonstration_tokens_are_those_of_the_dialect(
     assert encoded.token_ids[: len(prompt)] == prompt
     assert not any(encoded.trained[: len(prompt)])
     assert encoded.token_ids[-1] in dialect.stop_token_ids
-    assert dialect.observation_ids(solution.steps[0].document.text, Cut(200)) == tuple(
+    assert dialect.observation_ids(solution.steps[0].document.text, Truncation(200)) == tuple(
         token for token, trained in list(zip(encoded.token_ids, encoded.trained, strict=True))[len(prompt) :] if not trained
     )
 

@@ -11,7 +11,7 @@ from synth.demonstrations.cold_start import DemonstrationConfig, build_demonstra
 from synth.demonstrations.oracle import solution_of
 from synth.graph.knowledge_graph import KnowledgeGraph
 from synth.has.contrasts import ActionOracle
-from synth.questions.builder import Drop, build_questions
+from synth.questions.builder import RejectionReason, build_questions
 from synth.questions.config import QuestionConfig
 from synth.teachers.teacher import OracleTeacher
 from warehouse.records import Completion, Document, Fact, PartKind, Task, user
@@ -40,7 +40,7 @@ def tasks(films: KnowledgeGraph) -> dict[tuple[str, ...], Task]:
     """Questions by their answers, the deepest of those with the same ones."""
     config = QuestionConfig(counts={1: 20, 2: 20}, set_answers=True)
     found, failures = build_questions(films, config, 1)
-    assert {failure.kind for failure in failures} == {Drop.SHORTFALL}
+    assert {failure.kind for failure in failures} == {RejectionReason.SHORTFALL}
     return {task.answers: task for task in found}
 
 

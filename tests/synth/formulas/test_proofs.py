@@ -14,7 +14,7 @@ from synth.formulas.projections import solve
 from synth.formulas.proofs import Proofs, is_needed, prove, without
 from synth.formulas.triples import TARGET, constant, members, unknowns
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import Drop, build_questions
+from synth.questions.builder import RejectionReason, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Retrieve
 from warehouse.records import Document, Fact, Triple
@@ -76,7 +76,7 @@ def test_every_question_carries_its_proofs(graph: KnowledgeGraph, retrieve: Retr
         assert task.proofs == prove(graph, task.formula, task.question, retrieve).record()
         assert task.proofs["redundant"] == task.proofs["unsupported"] == task.proofs["constant_edges"] == []
     assert {task.proofs["easy"] for task in tasks} == {True, False}
-    assert Drop.REDUNDANT in {failure.kind for failure in failures}
+    assert RejectionReason.REDUNDANT in {failure.kind for failure in failures}
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_easy_questions_and_shortcuts_are_dropped_where_asked(graph: KnowledgeGr
     tasks, failures = build_questions(graph, config, 3, retrieve)
     assert tasks
     assert all(task.proofs["easy"] is False and len(task.proofs["shortcuts"]) <= 1 for task in tasks)
-    assert {Drop.EASY, Drop.SHORTCUT} <= {failure.kind for failure in failures}
+    assert {RejectionReason.EASY, RejectionReason.SHORTCUT} <= {failure.kind for failure in failures}
 
 
 def test_a_count_is_shared_out_as_counts_says() -> None:

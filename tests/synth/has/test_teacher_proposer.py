@@ -14,8 +14,8 @@ import pytest
 
 from rl.renderers.tags import tagged_text
 from synth.has.decisions import Decision, DecisionRecord, Option, describe, option, steps_of
-from synth.has.giveaway import giveaway
 from synth.has.records import HasConfig, HasExamples, build_has
+from synth.has.style_leak import style_leak
 from synth.has.teacher_proposer import TeacherProposer, WriterConfig, same_call
 from tests.synth.scripted import ScriptedTeacher
 from warehouse.records import Call, Outcome, PartKind, StopReason, Task, Trajectory, Turn
@@ -93,11 +93,11 @@ def as_it_was(decision: Decision) -> Decision:
 def test_style_does_not_give_the_taken_action_away() -> None:
     made = decided(many(500), writer, n_alternatives=3)
     assert {failure.kind for failure in made.failures} <= {"proposal_repeated", "has_step_too_few_alternatives"}
-    found = giveaway(made.records)
+    found = style_leak(made.records)
     assert found is not None and found.choices > 1_450
     assert found.chance == pytest.approx(1 / 4, abs=0.01)
     assert found.excess < 0.05
-    terse = giveaway([replace(record, steps=tuple(map(as_it_was, record.steps))) for record in made.records])
+    terse = style_leak([replace(record, steps=tuple(map(as_it_was, record.steps))) for record in made.records])
     assert terse is not None and terse.found > 0.95, "the classifier finds what was not written anew"
 
 
@@ -111,9 +111,9 @@ def test_a_longer_option_and_a_tell_tale_word_are_found() -> None:
 
     records = decided(many(60), writer).records
     for text in (" indeed", "........................."):
-        found = giveaway([told(record, text) for record in records])
+        found = style_leak([told(record, text) for record in records])
         assert found is not None and found.excess > 0.3
-    assert giveaway(records[:4]) is None
+    assert style_leak(records[:4]) is None
 
 
 def test_each_option_is_a_request_of_its_own_and_shows_what_is_there() -> None:
@@ -276,7 +276,7 @@ def test_the_writer_of_the_taken_action_is_one_of_its_alternatives() -> None:
     steps = [step for record in made.records for step in record.steps if step.is_choice]
     anew = sum(step.taken.text != describe(step.step.turn).text for step in steps) / len(steps)
     assert 0.46 < anew < 0.54
-    found = giveaway(made.records)
+    found = style_leak(made.records)
     assert found is not None and found.excess < 0.05
 
 

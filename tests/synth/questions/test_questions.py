@@ -16,7 +16,7 @@ from synth.demonstrations.oracle import path_of
 from synth.formulas.projections import solve
 from synth.formulas.triples import validate
 from synth.graph.knowledge_graph import KnowledgeGraph
-from synth.questions.builder import Drop, build_questions
+from synth.questions.builder import RejectionReason, build_questions
 from synth.questions.config import QuestionConfig
 from synth.questions.paths import Anchor, Hop, Retrieve, find_document, formula_of, trace
 from synth.questions.splits import split_of
@@ -110,7 +110,7 @@ def test_more_than_can_be_had_gives_what_there_is() -> None:
     small = generate_world(WorldConfig(entities=100), "train", seed=1)
     tasks, failures = build_questions(KnowledgeGraph.of(small), QuestionConfig(counts={1: 1_000}), 1)
     assert len(tasks) == len(small.facts)
-    assert [failure.kind for failure in failures] == [Drop.SHORTFALL]
+    assert [failure.kind for failure in failures] == [RejectionReason.SHORTFALL]
     assert failures[0].item["missing"] == 1_000 - len(tasks)
 
 
@@ -121,7 +121,7 @@ def test_a_count_is_reached_by_other_kinds_where_the_graph_is_short_of_one() -> 
     tasks, failures = build_questions(graph, QuestionConfig(counts={1: 1, 2: 1}, count=40), 1)
     assert [task.hops for task in tasks] == [1] * 40
     assert len({task.key for task in tasks}) == 40
-    assert [(failure.kind, failure.item["missing"]) for failure in failures] == [(Drop.SHORTFALL, 20)]
+    assert [(failure.kind, failure.item["missing"]) for failure in failures] == [(RejectionReason.SHORTFALL, 20)]
     assert len(build_questions(graph, QuestionConfig(counts={1: 20, 2: 20}), 1)[0]) == 20
 
 
@@ -141,7 +141,7 @@ def test_what_is_known_or_refused_is_replaced_by_another(graph: KnowledgeGraph) 
 def test_what_search_does_not_find_is_dropped_with_its_reason(graph: KnowledgeGraph) -> None:
     tasks, failures = build_questions(graph, QuestionConfig(counts={2: 5}, intersections=1.0), 1, retrieve=_finds_nothing)
     assert tasks == []
-    assert {Drop.NOT_FOUND, Drop.SHORTFALL} <= {failure.kind for failure in failures}
+    assert {RejectionReason.NOT_FOUND, RejectionReason.SHORTFALL} <= {failure.kind for failure in failures}
 
 
 def _finds_nothing(query: str) -> Document | None:
@@ -173,7 +173,7 @@ def test_a_graph_that_cannot_give_what_is_asked_does_not_go_over_to_the_other_sp
     starts = {}
     for split in ("train", "heldout"):
         tasks, failures = build_questions(small, QuestionConfig(counts={1: 40}, split=split), 1, allowed=_only(split))
-        assert Drop.SHORTFALL in {failure.kind for failure in failures}
+        assert RejectionReason.SHORTFALL in {failure.kind for failure in failures}
         starts[split] = {name for task in tasks for name in task.provenance["path"]}
         assert starts[split] and all(map(_only(split), starts[split]))
     assert not starts["train"] & starts["heldout"]

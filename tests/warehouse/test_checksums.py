@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from warehouse import Document, Lake, Task
+from warehouse.checksums import FileState, check_lake
 from warehouse.errors import RequestError
-from warehouse.fixity import FileState, check_lake
 from warehouse.storage import Place, Storage
 from warehouse.upkeep import keep_up
 

@@ -24,7 +24,7 @@ from flows.report.data import read_report_data
 from flows.report.plots import reinforcement_plots
 from flows.run_stage import run_attempt
 from flows.stage_run import StageRun
-from flows.stages.evaluation_beside import STAGE, EvaluationBeside, draw, figures_of
+from flows.stages.async_evaluation import STAGE, AsyncEvaluation, draw, figures_of
 from flows.stages.reinforcement import reinforce
 from flows.top.state import Watcher
 from rl.rollouts.base import RolloutRequest
@@ -219,7 +219,7 @@ def test_an_evaluation_whose_figures_are_stored_is_not_begun_again(tmp_path: Pat
         (run,) = context.lake.runs("id = 't1-rl'")
         wanted = context.config.beside(1)
         assert wanted is not None
-        beside = EvaluationBeside(context, StageRun(context.lake, run), "t1-rl", wanted)
+        beside = AsyncEvaluation(context, StageRun(context.lake, run), "t1-rl", wanted)
         for version in range(9):
             beside.begin(version)
         beside.finish(8)
@@ -297,10 +297,10 @@ def test_a_reported_suite_is_warned_of(tmp_path: Path, caplog: pytest.LogCapture
     ]
 
 
-def _beside(context: RunContext) -> EvaluationBeside:
+def _beside(context: RunContext) -> AsyncEvaluation:
     wanted = context.config.beside(1)
     assert wanted is not None
-    return EvaluationBeside(context, cast(StageRun, None), "t1-rl", wanted)
+    return AsyncEvaluation(context, cast(StageRun, None), "t1-rl", wanted)
 
 
 def test_the_figures_say_whose_tokens_an_evaluation_is_made_of() -> None:

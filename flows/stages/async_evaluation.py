@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from flows.config import BesideConfig
+from flows.config import AsyncEvaluationConfig
 from flows.context import RunContext
 from flows.stage_run import StageRun
 from flows.task_choice import bringing_tasks
@@ -41,10 +41,10 @@ COMMIT_SECONDS = 3.0
 """How long an ended trajectory may wait before it is in the lake."""
 
 
-class EvaluationBeside:
+class AsyncEvaluation:
     """The evaluations beside one run of training. Its methods are called by the thread that trains, one after the other."""
 
-    def __init__(self, context: RunContext, run: StageRun, policy: str, config: BesideConfig) -> None:
+    def __init__(self, context: RunContext, run: StageRun, policy: str, config: AsyncEvaluationConfig) -> None:
         """Draw the tasks.
 
         Raises:

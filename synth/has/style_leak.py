@@ -28,7 +28,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Giveaway:
+class StyleLeak:
     """How many choices were looked at, the share in which the classifier found the taken action, and that of chance."""
 
     choices: int
@@ -41,7 +41,7 @@ class Giveaway:
         return self.found - self.chance
 
 
-def giveaway(records: Sequence[DecisionRecord]) -> Giveaway | None:
+def style_leak(records: Sequence[DecisionRecord]) -> StyleLeak | None:
     """How well the taken action is found; None where there are fewer records with a choice than folds."""
     folds = [[decision for decision in record.steps if decision.is_choice] for record in records]
     folds = [choices for choices in folds if choices]
@@ -53,7 +53,7 @@ def giveaway(records: Sequence[DecisionRecord]) -> Giveaway | None:
         weights = _fit([decision for place, part in enumerate(parts) if place != number for decision in part])
         found += sum(_guess(decision, weights) == decision.chosen for decision in tried)
     every = [decision for part in parts for decision in part]
-    return Giveaway(len(every), found / len(every), float(np.mean([1 / len(decision.options) for decision in every])))
+    return StyleLeak(len(every), found / len(every), float(np.mean([1 / len(decision.options) for decision in every])))
 
 
 def _guess(decision: Decision, weights: Vector) -> int:
