@@ -21,7 +21,7 @@ from rl.memory import FLOAT32, GIB, Architecture, bytes_of
 from rl.policies.config import PolicyConfig
 from synth.teachers.config import TeacherConfig
 from warehouse.corpora.files import read_wordings
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 
 REACH_SECONDS = 5.0
 """How long a teacher's server may take to answer anything at all."""
@@ -218,7 +218,7 @@ def _policy(config: FlywheelConfig) -> None:
     try:
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     except (OSError, ValueError) as error:
-        raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {str(error).splitlines()[0][:200]}") from error
+        raise RequestError(f"policy.path: {folder} has no tokenizer that can be read: {first_line(error)[:200]}") from error
     if not str(tokenizer.decode(tokenizer("A river of 1999.", add_special_tokens=False)["input_ids"])).strip():
         raise RequestError(f"policy.path: {folder} has no tokenizer that can write a sentence: is tokenizer.json missing?")
     if not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir()):

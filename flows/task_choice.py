@@ -20,7 +20,7 @@ from rl.envs.checks import check_environment
 from rl.training.curriculum import check_tasks
 from synth.questions.decontamination import EvaluationIndex
 from warehouse import Failure, Lake, Task
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 
 
 def check_choice(config: FlywheelConfig, home: Path | None = None) -> None:
@@ -52,7 +52,7 @@ def tasks_with(lake: Lake, condition: str) -> list[Task]:
     try:
         tasks = lake.read(Task, condition)
     except duckdb.Error as error:
-        raise RequestError(f"--tasks is no condition on the table tasks: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"--tasks is no condition on the table tasks: {first_line(error)}") from error
     if not tasks:
         counts = lake.query("SELECT split, count(*) AS n FROM tasks GROUP BY split ORDER BY split").to_pylist()
         has = ", ".join(f"{row['n']:,} in {row['split']}" for row in counts) or "none at all"
@@ -86,7 +86,7 @@ def _check_form(condition: str) -> None:
     try:
         statements = duckdb.extract_statements(_query(condition))
     except duckdb.Error as error:
-        raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"rl.tasks = {condition!r} is no condition on the table tasks: {first_line(error)}") from error
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise RequestError(f"rl.tasks = {condition!r} is more than a condition on the table tasks: write what follows WHERE alone.")
 

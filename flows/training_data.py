@@ -18,7 +18,7 @@ from rl.training.supervised_config import StoredRunsConfig
 from synth.demonstrations.runs import choose_runs
 from synth.parts import CPT_KINDS, SFT_KINDS
 from warehouse import Document, Lake
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 
 Counts = dict[str, int | None]
 """Examples by source; None where only the stage itself can tell."""
@@ -103,7 +103,7 @@ def _stored(
     try:
         runs = judged_trajectories(lake, f"({chosen}) AND ({choice.where})")
     except duckdb.Error as error:
-        raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {first_line(error)}") from error
     if not runs:
         return 0
     tasks = {task.key: task for task in lake.tasks()}

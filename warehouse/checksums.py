@@ -18,7 +18,7 @@ from pathlib import Path
 import duckdb
 
 from warehouse.connections import CATALOG, connect_or_copy, connect_unlocked
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 from warehouse.storage import Place
 
 _FILES = f"""
@@ -97,7 +97,7 @@ def check_lake(place: Place, record: bool = False) -> tuple[list[CheckedFile], i
     try:
         connection, there, copied = connect_or_copy(place, connect_unlocked)
     except duckdb.Error as error:
-        raise RequestError(f"The catalogue of {place.home} cannot be read: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"The catalogue of {place.home} cannot be read: {first_line(error)}") from error
     try:
         recorded = keep_digests(connection, there) if record else 0
         return check_files(connection, there), recorded

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 import duckdb
 
 from warehouse.account import ensure_home
+from warehouse.errors import first_line
 from warehouse.storage import Place, quoted
 
 EXTENSIONS = ("ducklake", "sqlite_scanner")
@@ -163,7 +164,7 @@ def _load(connection: duckdb.DuckDBPyConnection, name: str) -> None:
             connection.execute(f"LOAD {find(connection, name)}")
             return
         except (duckdb.Error, ImportError, OSError, LookupError) as error:
-            failures.append(f"{step}: {str(error).splitlines()[0]}")
+            failures.append(f"{step}: {first_line(error)}")
     raise ExtensionError(
         f"DuckDB's extension {name} could not be loaded ({'; '.join(failures)}). "
         f"Install the package duckdb-extension-{name.replace('_', '-')} in the version of duckdb ({duckdb.__version__})."

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from flows.doctor.machine import Check
 from rl.env_pool.addresses import reach
+from warehouse.errors import first_line
 
 _CUDA_BUILDS = ("torchvision", "torchaudio", "torchcodec")
 _DISTRIBUTION = "agent-flywheel"
@@ -113,7 +114,7 @@ def _extension_fault(extension: str) -> str | None:
                 duckdb_extensions.import_extension(extension, con=connection)
                 connection.execute(f"LOAD {extension}")
             except (duckdb.Error, ImportError, FileNotFoundError) as error:
-                return f"{extension}: {str(error).splitlines()[0]}"
+                return f"{extension}: {first_line(error)}"
     return None
 
 

@@ -27,7 +27,7 @@ from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.placement import engine_bundles
 from rl.policies.adapters import is_adapters, read_adapters
 from rl.policies.sending import files_in, pieces
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line, with_type
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,10 @@ class Replica:
         try:
             return await self.client.call(method, *arguments)
         except RayActorError as error:
-            raise EngineDead(one_line(error)) from error
+            raise EngineDead(_reason(error)) from error
         except CallFailed as error:
             kind = EngineDead if isinstance(error.cause, EngineDead) else EngineFault
-            raise kind(one_line(error.cause)) from error
+            raise kind(_reason(error.cause)) from error
 
     async def generate(
         self, request_id: str, prompt_ids: tuple[int, ...], sampling: Sampling, images: tuple[PlacedImage, ...] = ()
@@ -156,7 +156,7 @@ class Replica:
             async with asyncio.timeout(10):
                 await self.actor.close.remote()
         except (RayError, TimeoutError) as error:
-            logger.debug("engine %s did not close: %s", self.name, one_line(error))
+            logger.debug("engine %s did not close: %s", self.name, _reason(error))
         self.kill()
         await asyncio.wait([self.ready])
 
@@ -208,9 +208,6 @@ def engine_options(config: EngineConfig, group: PlacementGroup | None) -> dict[s
     return {"num_cpus": config.cpus, "num_gpus": config.gpus, "scheduling_strategy": PlacementGroupSchedulingStrategy(group, 0)}
 
 
-def one_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
-    if isinstance(error, EngineFault):
-        return str(error).partition("\n")[0]
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+def _reason(error: BaseException) -> str:
+    """What an engine's error says; a fault of ours needs no name."""
+    return first_line(error) if isinstance(error, EngineFault) else with_type(error)

@@ -19,12 +19,12 @@ from rl.env_pool import circuit_breaker
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.env_pool.circuit_breaker import EnvironmentFigures
 from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
-from rl.env_pool.worker import EnvironmentWorker, first_line
+from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.worker_death import worker_died
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line, with_type
 from warehouse.records import Task
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class PooledEnvironment:
         kind = self._worker.ended or FaultKind.DIED
         if isinstance(error, RayActorError):
             return EnvironmentFault("the environment's worker died", kind)
-        return EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), kind)
+        return EnvironmentFault(with_type(error), kind)
 
 
 class EnvironmentPool:
@@ -263,4 +263,4 @@ def _start_fault(error: Exception, config: EnvironmentKindConfig) -> str:
 def _describe(error: Exception) -> str:
     """The error of a worker in one line, without its traceback."""
     cause = error.cause if isinstance(error, CallFailed | RayTaskError) else error
-    return first_line(str(cause) if isinstance(cause, EnvironmentFault | RequestError) else f"{type(cause).__name__}: {cause}")
+    return first_line(cause) if isinstance(cause, EnvironmentFault | RequestError) else with_type(cause)

@@ -35,7 +35,7 @@ from rl.memory import GIB
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import Index
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 from warehouse.records import Task
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class EnvironmentWorker(BatchedActor):
             if limit.expired():
                 message = f"the environment's {what} took longer than {self._seconds:g} seconds"
                 raise EnvironmentFault(message, FaultKind.TIMEOUT) from error
-            raise EnvironmentFault(first_line(f"{type(error).__name__}: {error}"), fault_kind(error)) from error
+            raise EnvironmentFault(with_type(error), fault_kind(error)) from error
 
 
 def limit_memory(size: int) -> None:
@@ -134,8 +134,3 @@ def limit_memory(size: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     wanted = pages * resource.getpagesize() + size
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-
-
-def first_line(text: str) -> str:
-    """The first line of a message, for a record that holds one."""
-    return text.strip().partition("\n")[0]

@@ -18,9 +18,8 @@ from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, dead_tools
 from rl.tools.file import load_tools
-from rl.tools.results import one_line
 from rl.tools.tool import OpenTool
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 from warehouse.records import ANSWER, Task
 from warehouse.settings import Section
 
@@ -82,7 +81,7 @@ class ToolEnvironment:
         released = await asyncio.gather(*map(_release, opened.values()), return_exceptions=True)
         for name, error in zip(opened, released, strict=True):
             if error is not None:
-                raise EnvironmentFault(f"the tool {name!r} could not be released: {one_line(error)}", fault_kind(error)) from error
+                raise EnvironmentFault(f"the tool {name!r} could not be released: {with_type(error)}", fault_kind(error)) from error
 
     async def _open(self, name: str, tool: Tool) -> OpenTool:
         """The tool as this trajectory has it; several calls in one turn open it once."""
@@ -93,7 +92,7 @@ class ToolEnvironment:
         except (ToolFault, RequestError):
             raise
         except Exception as error:
-            raise ToolFault(f"the tool {name!r} could not be opened: {one_line(error)}") from error
+            raise ToolFault(f"the tool {name!r} could not be opened: {with_type(error)}") from error
 
 
 def create(resources: Resources) -> ToolEnvironment:

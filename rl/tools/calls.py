@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from rl.tools.config import CallRules
-from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off, one_line
+from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off
 from rl.tools.tool import OpenTool, Tool
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -179,7 +179,7 @@ def _may_be_retried(error: BaseException) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ToolFault) else one_line(error)
+    return str(error) if isinstance(error, ToolFault) else with_type(error)
 
 
 def _settle(future: Future[T], function: Callable[[], T]) -> None:

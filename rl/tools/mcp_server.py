@@ -19,9 +19,9 @@ from rl.tools.arguments import ArgumentsSchema
 from rl.tools.calls import within
 from rl.tools.config import CallRules, ServerConfig
 from rl.tools.mcp_session import INVALID_PARAMS, Session, client_maker, is_answer
-from rl.tools.results import ToolError, ToolFault, ToolResponse, ToolTimeout, one_line, to_response
+from rl.tools.results import ToolError, ToolFault, ToolResponse, ToolTimeout, to_response
 from rl.tools.tool import StatelessTool, Tool, check_name
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -73,7 +73,7 @@ class McpServer:
             raise RequestError(f"the MCP server {self.name!r} was not up after {self.config.start_timeout_seconds:g} seconds.") from None
         except Exception as error:
             self.close()
-            raise RequestError(f"the MCP server {self.name!r} cannot be started: {one_line(error)}.") from error
+            raise RequestError(f"the MCP server {self.name!r} cannot be started: {with_type(error)}.") from error
 
     async def call(self, name: str, values: Mapping[str, Any]) -> CallToolResult:
         """Call a tool by the server's name for it."""

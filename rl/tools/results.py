@@ -23,8 +23,6 @@ from pydantic import BaseModel
 from rl.content import ContentPart, ImageFault, ImagePart, TextPart, check_count, decode_image, mended, text_of
 from rl.tools.config import CallLimits
 
-MAX_REASON = 500
-"""Characters of a reason that are kept: a tool may raise an error as long as its result."""
 CUT_MARK = " ..."
 
 
@@ -46,14 +44,6 @@ class ToolTimeout(ToolFault, TimeoutError):
 
 class ToolImageFault(ToolFault, ImageFault):
     """The tool gave an image that cannot be decoded, or one of too many pixels."""
-
-
-def one_line(error: BaseException) -> str:
-    """The type of an error and the first line of its message; for an exception group, those of its first error."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}"[:MAX_REASON] if text else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)

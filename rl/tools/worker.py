@@ -19,10 +19,10 @@ from typing import Any
 from rl.tools.calls import bounded_refusal, in_thread
 from rl.tools.config import CallRules, WorkerConfig
 from rl.tools.python_tools import FunctionTool, ToolSource
-from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, one_line
+from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse
 from rl.tools.tool import StatelessTool
 from warehouse.digests import digest
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, with_type
 
 MAX_WAITING = 10_000
 """Calls that may wait in a worker for a place."""
@@ -104,7 +104,7 @@ class ToolHost:
         except RequestError:
             raise
         except Exception as error:
-            raise error if isinstance(error, ToolFault) else ToolFault(one_line(error)) from None
+            raise error if isinstance(error, ToolFault) else ToolFault(with_type(error)) from None
         finally:
             if threaded is not None and threaded.inside:
                 late = asyncio.create_task(self._wait_for(threaded, tool.rules.timeout_seconds))
@@ -123,7 +123,7 @@ class ToolHost:
         try:
             await (await self._ready()).examine()
         except Exception as error:
-            raise error if isinstance(error, ToolFault) else ToolFault(one_line(error)) from None
+            raise error if isinstance(error, ToolFault) else ToolFault(with_type(error)) from None
 
     async def _ready(self) -> FunctionTool:
         async with self._making:
@@ -198,7 +198,7 @@ class WorkerTool(StatelessTool):
         try:
             return await reference
         except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else ToolFault(one_line(error)) from None
+            raise error.cause if isinstance(error.cause, Exception) else ToolFault(with_type(error)) from None
         except ActorUnavailableError as error:
             raise ToolFault("its worker died under the call, and is started again") from error
         except ActorDiedError as error:
@@ -246,11 +246,11 @@ class WorkerTool(StatelessTool):
         except RayTaskError as error:
             if isinstance(error.cause, RequestError):
                 raise error.cause from None
-            raise RequestError(f"the tool {name!r} cannot be made in its worker: {one_line(error.cause or error)}.") from error
+            raise RequestError(f"the tool {name!r} cannot be made in its worker: {with_type(error.cause or error)}.") from error
         except RayError as error:
             if (died := worker_died(f"the worker of the tool {name!r}", error)) is not None:
                 raise died from error
-            raise RequestError(f"the worker of the tool {name!r} does not start: {one_line(error)}.") from error
+            raise RequestError(f"the worker of the tool {name!r} does not start: {with_type(error)}.") from error
 
 
 def _check_resources(name: str, config: WorkerConfig) -> None:

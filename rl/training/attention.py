@@ -22,7 +22,7 @@ from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_
 
 from rl.training.optimizer_config import OptimizerConfig
 from rl.training.precision import computes_in_bfloat16
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 
 VARLEN = "varlen"
 FLASH = ("flash_attention_3", "flash_attention_2")
@@ -117,7 +117,7 @@ def set_attention(model: PreTrainedModel, config: OptimizerConfig) -> None:
     try:
         model.set_attn_implementation(chosen)
     except (ImportError, ValueError) as error:
-        raise RequestError(f"attn_implementation = {chosen} cannot be had here: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"attn_implementation = {chosen} cannot be had here: {first_line(error)}") from error
 
 
 def choose_attention(model: PreTrainedModel, config: OptimizerConfig) -> str:

@@ -28,7 +28,7 @@ from synth.teachers.play import play, requests_for
 from warehouse import Document, DocumentSplit, Example, Failure, Part, PartKind, Task
 from warehouse.corpora.corpus import Corpus
 from warehouse.digests import digest
-from warehouse.errors import RequestError
+from warehouse.errors import RequestError, first_line
 
 Shown = Callable[[], set[str]]
 """The keys of the tasks that demonstrations show by now."""
@@ -135,7 +135,7 @@ def _of_runs(synthesis: SynthesisContext, chosen: str, config: StoredRunsConfig,
     try:
         found = judged_trajectories(lake, f"({chosen}) AND ({config.where})")
     except duckdb.Error as error:
-        raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {str(error).splitlines()[0]}") from error
+        raise RequestError(f"sft.{part}.where is no condition on the table trajectories: {first_line(error)}") from error
     tasks = {task.key: task for task in lake.tasks()}
     own, tried = frozenset(policy.id for policy in lake.policies()), {trajectory.task_key for trajectory in found}
     asked = {task.key for suite in synthesis.suites().values() for task in suite}
