@@ -228,8 +228,7 @@ def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
     try:
         return FlywheelConfig.model_validate(apply_overrides(own.model_dump(mode="json"), overrides))
     except ValidationError as error:
-        known = f"; `flywheel run --home {home.root} --dry-run` prints those there are"
-        raise RequestError(describe(error, str(home.config_file), overrides, known=known)) from error
+        raise RequestError(describe(error, str(home.config_file), overrides)) from error
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

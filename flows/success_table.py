@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from flows.gains import HARD_SPACE, Gain, Judged, comparison, gain, harm, headline, signed, standings
+from flows.lakes import champion_of
 from flows.plan import policy_id
 from flows.results import Solved, paired, probability, read_verdicts
 from flows.screen import Screen
@@ -47,10 +48,29 @@ def sentences(lake: Lake) -> list[str]:
     for one in own:
         attempts[one.suite] = attempts.get(one.suite, 0) + one.attempts
     if not attempts:
-        return []
+        return _gate(lake)
     suite = min(attempts, key=lambda name: (-attempts[name], name))
     wheel = standings([one for one in own if one.suite == suite])
-    return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel)]
+    return [f"{suite}: {headline(wheel)}.", *filter(None, [comparison(wheel)]), *harm(wheel), *_gate(lake)]
+
+
+def _gate(lake: Lake) -> list[str]:
+    """What the last gate decided, which policy is the champion and where it lies; and stages that left the weights as they were."""
+    gates = sorted(lake.runs("stage = 'gate' AND state = 'completed'"), key=lambda run: run.wheel_turn)
+    if not gates:
+        return []
+    policies = {policy.id: policy for policy in lake.policies()}
+    champion = champion_of(lake)
+    kept = f"the champion is {champion.id}, in {lake.place.home / champion.path}" if champion else "there is no champion yet"
+    told = [f"Gate: {gates[-1].figures['reason']}; {kept}."]
+    for policy in policies.values():
+        parent = policies.get(policy.parent or "")
+        if policy.wheel_turn == gates[-1].wheel_turn and parent is not None and parent.weights_digest == policy.weights_digest:
+            told.append(
+                f"{policy.id} has the weights of {parent.id}: it learned nothing. Rewards that are equal in every group give no gradient; "
+                f"see the metrics zero_variance, format and reward, begin with demonstrations (SFT), or take a larger model."
+            )
+    return told
 
 
 def print_table(rows: Rows, said: Sequence[str] = ()) -> None:

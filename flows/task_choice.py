@@ -47,6 +47,21 @@ def check_choice(config: FlywheelConfig, home: Path | None = None) -> None:
         raise RequestError(_none(config, iteration, home))
 
 
+def check_suites(config: FlywheelConfig, home: Path) -> None:
+    """That every suite has tasks in `home`, or synthesis makes some. Raises RequestError with the command that imports them."""
+    there, worlds = set[str](), config.for_turn(1).synth.tool_worlds
+    if (home / "lake").is_dir():
+        with Lake(home, read_only=True) as lake:
+            there = {task.split for task in _of_suites(lake, config)}
+    for name, suite in config.evaluation.all_suites.items():
+        if name in there or any(suite.wanted().values()) or (worlds is not None and worlds.suite == name):
+            continue
+        raise RequestError(
+            f"{config.evaluation.setting_of(name)} has no task and asks for none: import some with `flywheel import tasks FILE --split "
+            f"{name} --environment NAME --verifier NAME --home {home}`, raise its counts, or take the suite out."
+        )
+
+
 def tasks_with(lake: Lake, condition: str) -> list[Task]:
     """The tasks that meet the SQL `condition`. Raises RequestError where there is none, or it is no SQL."""
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,6 +16,14 @@ class Section(BaseModel):
     """A part of the configuration: no unknown keys, no changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def models_in(kind: Any) -> Iterator[type[BaseModel]]:
+    """The models that a type is made of."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for each in get_args(kind):
+        yield from models_in(each)
 
 
 def read_toml(path: Path, what: str = "") -> dict[str, Any]:

@@ -32,6 +32,7 @@ def run(
     config = choose_config(place, profile, set_ or [])
     from flows.plan import completed, has_begun, is_done, missing_policies, next_turn, plan, turns_to_synthesise
     from flows.preflight import preflight
+    from flows.task_choice import check_suites
     from flows.training_data import check_training_data, describe_counts
 
     if dry_run:
@@ -40,6 +41,7 @@ def run(
     if not is_done(done, turns):
         left = missing_policies(done, config)
         preflight(config, place.root, has_begun(done), turns_to_synthesise(done, turns), left)
+        check_suites(config, place.root)
         reads = check_training_data(config, place.root, done, next_turn(done))
     if dry_run:
         would_run, would_train_on = plan(done, config, turns), describe_counts(reads)

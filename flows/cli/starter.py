@@ -26,6 +26,8 @@ class Wanted:
     documents: str
     tools: str
     gpu: bool
+    held_out: str = ""
+    demonstrations: str = ""
 
     @property
     def folder_of_model(self) -> str:
@@ -50,6 +52,8 @@ def new(
     documents: Annotated[str | None, typer.Option(help="What searches read: a folder of pages, or a file of rows.")] = None,
     tools: Annotated[str | None, typer.Option(help="Your own tools: a Python file with functions under @tool, or a TOML file.")] = None,
     gpu: Annotated[bool | None, typer.Option("--gpu/--no-gpu", help="Whether engine and learner share a GPU.")] = None,
+    held_out: Annotated[str | None, typer.Option("--held-out", help="Tasks that are only evaluated on: a file, or hf:NAME.")] = None,
+    demonstrations: Annotated[str | None, typer.Option(help="Runs to learn from first, as OpenAI messages: a JSON lines file.")] = None,
 ) -> None:
     """Write a commented profile to start from, and say what to run next. On a terminal it asks for what no flag says; Enter skips.
 
@@ -64,6 +68,8 @@ def new(
         _answer(documents, "Documents to search: a folder or a file (Enter: none)", asks),
         _answer(tools, "Your tools: a Python or TOML file (Enter: none)", asks),
         gpu if gpu is not None else asks and typer.confirm("Train on a GPU?", default=False),
+        _answer(held_out, "Tasks to evaluate on alone: a file or hf:NAME (Enter: none)", asks),
+        _answer(demonstrations, "Runs to learn from first: OpenAI messages (Enter: none)", asks),
     )
     _check(wanted)
     profile = file if file.suffix == ".toml" else file.with_name(f"{file.name}.toml")
@@ -75,7 +81,8 @@ def new(
     if tools_file is not None:
         tools_file.write_text(_tools_toml(Path(wanted.tools)))
     profile.write_text(profile_text(wanted, tools_file or Path(wanted.tools)))
-    say("\n".join([f"wrote {profile}" + (f" and {tools_file}" if tools_file else ""), "next:", *_next_commands(profile, wanted)]))
+    made = f"wrote {profile}" + (f" and {tools_file}" if tools_file else "")
+    say("\n".join([made, *_warnings(wanted), "next:", *_next_commands(profile, wanted)]))
 
 
 def profile_text(wanted: Wanted, tools_file: Path) -> str:
@@ -88,10 +95,14 @@ def profile_text(wanted: Wanted, tools_file: Path) -> str:
         model=_toml(wanted.folder_of_model),
         tasks=wanted.tasks,
         pages=_toml(wanted.pages),
+        documents=wanted.documents,
+        held_out=wanted.held_out,
+        demonstrations=wanted.demonstrations,
         tools=_toml(str(tools_file.absolute()) if wanted.tools else ""),
         teacher=wanted.pages and not wanted.tasks,
         own=wanted.tasks or wanted.documents or wanted.tools,
         gpu=wanted.gpu,
+        small=not wanted.model or wanted.model == "smollm2",
         context=context,
         action=action,
         observation=observation,
@@ -109,11 +120,13 @@ def _check(wanted: Wanted) -> None:
     from warehouse.errors import RequestError
 
     given = {"tasks": wanted.tasks, "documents": wanted.documents, "tools": wanted.tools}
+    given |= {"held-out": wanted.held_out, "demonstrations": wanted.demonstrations}
     if wanted.model != "smollm2":
         given["model"] = wanted.model
     for name, path in given.items():
         if path and not path.startswith("hf:") and not Path(path).exists():
-            raise RequestError(f"--{name}: there is no {path}; put it there or name another place.")
+            hint = f", or `flywheel model smollm2 --to {path}` writes a small one there" if name == "model" else ""
+            raise RequestError(f"--{name}: there is no {path}; put it there or name another place{hint}.")
 
 
 def _toml(text: str) -> str:
@@ -145,6 +158,16 @@ def _is_tool(decorator: ast.expr) -> bool:
     return isinstance(called, ast.Name | ast.Attribute) and (called.id if isinstance(called, ast.Name) else called.attr) == "tool"
 
 
+def _warnings(wanted: Wanted) -> list[str]:
+    """What a profile cannot give with what it was made for."""
+    warnings = []
+    if wanted.tasks and not wanted.model:
+        warnings.append("note: the packaged policy does not read English: own questions are learnt by a chat model alone (--model smollm2)")
+    if wanted.tasks and not wanted.held_out:
+        warnings.append("note: nothing is evaluated without held-out tasks: --held-out FILE")
+    return warnings
+
+
 def _next_commands(profile: Path, wanted: Wanted) -> list[str]:
     """What to run next, in order; what begins with # is for the reader."""
     home = f"--home {shlex.quote(f'runs/{profile.stem}')}"
@@ -154,8 +177,10 @@ def _next_commands(profile: Path, wanted: Wanted) -> list[str]:
         commands.append(f"flywheel model {shlex.quote(wanted.model)} --to {shlex.quote(wanted.folder_of_model)}")
     if wanted.tasks:
         commands.append(f"flywheel import tasks {shlex.quote(wanted.tasks)} {imports}")
-    if wanted.tasks or wanted.pages:
-        commands.append(f"# tasks that are only evaluated on: flywheel import tasks HELD_OUT --split mine {imports}")
+    if wanted.held_out:
+        commands.append(f"flywheel import tasks {shlex.quote(wanted.held_out)} --split mine {imports}")
+    if wanted.demonstrations:
+        commands.append(f"flywheel import openai {shlex.quote(wanted.demonstrations)} {home}")
     if wanted.documents and not wanted.pages:
         commands.append(f"flywheel import documents {shlex.quote(wanted.documents)} {home}")
     name = shlex.quote(str(profile))

@@ -30,6 +30,8 @@ def promote(context: RunContext, turn: int) -> dict[str, Any]:
     refusal = "it was not made" if candidate is None else ""
     if champion and candidate:
         refusal = objection(comparison, context.config.evaluation)
+    if candidate is not None and (same := _unchanged(context, candidate)) is not None:
+        refusal = f"it has the weights of {same}: it learned nothing"
     if refusal:
         kept = champion.id if champion else "no policy yet"
         context.lake.add(
@@ -40,6 +42,12 @@ def promote(context: RunContext, turn: int) -> dict[str, Any]:
     reason = f"{wanted} is not promoted: {refusal}" if refusal else f"{wanted} is promoted: {_summarize(comparison)}"
     decision = {"candidate": wanted, "champion": champion.id if champion else None, "promoted": not refusal, "reason": reason}
     return decision | comparison
+
+
+def _unchanged(context: RunContext, candidate: Policy) -> str | None:
+    """An earlier policy that has the same weights; None where there is none."""
+    same = context.lake.policies("weights_digest = ? AND id <> ?", [candidate.weights_digest, candidate.id])
+    return same[0].id if same else None
 
 
 def objection(comparison: Mapping[str, Mapping[str, Any]], config: EvaluationConfig) -> str:

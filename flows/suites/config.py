@@ -160,7 +160,7 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
     try:
         suite = SuiteConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
-        raise RequestError(describe(error, str(path), overrides, "the suite")) from error
+        raise RequestError(describe(error, str(path), overrides, "the suite", SuiteConfig)) from error
     if suite.name in evaluation.all_suites:
         raise RequestError(f"{path}: the home has a suite {suite.name} of its own; give this one another name with --set name=NAME.")
     return suite

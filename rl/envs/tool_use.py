@@ -17,7 +17,7 @@ from rl.envs.base import EnvironmentFault, Observation, Resources, Step, ToolOut
 from rl.renderers.base import Action
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, dead_tools
-from rl.tools.file import load_tools
+from rl.tools.file import by_name, load_tools
 from rl.tools.tool import OpenTool
 from warehouse.errors import RequestError, with_type
 from warehouse.records import ANSWER, Task
@@ -29,6 +29,8 @@ class ToolsOptions(Section):
 
     file: Path
     """The TOML file that names the tools."""
+    search: bool = False
+    """Offer the search over the home's documents as well, under the name `search`."""
 
 
 class ToolEnvironment:
@@ -97,8 +99,16 @@ class ToolEnvironment:
 
 def create(resources: Resources) -> ToolEnvironment:
     """The environment of one trajectory, with the tools of the file that the options name."""
-    file = resources.read(ToolsOptions).file
-    return ToolEnvironment(resources.once(f"tools of {file}", partial(load_tools, file)).tools, resources.trajectory_id)
+    options = resources.read(ToolsOptions)
+    tools = resources.once(f"tools of {options.file}", partial(load_tools, options.file)).tools
+    if not options.search:
+        return ToolEnvironment(tools, resources.trajectory_id)
+    if resources.index is None:
+        raise RequestError("the option search of the environment 'tools' needs documents, and there are none: import some.")
+    from rl.envs.search import SearchEnvironment  # which is made of tools itself
+
+    both = by_name([*SearchEnvironment(resources.index).tools.values(), *tools.values()])
+    return ToolEnvironment(both, resources.trajectory_id)
 
 
 async def _release(opened: asyncio.Future[OpenTool]) -> None:

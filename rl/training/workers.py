@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.queue import Empty, Queue
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -103,7 +103,7 @@ class WorkerGroup:
         self._runtime = RayRuntime(ray_config or RayConfig(), learner.workers * learner.cpus)
         self._functions = functions or {}
         self._starter = Starter(Queue(actor_options={"num_cpus": 0}), Queue(actor_options={"num_cpus": 0}))
-        self._placement = placement_group([learner_bundle(learner).resources] * learner.workers, strategy="PACK")
+        self._placement = learner_group(learner)
         actor = ray.remote(kind).options(
             num_cpus=learner.cpus,
             num_gpus=learner.gpus,
@@ -156,6 +156,11 @@ class WorkerGroup:
         except BaseException:
             self._starter.answers.put((False, None))
             raise
+
+
+def learner_group(learner: LearnerConfig) -> PlacementGroup:
+    """What the workers of a learner reserve: on as few machines as may be."""
+    return placement_group([learner_bundle(learner).resources] * learner.workers, strategy="PACK")
 
 
 class _Runner(GroupWorker):

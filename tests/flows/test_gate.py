@@ -38,7 +38,7 @@ def evaluated(context: RunContext, turn: int, solved: int, invalid: int = 0) -> 
         )
         for i, outcome in enumerate(outcomes)
     ]  # fmt: skip
-    context.lake.add([Policy(policy, None, "rl", "policies/x", "d", None, turn), *trajectories])
+    context.lake.add([Policy(policy, None, "rl", "policies/x", f"digest of {policy}", None, turn), *trajectories])
 
 
 def test_the_first_is_promoted_and_a_better_one_after_it(context: RunContext) -> None:
@@ -60,6 +60,14 @@ def test_one_that_falls_is_kept_out_with_the_reason(context: RunContext) -> None
     assert promote(context, 2)["promoted"] is False
     assert [failure.kind for failure in context.lake.failures("gate")] == ["not_promoted"]
     assert [policy.id for policy in context.lake.policies("promoted")] == ["t1-rl"]
+
+
+def test_a_policy_that_learned_nothing_is_not_promoted(context: RunContext) -> None:
+    evaluated(context, 1, 20)
+    (made,) = context.lake.policies()
+    context.lake.add([replace(made, id="t0-init", stage="init", wheel_turn=0)])
+    decision = promote(context, 1)
+    assert decision["promoted"] is False and "it has the weights of t0-init: it learned nothing" in decision["reason"]
 
 
 def test_it_decides_on_its_own_suites_and_not_on_those_that_are_reported(context: RunContext) -> None:

@@ -63,7 +63,7 @@ def test_settings_without_a_profile_are_laid_over_what_the_home_has(tmp_path: Pa
     trained(home)
     with pytest.raises(RequestError, match=r"another configuration: rl\.steps differ"):
         home.claim(choose_config(home, None, ["rl.steps=1"]))
-    with pytest.raises(RequestError, match=r"unknown key rl\.stepz; `flywheel run --home .*home --dry-run` prints"):
+    with pytest.raises(RequestError, match=r"unknown key rl\.stepz; did you mean rl\.steps\?$"):
         choose_config(home, None, ["rl.stepz=1"])
     assert choose_config(home, "quickstart", []) == load_config("quickstart")
     assert choose_config(Home(tmp_path / "new"), None, ["seed=3"]) == load_config("quickstart", ["seed=3"])

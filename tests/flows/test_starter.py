@@ -53,6 +53,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     create_chat_model(place / "model")
     rows = [{"question": f"What is the {n}th bird on the long list by the door?", "answers": [f"bird {n}"]} for n in range(8)]
     (place / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held_out = [{"question": f"Which bird was seen {n} times in the long winter of the marsh?", "answers": [f"gull {n}"]} for n in range(8)]
+    (place / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
+    spoken = [{"role": "user", "content": "Which bird stands in water?"}, {"role": "assistant", "content": "The heron."}]
+    (place / "runs.jsonl").write_text(json.dumps({"messages": spoken}) + "\n")
     (place / "notes").mkdir()
     (place / "notes" / "heron.md").write_text("# Heron\n\nA heron is a bird that stands in water.\n")
     (place / "tools.py").write_text(TOOLS)
@@ -63,6 +67,8 @@ def flags(place: Path, chosen: tuple[bool, ...]) -> list[str]:
     values = {"model": "model", "tasks": "tasks.jsonl", "documents": "notes", "tools": "tools.py"}
     given = dict(zip(GIVEN, chosen, strict=True))
     found = [part for name, value in values.items() if given[name] for part in (f"--{name}", value)]
+    found += ["--held-out", "held_out.jsonl"] if given["tasks"] and given["documents"] else []
+    found += ["--demonstrations", "runs.jsonl"] if given["tasks"] and given["tools"] else []
     return [*found, "--gpu" if given["gpu"] else "--no-gpu"]
 
 
@@ -92,7 +98,7 @@ def test_the_printed_commands_lead_to_a_dry_run(
     card = ["--set", "rollout.ray.gpus=1"] if chosen[-1] else []
     for command in before:
         arguments = [home[1] if part == "runs/mine" else part for part in command[1:]]
-        shown = flywheel(*arguments, *(card if "--dry-run" in arguments else []))
+        shown = flywheel(*arguments, *([*card, "--json"] if "--dry-run" in arguments else []))
     assert json.loads(shown)["would_run"][-1]["stage"] == "t1-gate"
     assert load_config(str(file)).policy.path == ("model" if chosen[0] else "reader")
 
@@ -146,7 +152,10 @@ def test_on_a_terminal_it_asks_for_what_no_flag_says_and_enter_skips(tmp_path: P
     command = [sys.executable, "-m", "flows.cli", "new", str(tmp_path / "mine.toml"), "--model", "smollm2"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, cwd=tmp_path, env=environment) as process:
-        os.write(leader, b"\n\n\ny\n")
-        assert process.wait(timeout=120) == 0
+        os.write(leader, b"\n\n\ny\n\n\n")
+        try:
+            assert process.wait(timeout=120) == 0
+        finally:
+            process.kill()  # one that still asks would be waited for
     config = load_config(str(tmp_path / "mine.toml"))
     assert config.policy.path == "models/smollm2" and config.rollout.engine.gpus == 0.5

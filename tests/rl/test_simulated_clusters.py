@@ -1,7 +1,7 @@
 """On Ray's simulated clusters, with declared GPUs: actors with the options of ours lie where the plan finds room, and nowhere else.
 
 No engine starts without a GPU, so in the place of engines and environments light actors are started, with the options, the placement
-groups and the scaling that ours are started with.
+groups that ours are started with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
 from rl.engines.config import EngineConfig
 from rl.engines.replica import engine_group, engine_options
@@ -25,7 +25,7 @@ from rl.env_pool.pool import worker_options
 from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import Bundle, NoRoom, Reservation, engines, learner, place
 from rl.training.optimizer_config import LearnerConfig
-from rl.training.workers import scaling
+from rl.training.workers import learner_group
 from tests.rl.light_actor import LightActor
 
 pytestmark = pytest.mark.engine
@@ -79,9 +79,7 @@ def cluster_of(*gpus: int) -> Iterator[str]:
 def placed(wanted: Up) -> Iterator[tuple[list[tuple[str, tuple[str, ...]]], list[str]]]:
     """Node and cards of each engine and environment worker, and the node of each of the learner's workers and parallel engines' own."""
     groups = [engine_group(wanted.engine) for _ in range(wanted.engine.count)]
-    shape = scaling(wanted.learner)
-    resources = shape._resources_per_worker_not_none
-    learners = placement_group([resources] * int(shape.num_workers or 1), strategy=str(shape.placement_strategy))
+    learners = learner_group(wanted.learner)
     options = [engine_options(wanted.engine, group) for group in groups]
     options += [worker_options(wanted.environment)] * wanted.environment.workers
     actors = [ray.remote(LightActor).options(**{**own, "runtime_env": {}, "max_concurrency": 1}).remote() for own in options]
