@@ -15,7 +15,8 @@ setup: $(STAMP)
 
 $(STAMP): requirements/$(EXTRA).lock pyproject.toml
 	PYTHON="$(PYTHON)" EXTRA="$(EXTRA)" VENV="$(VENV)" sh requirements/install.sh
-	touch $@
+	@touch $@
+	@echo "next: make demo, or source $(VENV)/bin/activate and flywheel --help"
 
 demo: $(STAMP)
 	$(BIN)/flywheel run --profile quickstart --home runs/demo --turns 2

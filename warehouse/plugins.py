@@ -99,7 +99,7 @@ class Registry:
         module, _, attribute = reference.rpartition(":")
         try:
             loaded = _load_file(Path(module)) if module.endswith(".py") else import_module(module)
-        except (ImportError, SyntaxError) as error:
+        except (ImportError, SyntaxError, RequestError) as error:
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {_line(error)}.") from error
         except Exception as error:  # somebody's code, which may raise anything while it is imported
             raise RequestError(f"the {self.what} {reference!r} cannot be imported: {type(error).__name__}: {_line(error)}.") from error

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from flows.suites.config import SuiteConfig
     from warehouse import Lake
 
-SuiteOption = Annotated[str, typer.Option(help="A suite of the home, one of profiles/suites, or the path of a TOML file.")]
+SuiteOption = Annotated[
+    str | None, typer.Option(help="A suite of the home, one of profiles/suites, or the path of a TOML file; the home's first without it.")
+]
 
 
 def evaluate(
     home: HomeOption,
     policy: Annotated[str | None, typer.Option(help="Id of a policy; the home's champion without it.")] = None,
-    suite: SuiteOption = "held_out",
+    suite: SuiteOption = None,
     against: Annotated[str | None, typer.Option(help="Another policy, already evaluated on the suite, to compare with.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the suite itself and contamination; run nothing.")] = False,
     retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Make attempts again that a fault made invalid.")] = False,
@@ -44,6 +46,7 @@ def evaluate(
     from flows.suites.tasks import check_environment, draw_tasks
 
     config = Home(home).load()
+    suite = suite or next(iter(config.evaluation.all_suites), "held_out")
     chosen = find_suite(suite, config.evaluation, set_ or [])
     check_data(chosen)
     verifiers = config.evaluation.open_verifiers(listed=chosen.own_verifier)  # what is wrong is said before a server is started

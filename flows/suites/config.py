@@ -170,10 +170,10 @@ def own_suite(name: str, evaluation: EvaluationConfig) -> SuiteConfig:
     """A suite of the home's configuration: its tasks are in the lake already."""
     wanted = evaluation.all_suites[name].wanted()
     hops = [str(depth) for depth, count in wanted.items() if count]
-    depths = f"{hops[0]} to {hops[-1]} hops" if len(hops) > 1 else f"{', '.join(hops) or 'no'} hops"
+    depths = f" of {hops[0]} to {hops[-1]} hops" if len(hops) > 1 else f" of {hops[0]} hops" if hops else ""
     return SuiteConfig(
         name=name,
-        meaning=f"Share of held-out questions of {depths} that the policy answers rightly in one greedy attempt.",
+        meaning=f"Share of held-out questions{depths} that the policy answers rightly in one greedy attempt.",
         source=HomeSource(kind="home", splits=(name,)),
         horizon=evaluation.horizon,
     )

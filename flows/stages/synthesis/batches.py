@@ -63,7 +63,8 @@ def work_off(
         marks = [_mark(run, prefix + batch.part, batch.number, count) for prefix, count in counts]
         marks += [_mark(run, f"{COUNTED}{name}.{batch.part}", batch.number, count) for name, count in sorted(figures.items())]
         run.lake.add([*records, *dropped, *marks])
-        log.info("%s  %s %d: %d made, %d dropped", run.id, batch.part, batch.number, len(records), len(dropped))
+        which = f"{batch.part}, batch {batch.number + 1}" if batch.number else batch.part
+        log.info("%s  %s: %d made, %d dropped", run.id, which, len(records), len(dropped))
 
 
 def dropped_by(run: StageRun) -> int:
