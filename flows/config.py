@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
 from eval.graders.base import Verifier
 from eval.graders.choice import JUDGE, Verifiers, is_verifier, unknown, verifiers_of
 from flows.operations.config import AttemptConfig, BudgetConfig, EventsConfig
-from flows.overrides import apply_overrides, lay_over, parse_override
+from flows.overrides import apply_overrides, describe, lay_over
 from rl.engines.config import CUDA_TRANSFERS
 from rl.policies.config import PolicyConfig
 from rl.rollouts.config import RolloutConfig
@@ -38,7 +37,7 @@ from synth.worlds.writing_config import WrittenWorldsConfig
 from warehouse import TRAINED_SPLITS
 from warehouse.errors import RequestError
 from warehouse.public_data.places import locate
-from warehouse.settings import Section, fault_of, models_in, read_toml
+from warehouse.settings import Section, fault_of, read_toml
 from warehouse.storage import LOCAL, Storage
 
 SUITE_NAME = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
@@ -470,35 +469,9 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> FlywheelConfig:
     try:
         return FlywheelConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
-        raise RequestError(describe(error, profile, overrides)) from error
+        raise RequestError(describe(error, profile, overrides, FlywheelConfig)) from error
 
 
 def read_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The table of a TOML file with `overrides` laid over it. Raises RequestError where it is no TOML or an override is wrong."""
     return apply_overrides(read_toml(path), overrides)
-
-
-def describe(
-    error: ValidationError, where: str, overrides: Sequence[str], what: str = "the configuration", model: type[BaseModel] | None = None
-) -> str:
-    """The first thing wrong with `what`, in one sentence; of an unknown key, the one that was perhaps meant.
-
-    It names what the user wrote: the one of `overrides` that sets the key, or else the file `where`, with them where they may be why.
-    """
-    first = error.errors(include_url=False)[0]
-    key, paths = list(map(str, first["loc"])), [parse_override(text)[0] for text in overrides]
-    own = [text for text, path in zip(overrides, paths, strict=True) if key[: len(path)] == path]
-    near = [text for text, path in zip(overrides, paths, strict=True) if path[: len(key)] == key]
-    place = f"--set {own[-1]}" if own else f"{where} with --set {near[-1]}" if near else where
-    end = _meant(key, model or FlywheelConfig) if first["type"] == "extra_forbidden" else "."
-    return f"{place}: {fault_of(error, what)}{end}"
-
-
-def _meant(key: Sequence[str], model: type[BaseModel]) -> str:
-    """What an unknown key may be meant for, and where all keys stand."""
-    sections: list[type[BaseModel]] = [TurnConfig] if key[0] == "later" else [model]
-    above = key[1:-1] if key[0] == "later" else key[:-1]
-    for part in above:
-        sections = [model for one in sections if part in one.model_fields for model in models_in(one.model_fields[part].annotation)]
-    close = get_close_matches(key[-1], [field.alias or name for one in sections for name, field in one.model_fields.items()], 1)
-    return f"; did you mean {'.'.join([*key[:-1], *close])}?" if close else "; docs/settings.md lists those there are."

@@ -101,7 +101,7 @@ def headline(wheel: Sequence[Standing]) -> str:
             return f"{solved}, {points} more than by any policy before"
         case "worse":
             return f"{solved}, {points} less than by an earlier policy"
-    return f"{solved}; no gain over an earlier policy is shown"
+    return f"{solved}; no gain over {best.earlier.policy}, the best policy before it, is shown"
 
 
 def comparison(wheel: Sequence[Standing]) -> str:

@@ -25,9 +25,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from flows.config import FlywheelConfig, describe, load_config
+from flows.config import FlywheelConfig, load_config
 from flows.operations.config import is_operational
-from flows.overrides import apply_overrides
+from flows.overrides import apply_overrides, describe
 from warehouse import Example, Lake, Metric, Policy, Run
 from warehouse.bounds import read_json
 from warehouse.digests import digest
@@ -228,7 +228,7 @@ def _own_with(home: Home, overrides: Sequence[str]) -> FlywheelConfig:
     try:
         return FlywheelConfig.model_validate(apply_overrides(own.model_dump(mode="json"), overrides))
     except ValidationError as error:
-        raise RequestError(describe(error, str(home.config_file), overrides)) from error
+        raise RequestError(describe(error, str(home.config_file), overrides, FlywheelConfig)) from error
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from warehouse.bounds import read_json
 from warehouse.errors import RequestError
+from warehouse.settings import fault_of, models_in
 
 WHOLE = ("counts", "mixture")
 """Tables that are one value: numbers by hops, shares by name."""
@@ -58,3 +62,25 @@ def apply_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str
                 raise RequestError(f"--set {override!r}: {'.'.join(path[: depth + 1])} is a value, not a table.")
         place[path[-1]] = value
     return merged
+
+
+def describe(error: ValidationError, where: str, overrides: Sequence[str], model: type[BaseModel], what: str = "the configuration") -> str:
+    """The first thing wrong with `what`, in one sentence; of an unknown key, the one of `model` that was perhaps meant.
+
+    It names what the user wrote: the one of `overrides` that sets the key, or else the file `where`, with them where they may be why.
+    """
+    first = error.errors(include_url=False)[0]
+    key, paths = list(map(str, first["loc"])), [parse_override(text)[0] for text in overrides]
+    own = [text for text, path in zip(overrides, paths, strict=True) if key[: len(path)] == path]
+    near = [text for text, path in zip(overrides, paths, strict=True) if path[: len(key)] == key]
+    place = f"--set {own[-1]}" if own else f"{where} with --set {near[-1]}" if near else where
+    return f"{place}: {fault_of(error, what)}{_meant(key, model) if first['type'] == 'extra_forbidden' else '.'}"
+
+
+def _meant(key: Sequence[str], model: type[BaseModel]) -> str:
+    """What an unknown key may be meant for, or where all keys stand."""
+    sections = [model]
+    for part in key[:-1]:
+        sections = [inner for one in sections if part in one.model_fields for inner in models_in(one.model_fields[part].annotation)]
+    close = get_close_matches(key[-1], [field.alias or name for one in sections for name, field in one.model_fields.items()], 1)
+    return f"; did you mean {'.'.join([*key[:-1], *close])}?" if close else "; docs/settings.md lists those there are."

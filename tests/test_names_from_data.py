@@ -294,8 +294,8 @@ def test_the_loaders_that_records_reach_are_these() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
-        "rl/env_pool/pool.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
-        "flows/preflight.py", "flows/task_choice.py", "flows/data/task_imports.py",
+        "rl/env_pool/pool.py", "rl/envs/checks.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
+        "flows/data/task_imports.py",
     }  # fmt: skip
     assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {
         "rollout.environments.kinds.tool_world.options.worlds", "rollout.loops", "rollout.environments.kinds"

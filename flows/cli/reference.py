@@ -12,7 +12,6 @@ from typing import Any, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from flows.cli import app
 from flows.config import FlywheelConfig
@@ -101,7 +100,7 @@ def _setting(model: type[BaseModel], prefix: str, name: str) -> str | None:
     field = model.model_fields[name]
     if any(True for _ in _models(field.annotation)):
         return None
-    default = "" if field.default is PydanticUndefined else f"`{field.default!r}`"
+    default = "" if field.is_required() or field.default_factory is not None else f"`{field.default!r}`"
     told = _cell(_described(model).get(name, ""))
     return f"| `{prefix}{field.alias or name}` | {_cell(_type(field.annotation))} | {_cell(default)} | {told} |"
 

@@ -14,7 +14,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 from eval.graders.choice import JUDGE, is_verifier, unknown
 from eval.graders.verifiers import VERIFIERS
 from eval.suites.figures import HEADLINES
-from flows.config import PROFILES, RESERVED, SUITE_NAME, EvaluationConfig, FlywheelConfig, describe, read_table
+from flows.config import PROFILES, RESERVED, SUITE_NAME, EvaluationConfig, FlywheelConfig, read_table
+from flows.overrides import describe
 from rl.engines.config import Temperature
 from rl.env_pool.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice
@@ -160,7 +161,7 @@ def find_suite(name: str, evaluation: EvaluationConfig, overrides: Sequence[str]
     try:
         suite = SuiteConfig.model_validate(read_table(path, overrides))
     except ValidationError as error:
-        raise RequestError(describe(error, str(path), overrides, "the suite", SuiteConfig)) from error
+        raise RequestError(describe(error, str(path), overrides, SuiteConfig, "the suite")) from error
     if suite.name in evaluation.all_suites:
         raise RequestError(f"{path}: the home has a suite {suite.name} of its own; give this one another name with --set name=NAME.")
     return suite

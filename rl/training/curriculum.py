@@ -16,6 +16,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from statistics import fmean
 from typing import Any
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -251,12 +252,14 @@ class Curriculum:
     def draw(self, step: int, count: int, without: Collection[str] = ()) -> list[Task]:
         """`count` tasks for `step` but for those `without`. Raises as `sample_tasks` does."""
         rates = self.pass_rates
+        tasks = sample_tasks(self._tasks, step, self._seed, count, self._config, rates, without)
         self._last = {
             "horizon": float(self.horizon(step)),
-            "hops": float(max_hops(step, self._config)),
+            "hops": fmean(task.hops for task in tasks) if tasks else 0.0,
+            "max_hops": float(max_hops(step, self._config)),
             "admitted": float(len(admitted(self._tasks, step, self._config, rates))),
         }
-        return sample_tasks(self._tasks, step, self._seed, count, self._config, rates, without)
+        return tasks
 
     def observe(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Take up what the trajectories of `step` say, invalid ones nothing; each step once, in order."""

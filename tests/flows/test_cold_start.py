@@ -280,7 +280,7 @@ def test_sources_that_there_are_not_are_refused_under_their_key(sources: str) ->
 
 
 def test_the_resolved_configuration_says_from(tmp_path: Path) -> None:
-    arguments = ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--set", 'sft.from=["oracle"]', "--dry-run"]
+    arguments = ["run", "--profile", SMALL, "--home", str(tmp_path / "home"), "--set", 'sft.from=["oracle"]', "--dry-run", "--json"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     sft = json.loads(result.stdout)["config"]["sft"]
     assert sft["from"] == ["oracle"]

@@ -55,7 +55,7 @@ def said(lake: Lake) -> list[str]:
 def test_what_mends_another_stages_harm_is_no_gain_and_the_harm_is_named(lake: Lake) -> None:
     tried(lake, MENDED)
     assert said(lake) == [
-        "held_out: 90.0 % of unseen tasks solved; no gain over an earlier policy is shown.",
+        "held_out: 90.0 % of unseen tasks solved; no gain over t1-cpt, the best policy before it, is shown.",
         "Before reinforcement learning of turn 1 the best policy was that of pre-training of turn 1, which solved "
         "90.0 % (78.6 % to 95.7 %): +0.0 points (p = 1.000, McNemar on 50 common tasks).",
         "The cold start of turn 1 did harm: −50.0 points (p < 0.001, McNemar on 50 common tasks) against pre-training of turn 1.",
@@ -70,7 +70,7 @@ def test_what_is_worse_than_an_earlier_policy_says_so_and_a_small_gain_is_none(l
     assert worse[1].startswith("Before reinforcement learning of turn 2 the best policy was that of pre-training of turn 1, which")
     assert worse[-1].startswith("Reinforcement learning of turn 2 did harm: −60.0 points (p < 0.001")
     tried(lake, {(3, "rl"): 48})
-    assert said(lake)[0] == "held_out: 96.0 % of unseen tasks solved; no gain over an earlier policy is shown."
+    assert said(lake)[0] == "held_out: 96.0 % of unseen tasks solved; no gain over t1-cpt, the best policy before it, is shown."
     assert "which solved 90.0 % (78.6 % to 95.7 %): +6.0 points (p = 0.250" in said(lake)[1]
     assert len(said(lake)) == 4, "the harm of the turns before is named still"
 
