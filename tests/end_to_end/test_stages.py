@@ -48,7 +48,8 @@ def test_zero_rl_starts_from_the_first_policy_and_its_gate_promotes_what_rl_made
     with Lake(tmp_path / "home", read_only=True) as lake:
         assert {run.id for run in lake.runs("state = 'completed'")} == set(run_ids('["rl"]', 1))
         policies = {policy.id: policy for policy in lake.policies()}
-        assert policies["t1-rl"].parent == "t0-init" and policies["t1-rl"].promoted
+        learned = policies["t1-rl"].weights_digest != policies["t0-init"].weights_digest
+        assert policies["t1-rl"].parent == "t0-init" and policies["t1-rl"].promoted == learned
         assert {example.kind for example in lake.examples()} == {"document", "fas_plan", "fas_reason"}, "its tokenizer reads them"
         tried = lake.query("SELECT DISTINCT stage FROM evaluations").column("stage").to_pylist()
     assert set(tried) == {"init", "rl"}
