@@ -21,6 +21,7 @@ from flows.config import FlywheelConfig, TurnConfig
 from flows.suites.config import SuiteConfig
 from rl.tools.config import ToolsFile
 from tests.test_house import MODULES
+from warehouse.settings import models_in
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +35,6 @@ SET = re.compile(r"--set[ =]['\"]?([a-z_][\w.]*)=")
 FILES = (".py", ".md", ".toml", ".json", ".jsonl", ".csv", ".html", ".sql", ".txt", ".yaml", ".digest", ".duckdb")
 PROVENANCE = {"rollout.tools", "world.definition", "world.domain"}
 """Keys of a task's provenance, and no configuration."""
-
-
-def models(kind: Any) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield kind
-    for each in get_args(kind):
-        yield from models(each)
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -67,7 +60,7 @@ def sections() -> dict[str, list[type[BaseModel]]]:
     waiting = list[type[BaseModel]](ROOTS)
     for model in waiting:
         for name, kind in fields_of(model).items():
-            inner = list(models(kind))
+            inner = list(models_in(kind))
             found.setdefault(name, []).extend(inner)
             waiting += [each for each in inner if each not in waiting]
     return {name: inner for name, inner in found.items() if inner}

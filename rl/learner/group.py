@@ -37,7 +37,7 @@ class LearnerGroup:
         self._group = WorkerGroup(_LearnerWorker, config.learner, ray_config, functions)
         self._whole = True
         try:
-            self.encoding: Encoding = self._call("open", policy.resolve(), output.resolve(), config, seed, engines, bool(functions))
+            self.encoding: Encoding = self._group.call("open", policy.resolve(), output.resolve(), config, seed, engines, bool(functions))
         except BaseException:
             self._group.close()
             raise
@@ -80,7 +80,7 @@ class LearnerGroup:
 
     def _call(self, verb: str, *arguments: Any) -> Any:
         self._whole = False
-        answer = self._group.call(verb, *arguments)
+        answer = self._group.call("do", verb, *arguments)
         self._whole = True
         return answer
 
@@ -95,23 +95,5 @@ class _LearnerWorker(GroupWorker):
         self._learner = load_learner(policy, output, config, seed, engines, sync)
         return self._learner.encoding
 
-    def score(self, rows: Sequence[Row]) -> Scores:
-        return self._learner.score(rows)
-
-    def update(self, rows: Sequence[Row], step: int) -> Update:
-        return self._learner.update(rows, step)
-
-    def publish(self, version: int, record: bool) -> Path | None:
-        return self._learner.publish(version, record)
-
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        self._learner.save(step, state)
-
-    def load(self) -> tuple[int, dict[str, Any]] | None:
-        return self._learner.load()
-
-    def write(self, folder: Path) -> None:
-        self._learner.write(folder)
-
-    def close(self) -> None:
-        self._learner.close()
+    def do(self, verb: str, *arguments: Any) -> Any:
+        return getattr(self._learner, verb)(*arguments)

@@ -34,7 +34,7 @@ from rl.training.critic import NAME
 from rl.training.figures import ratio_figures
 from rl.training.optimizers import optimizer_factory
 from rl.training.speed import device_name, flops_of, peak_memory_gib
-from warehouse.drafts import DRAFT, is_draft, remove_folder
+from warehouse.drafts import DRAFT, drafted, is_draft, remove_folder
 
 if TYPE_CHECKING:
     from rl.engines.weight_sender import WeightSender
@@ -138,21 +138,17 @@ class LocalLearner:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """See `Learner.save`. The folder bears its name when it is whole."""
-        folder = self._checkpoints / f"checkpoint-{step}"
-        draft = folder.with_name(folder.name + DRAFT)
-        if self.accelerator.is_main_process:
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-        self.accelerator.wait_for_everyone()
-        self.accelerator.save_state(str(draft))
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            (draft / STATE_FILE).write_text(json.dumps(state))
-            if folder.exists():
-                remove_folder(folder)
-            draft.rename(folder)
-            for old in checkpoints(self._checkpoints)[:-CHECKPOINTS_KEPT]:
-                remove_folder(old)
+        folder, main = self._checkpoints / f"checkpoint-{step}", self.accelerator.is_main_process
+        with drafted(folder) if main else nullcontext(folder.with_name(folder.name + DRAFT)) as draft:
+            if main:
+                draft.mkdir()
+            self.accelerator.wait_for_everyone()
+            self.accelerator.save_state(str(draft))
+            self.accelerator.wait_for_everyone()
+            if main:
+                (draft / STATE_FILE).write_text(json.dumps(state))
+        for old in checkpoints(self._checkpoints)[:-CHECKPOINTS_KEPT] if main else ():
+            remove_folder(old)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """See `Learner.load`. What a kill left of a checkpoint is deleted."""
@@ -238,9 +234,9 @@ class LocalLearner:
 
     def _measured(self, record: PassRecord, means: Mapping[str, float]) -> Update:
         """The figures of an update, of all workers together."""
-        measured = (record.log_ratios, record.differences, record.value_errors, record.tokens, means["loss"])
-        log_ratios, differences, value_errors, tokens, losses = zip(*gather_object([measured]), strict=True)
-        figures = {**means, "loss": sum(losses) / len(losses), "learner_memory_gib": max(gather_object([peak_memory_gib()]))}
+        measured = (record.log_ratios, record.differences, record.value_errors, record.tokens, means["loss"], peak_memory_gib())
+        log_ratios, differences, value_errors, tokens, losses, memory = zip(*gather_object([measured]), strict=True)
+        figures = {**means, "loss": sum(losses) / len(losses), "learner_memory_gib": max(memory)}
         for name, values in self.loss._metrics["train"].items():
             valid = [value for value in values if not math.isnan(value)]
             figures |= {name: sum(valid) / len(valid)} if valid else {}
