@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -q --max-worker-restart 0
 STAMP := $(VENV)/.installed-$(EXTRA)
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: setup demo demo-smollm2 test test-long unit lint clean lock
+.PHONY: setup demo demo-smollm2 test test-long unit lint docs clean lock
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site in build/site; a broken link or anchor fails.
+docs: $(STAMP)
+	$(BIN)/zensical build --clean --strict
 
 lock:
 	for extra in cpu gpu; do $(BIN)/uv pip compile -q pyproject.toml --extra $$extra --extra dev --universal --python-version 3.11 \

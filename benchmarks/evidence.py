@@ -1,7 +1,7 @@
 """Figures that are published: raw counts in `benchmarks/results`, and the tables that docs make of them.
 
     python -m benchmarks.evidence collect smollm2 runs/smollm2 --command "flywheel run --profile smollm2 --home runs/smollm2 --set seed=100"
-    python -m benchmarks.evidence write      # fills every marked place in docs/
+    python -m benchmarks.evidence write      # fills every marked place in docs/ and benchmarks/notes/
     python -m benchmarks.evidence check      # status 1 where a page says something else than the data
 
 A place is marked by comments that name a table and a file of results: `<!-- evidence: stages smollm2 -->`, then what the data says, then
@@ -34,7 +34,7 @@ from warehouse.errors import RequestError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-PAGES = ("docs/*.md",)
+PAGES = ("docs/*.md", "benchmarks/notes/*.md")
 PACKAGES = ("torch", "transformers", "trl", "vllm", "ray", "duckdb")
 _PLACE = re.compile(r"(<!-- evidence: (\w+)((?: [\w.-]+)*) -->)(.*?)(<!-- /evidence -->)", re.DOTALL)
 

@@ -6,6 +6,9 @@ import ast
 import importlib
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -180,3 +183,14 @@ def test_every_key_that_messages_and_profiles_name_exists() -> None:
 def test_the_reference_pages_are_written_from_the_code() -> None:
     assert (ROOT / "docs" / "commands.md").read_text() == commands_page(), "write them anew: python -m flows.cli.reference"
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page(), "write them anew: python -m flows.cli.reference"
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    command = [Path(sys.executable).parent / "zensical", "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert (tmp_path / "build" / "site" / "index.html").is_file()
+    (tmp_path / "docs" / "index.md").write_text("[gone](gone.md) [no anchor](install.md#gone)")
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300).returncode != 0
