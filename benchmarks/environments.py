@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
-from rl.env_pool.ray_runtime import RayRuntime
+from rl.envs.config import EnvironmentPoolConfig
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from synth.worlds.tool_tasks import generate_tasks

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from rl.env_pool.config import EnvironmentKindConfig
 from rl.envs.base import Observation, Resources, Step
+from rl.envs.config import EnvironmentKindConfig
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
 from rl.rollouts.config import RolloutConfig

@@ -21,8 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from eval.graders.answers import f1, squad_match  # noqa: E402
-from eval.graders.math_processes import WORKERS  # noqa: E402
-from eval.graders.mathematics import Extraction  # noqa: E402
+from eval.graders.mathematics import WORKERS, Extraction  # noqa: E402
 from eval.graders.rows import verify_rows  # noqa: E402
 from eval.graders.verifiers import GRADERS  # noqa: E402
 from eval.suites.validation import Subject, validate  # noqa: E402

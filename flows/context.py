@@ -34,7 +34,7 @@ from warehouse.storage import LOCAL
 if TYPE_CHECKING:
     from flows.stage_run import StageRun
     from rl.engines.base import PoolFigures
-    from rl.env_pool.ray_runtime import RayRuntime
+    from rl.ray_runtime import RayRuntime
     from rl.rollouts.config import RolloutConfig
     from rl.rollouts.rollout import Rollouts
 
@@ -170,7 +170,7 @@ class RunContext:
     def start_ray(self) -> None:
         """Start Ray, or connect to it, with room for all that any stage reserves; engines and learners then find it there."""
         if self._ray is None:
-            from rl.env_pool.ray_runtime import RayRuntime
+            from rl.ray_runtime import RayRuntime
 
             self._ray = RayRuntime(self.config.rollout.ray, reserved_cpus(self.config))
 

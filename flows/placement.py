@@ -16,7 +16,7 @@ from rl.placement import Bundle, Machine, NoRoom, Placed, Reservation, engines, 
 from warehouse.errors import RequestError
 
 if TYPE_CHECKING:
-    from rl.env_pool.config import EnvironmentPoolConfig
+    from rl.envs.config import EnvironmentPoolConfig
 
 
 @dataclass(frozen=True, slots=True)

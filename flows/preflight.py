@@ -183,7 +183,7 @@ def _trackers(config: FlywheelConfig) -> None:
 
 def _environments(config: FlywheelConfig) -> None:
     """Every kind of environment, and the one that questions are asked in; every agent loop."""
-    from rl.envs.checks import check_environment
+    from rl.envs.base import check_environment
     from rl.rollouts.rollout import LOOPS
 
     for name in dict.fromkeys((*config.rollout.environments.kinds, config.synth.webshaper.environment)):

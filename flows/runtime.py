@@ -82,7 +82,7 @@ def gather_files() -> Path:
     vLLM leaves sockets and rendezvous files where temporary files go, and trainers their drafts, whenever a process is killed. What killed
     runs left on this machine is removed before. Compiled code stays where it was: it is of use to every run.
     """
-    from rl.env_pool.process_folders import make_folder, remove_leftovers  # the reaper runs this file by itself, without the package
+    from rl.ray_runtime import make_folder, remove_leftovers  # the reaper runs this file by itself, without the package
 
     place = Path(tempfile.gettempdir()).resolve()
     if len(str(place)) > LONGEST_PLACE:

@@ -27,8 +27,8 @@ from torch import Tensor
 from rl.advantages import ESTIMATORS
 from rl.engines.base import WeightProbe
 from rl.engines.weight_sync import WeightSyncHandle
-from rl.env_pool.config import RayConfig
 from rl.learner.base import EngineWeights, Learner
+from rl.ray_runtime import RayConfig
 from rl.training.base import Stateful, TrainResult, finite_figures
 from rl.training.batches import Row, check_images, mean_difference, row_of, rows_of, with_observations, without_placeholders
 from rl.training.config import MetricLimit, ReinforceConfig

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rl.engines.config import EngineConfig
-from rl.env_pool.config import EnvironmentPoolConfig
+from rl.envs.config import EnvironmentPoolConfig
 from rl.rollouts.config import RolloutConfig
 from rl.training.optimizer_config import LearnerConfig
 

@@ -24,9 +24,9 @@ from flows.data.imports import FORMATS, import_file
 from flows.data.task_imports import TaskImport, import_tasks
 from flows.suites.config import SuiteConfig
 from flows.suites.tasks import check_environments
-from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import ENVIRONMENTS
+from rl.envs.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.envs.tool_world.environment import WORLDS
 from rl.retrieval.indexes import Indexes
 from rl.rollouts.config import RolloutConfig
@@ -294,7 +294,7 @@ def test_the_loaders_that_records_reach_are_these() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     asked = {str(file.relative_to(ROOT)) for file in files if re.search(r"[A-Z]\.(load|resolve)_recorded\(", file.read_text())}
     assert asked == {
-        "rl/env_pool/pool.py", "rl/envs/checks.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
+        "rl/env_pool/pool.py", "rl/envs/base.py", "rl/envs/tool_world/environment.py", "rl/rollouts/rollout.py", "flows/suites/tasks.py",
         "flows/data/task_imports.py",
     }  # fmt: skip
     assert {WORLDS.setting, LOOPS.setting, ENVIRONMENTS.setting} == {

@@ -16,8 +16,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rl.env_pool.config import RayConfig
 from rl.env_pool.machines import machines
+from rl.ray_runtime import RayConfig
 
 STORE = 80 * 1024**2
 JOIN_SECONDS = 120

@@ -1,38 +1,42 @@
-"""Code judged by tests, so that a program cannot talk its way past them.
+"""Code judged by tests that a program cannot talk its way past, and the program in a reply.
 
-Two sandboxes, joined by one socket pair: the examiner holds the tests, the candidate's process holds the program. The tests call the
-program's functions across; arguments and results cross as plain data. The program never shares a process, a file or a name with the
-tests, so that there is nothing to patch, no marker to print and no early end that means success: it can only answer, and the examiner
-compares the answers. What this cannot exclude stands in docs/sandbox.md. Iterators are read as far as the tests read them, coroutines
-are awaited by the tests; tests that use objects of the program's own classes are not examined (`eval.graders.code_tests`), and invalid.
+Two sandboxes, joined by a socket pair: the examiner runs the tests, the candidate's process runs the program. The tests call the program's
+functions across the socket; arguments and results cross as plain data. The program never shares a process, a file or a name with the
+tests, so there is nothing to patch, no marker to print and no early exit that means success: it can only answer, and the examiner compares
+the answers. docs/sandbox.md lists what this cannot exclude. Iterators are read as far as the tests read them, and coroutines are awaited by
+the tests; tests that use objects of the program's own classes are not examined (`eval.graders.code_examiner`), and invalid.
 
 A row of the kind `code` is `{id, gold, pred, options?}`. `gold` has one of two forms, those of HumanEval and of MBPP:
 
     {"prompt": "def f(x):\\n    ...", "test": "def check(candidate): ...", "entry_point": "f"}
     {"test_list": ["assert f(1) == 2"], "test_imports": ["import math"], "entry_point": "f"}     the last two may be missing
 
-`pred` is a reply with a program in it (`eval.graders.program`). In the first form it continues the prompt or defines the function anew; in
-second it is a whole program. `options` may say otherwise by `{"form": "completion" | "program"}`.
+`pred` is a reply with a program in it. In the first form it continues the prompt or defines the function anew; in the second it is a whole
+program. `options` may override this with `{"form": "completion" | "program"}`.
+
+`program_of` finds the program in a reply, for verifiers and environments. A reply without its reasoning is taken as it is if it is valid
+Python. Otherwise its fenced blocks are read: Python blocks count, and blocks without a language that are valid Python. The program is the
+last block that defines a function the tests call, else the last that defines a function or class, else the last; earlier blocks that
+define names it uses are put before it. Without a block, a stray closing fence is cut off and the rest is the program.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import secrets
 import socket
 import textwrap
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from eval.graders.code_examiner import GONE
-from eval.graders.code_tests import free_names
-from eval.graders.program import compiles, parse_python, program_of, top_names
-from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
-from eval.sandbox.sandbox import INTERPRETER, Sandbox
-from warehouse.replies import fences
+from eval.graders.code_examiner import GONE, free_names
+from eval.sandbox.sandbox import INTERPRETER, Ending, Program, Sandbox, SandboxConfig, SandboxFault, SandboxResult
+from warehouse.replies import Fence, fences, split_reasoning
 
 LIMITS = SandboxConfig(wall_seconds=40, cpu_seconds=10, memory_mib=1024)
 """Of each of the two processes; a program that computes for longer has failed. By the clock it may take four times as long, for a machine
@@ -168,7 +172,7 @@ def _side(name: str, stdin: str, channel: int) -> Program:
 @cache
 def _sources(name: str) -> dict[str, bytes]:
     """The modules that a process needs, by path; they import the standard library and each other alone."""
-    modules = ("plain_data", "code_tests", f"code_{name}")
+    modules = {"code_candidate", f"code_{name}"}
     own = {f"eval/graders/{module}.py": Path(__file__).with_name(f"{module}.py").read_bytes() for module in modules}
     return {"eval/__init__.py": b"", "eval/graders/__init__.py": b"", **own}
 
@@ -191,3 +195,125 @@ def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} holds {value!r:.40}, which is not text")
     return value
+
+
+LONGEST = 200_000
+"""Characters of a program that are analysed."""
+_PYTHON = frozenset({"python", "py", "python3", "py3", "python2", "ipython", "ipython3", "pycon", "sage", "tool_code"})
+_MOST_CLOSINGS = 4
+"""Later closing fences that are tried where a block is cut by a fence inside of it, such as one in a docstring."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block of Python: its source, the names that it defines at its top, and those that it uses."""
+
+    source: str
+    defined: frozenset[str]
+    used: frozenset[str]
+    has_definition: bool
+
+
+def program_of(reply: str, names: Collection[str] = ()) -> str | None:
+    """The program in a reply; None where there is nothing but reasoning.
+
+    Args:
+        names: the functions that tests call.
+    """
+    reply = reply.replace("\r\n", "\n").removeprefix("\ufeff")
+    whole = parse_python(reply) is not None
+    text = reply if whole else _without_reasoning(reply)
+    if not text.strip():
+        return None
+    found = [] if whole or (text is not reply and parse_python(text) is not None) else fences(text)
+    blocks = [block for fence in found if (block := _block(text, fence)) is not None]
+    if not blocks:
+        stray = len(found) == 1 and not found[0].closed and not found[0].body.strip()
+        return text[: found[0].start] if stray else text
+    wanted = [place for place, block in enumerate(blocks) if block.defined & set(names)]
+    defining = [place for place, block in enumerate(blocks) if block.has_definition]
+    chosen = (wanted or defining or [len(blocks) - 1])[-1]
+    return "\n\n".join([*_needed(blocks, chosen), blocks[chosen].source])
+
+
+def _without_reasoning(reply: str) -> str:
+    """A reply without its reasoning; the indentation of its first line stays, for it may continue a function."""
+    thought, rest = split_reasoning(reply)
+    before = reply[: reply.rfind(rest)] if thought and rest else ""
+    return before[len(before.rstrip(" \t")) :] + rest if thought else reply
+
+
+def _block(text: str, fence: Fence) -> _Block | None:
+    """A fenced block as Python; None where it is in another language, or in none and no Python."""
+    if not fence.body.strip() or (fence.language and fence.language not in _PYTHON):
+        return None
+    source = _plain(fence.body)
+    tree, end = parse_python(source), fence.end
+    for _ in range(_MOST_CLOSINGS):
+        if tree is not None or not fence.closed:
+            break
+        later = next((other for other in fences(text[: fence.start] + "\n" + text[end:]) if other.start >= fence.start), None)
+        if later is None:
+            break
+        closing = end + later.start - fence.start - 1
+        body = text[fence.start : closing].partition("\n")[2]
+        tree, end = parse_python(_plain(body)), closing + len(text[closing:].partition("\n")[0])
+        source = _plain(body) if tree is not None else source
+    if tree is None:
+        return _Block(source, frozenset(), frozenset(), False) if fence.language else None
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return _Block(source, frozenset(top_names(tree)), frozenset(used), any(isinstance(node, kinds) for node in tree.body))
+
+
+def _needed(blocks: list[_Block], chosen: int) -> list[str]:
+    """Sources of the earlier blocks that define what the chosen one uses, in their order."""
+    missing = set(blocks[chosen].used - blocks[chosen].defined)
+    needed: list[str] = []
+    for block in reversed(blocks[:chosen]):
+        if block.defined & missing and not block.defined & blocks[chosen].defined:
+            needed.insert(0, block.source)
+            missing = (missing - block.defined) | (block.used - block.defined)
+    return needed
+
+
+def top_names(tree: ast.Module) -> set[str]:
+    """The names that a module binds at its top level."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        else:
+            names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return names
+
+
+def _plain(body: str) -> str:
+    """The text of a block without the marks of a quotation and without common indentation."""
+    lines = body.splitlines()
+    if lines and all(line.lstrip().startswith(">") for line in lines if line.strip()) and ">>>" not in body:
+        lines = [line.lstrip().removeprefix(">").removeprefix(" ") for line in lines]
+    return textwrap.dedent("\n".join(lines))
+
+
+def parse_python(source: str) -> ast.Module | None:
+    """The syntax tree of a program; None where it is no valid Python, or too long or too deep to tell."""
+    return cast(ast.Module | None, _compiled(source, ast.PyCF_ONLY_AST))
+
+
+def compiles(source: str) -> bool:
+    """Whether a program compiles, which a `return` outside of a function does not although it parses."""
+    return _compiled(source, 0) is not None
+
+
+def _compiled(source: str, flags: int) -> object | None:
+    if len(source) > LONGEST:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return cast(object, compile(source, "<program>", "exec", flags, dont_inherit=True))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

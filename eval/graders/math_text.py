@@ -10,9 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import partial
 
-from eval.graders.number_contexts import changed
-from eval.graders.numbers import final_number
-from eval.graders.units import known_unit
+from eval.graders.numbers import changed, final_number, known_unit
 
 _SIGNS = {
     "−": "-",

@@ -30,8 +30,8 @@ from sympy.core.function import AppliedUndef
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
-from eval.graders.math_processes import MOST_WAITING, read_line
-from eval.graders.units import same_unit
+from eval.graders.mathematics import MOST_WAITING, read_line
+from eval.graders.numbers import same_unit
 
 MEMORY = 2 << 30
 """Bytes of address space of the child."""

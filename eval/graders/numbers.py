@@ -1,13 +1,15 @@
-"""Numbers in answers: the final number of a worked solution by the rule of GSM8K, and a single number with a tolerance.
+"""Numbers in answers: the final number of a worked solution (GSM8K's rule), a single number with a tolerance, and units.
 
-The final number is the first one after the last marker (`####`, `A:` or «answer is»), else the last number of the text. Numbers are
-decimal, in ASCII or full-width digits, with an optional sign («minus 3» too), thousands separators, a currency sign, an exponent, a scale
-(«3 million», $3k) and a percent sign, which divides by 100.
+The final number is the first one after the last marker (`####`, `A:` or "answer is"), otherwise the last number of the text. Numbers are
+decimal, in ASCII or full-width digits, with an optional sign ("minus 3" too), thousands separators, a currency sign, an exponent, a scale
+("3 million", $3k) and a percent sign, which divides by 100.
 
-What only looks like an answer is none: a number that is a part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
-several side by side («16, 17 or 18»), one that is changed by what stands beside it («not 18», «at least 18», «half of 18», 18!, see
-`eval.graders.number_contexts`), one of more than 1,000 digits, and all that stands in a text with several answer tags. Where the rule
-meets one of these there is no number, and it does not go on looking.
+The following yield no number, and the search does not continue: part of something larger (1/2, 10^2, 10:30, 1.2.3, 5-3, 10²), one of
+several side by side ("16, 17 or 18"), one changed by its context ("not 18", "at least 18", "half of 18", 18!, see `changed`), more than
+1,000 digits, or a text with several answer tags. Plain hedges ("about 18", "perhaps 18") change nothing.
+
+Units are compared by meaning: "$5" equals "5 dollars", "5 km" equals "5 kilometres"; a pound is money or weight. Case matters only where it
+separates two units in use: mW and MW, mg and Mg, Mb and MB, pA and Pa. A spelling that fits neither, such as `mhz`, may be either.
 """
 
 from __future__ import annotations
@@ -19,10 +21,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from eval.graders.final_answer import several_answers
-from eval.graders.number_contexts import changed
-from eval.graders.text import plain, spaced, unwrapped
-from eval.graders.units import same_unit
+from eval.graders.text import plain, several_answers, spaced, unwrapped
 
 LONGEST = 1_000
 """Digits of a number at most."""
@@ -187,3 +186,192 @@ def _quotient(above: re.Match[str], below: re.Match[str], text: str) -> tuple[Fr
 def _end(match: re.Match[str]) -> int:
     """The end of the number itself, without the `trailing` characters that make it part of something larger."""
     return match.start("trailing") if match["trailing"] else match.end()
+
+
+_SIGNS = r"[*$€£({\[\"'_`]*"
+_COUNTS = "one|two|three|four|five|six|seven|eight|nine|ten"
+_PARTS = (
+    "half|third|quarter|fourth|fifth|sixth|eighth|tenth|hundredth|percent|per\\s+cent|fraction|root|square|cube|power|factorial|logarithm"
+)
+_COMPARED = "less|fewer|more|greater|larger|smaller|higher|lower|bigger|longer|shorter|older|younger"
+_REFUSED = r"not\s+(?:(?:the|my|a|an)\s+)?(?:right|correct|answer|enough|possible|it|true|solution|final)\b|not\s*[.!]*\s*$"
+_BEFORE = (
+    # denials
+    r"(?:\b(?:not|never|neither|nor|no|cannot|hardly|scarcely)\b|n't\b|≠|!=|\\neq?\b)\s*(?:(?!but\b)[\w$€£]+\s+){0,2}",
+    r"(?:\b(?:not|never|nobody|cannot|doubt)\b|n't\b)(?:(?!\b(?:but|so|and|then|therefore|because|since|until|before)\b)[^.\n;:,!?0-9]){0,40}"
+    r"\b(?:is|be|was|are|were|it's|that's|equals?|say|says|said)\s+",
+    r"\b(?:wrong|incorrect|false|mistaken|(?<!no )(?<!without )(?<!without a )(?<!beyond )doubt|rule[sd]?\s+out)\b[^.\n0-9]{0,20}",
+    r"\b(?:instead\s+of|apart\s+from|anything\s+but|except(?:\s+for)?|excluding|without|far\s+from|nowhere\s+near|short\s+of)\s+",
+    r"\bif\s+(?:it|that|this)\s+(?:were|was|is)\s+",
+    # bounds; `>>` closes a calculation of GSM8K, `x>` a tag
+    r"(?:(?<!<)<|(?<![\w>/\"'])>|[≤≥]|\\(?:[lg]eq?|[lg]eqslant|lt|gt)\b)=?\s*",
+    rf"\b(?:{_COMPARED}|other|rather)\s+than(?:\s+or\s+equal\s+to)?\s+",
+    r"\bat\s+(?:least|most)\s+|\b(?:over|under|above|below|beyond|exceeds|exceeding|almost|nearly|barely|max|min)\s+",
+    r"\b(?:(?:minimum|maximum|min|max|excess|upwards|north|south|factorial)\s+of|as\s+(?:many|few|much|little)\s+as|close\s+to)\s+",
+    r"(?<!adds )(?<!add )(?<!added )(?<!adding )(?<!comes )(?<!come )(?<!sums )\bup\s+to\s+",
+    # functions, signs and operators
+    r"(?:[√∛∜±^]|\\(?:sqrt|[dt]?frac|log|ln|sin|cos|tan|binom|pm)|\b(?:sqrt|log|ln|sin|cos|tan|exp|squared))\s*[\[{(]*",
+    r"(?<![A-Za-z])[A-Za-z]\(|[-−]\(",
+    r"\b(?:multiplied|divided|divisible)\s+by\s+|\b(?:times|plus|modulo|mod|raised\s+to)\s+",
+    # parts and multiples
+    r"\b(?:half|twice|thrice|double|triple|treble|quadruple)\s+(?:of\s+)?",
+    rf"(?:\b(?:{_PARTS})s?|%|[0-9])\s+(?:out\s+)?of\s+(?:the\s+)?",
+    r"\b(?:reciprocal|inverse|opposite|negation|negative|multiples?|factors?|divisors?|digits?)\s+of\s+|\bout\s+of\s+",
+    rf"\b(?:{_COUNTS})\s+(?:in|of)\s+",
+    r"\b(?:hundred|thousand|million|billion)\s+(?:and\s+)?",
+    # in Chinese, where a figure stands beside them without a blank
+    r"(?:[不非没沒無无未否约約近超或至]|[大小多少高低][于於])[^\W0-9A-Za-z_]{0,8}\s*",
+    # names of places in a text
+    r"\b(?:step|question|problem|page|option|example|equation|exercise|lesson|chapter|section|appendix|no\.|fig(?:ure|\.))\s+|(?<!#)#",
+)
+_AFTER = (
+    # signs, indices, ordinals; a letter that is no unit is a variable, and one before a figure a name
+    r"\s*[¼-¾⅐-⅞‰]|\s*\(?\?|\^(?!\{?\\circ)|_(?=[\w{])|\+(?!\s*[0-9])|-\s*$",
+    r"\s*(?:<(?![/A-Za-z])|>(?!>)|[≤≥≠≈±~]|\\(?:[lg]eq?|neq?|approx|pm)\b)",
+    r"(?:st|nd|rd|th|ths)\b|(?-i:[abeijnopqruvwxyzBDEGHIOPQRSUXYZπ](?!\w))|(?![cdk]?m[23]\b)[A-Za-z]+[0-9]",
+    r"\s?-?(?:ish|fold)\b",
+    # functions and other units of count
+    r"\s*\b(?:squared|cubed|factorial|doubled|halved|tripled|quadrupled|negated|reversed|rounded)\b",
+    # multiples, ranges and denials in Chinese; before a unit 千 and 百 are parts of its name
+    r"\s*[十百千万萬亿億兆半到至或](?![克米升瓦卡赫帕伏焦])|\s*[，,]?[^\W0-9A-Za-z_]{0,6}[不错錯非]",
+    r"\s*\b(?:dozens?|scores?|gross|grand|lakhs?|crores?|tens|hundreds|thousands|halves|thirds|fifths|sixths|tenths|hundredths|thousandths|basis\s+points?|per\s+mille)\b",
+    r"\s+(?:twice|thrice)\s*[.!]*\s*$",
+    r"\s+(?-i:[kKMBnxyz]|bn|mn|tn|mio|bps)(?![\w&'-])",
+    r"\s+too\s+(?:many|few|much|little)\b|\s+times\s+(?:as|more|less|larger|bigger|the|that)\b",
+    r"\s+(?:degrees\s+)?below\b",
+    # bounds
+    r"\s+(?:or|and)\s+(?:more|less|fewer|so|above|below|over|under|up|older|younger|counting|higher|lower|greater|then)\b",
+    r"\s+(?:at\s+(?:least|most)|minimum|maximum|tops|plus|to\s+the\s+power|to\s+the\s+\w+\s+power)\b",
+    rf"\s+and\s+(?:an?|{_COUNTS})\s+(?:{_PARTS})s?\b|\s+to\s+(?:{_COUNTS})\b|\s+(?:minus|over|and|or)\s*\.?\s*$",
+    # denials
+    rf"\s+(?:[\w$€£]+\s+){{0,2}}?(?:is|are|was|were|be|seems?|looks?)\s+(?:\w+\s+){{0,2}}(?:(?:false|impossible|too)\b|{_REFUSED})",
+    r"\s+is\s+(?:\w+\s+)?(?:less|more|short|off|far|close|near)\b|[^.;\n0-9]{0,60}\b(?:wrong|incorrect|mistaken)\b",
+    r"\s+(?:[\w$€£]+\s+){0,2}?(?:isn't|aren't|wasn't|cannot|can't|can\s+not|won't|must\s+not)\b|\s+(?:would|could|should|will|might)(?:\s+not\b|n't\b)",
+    r"\s+(?:fails?|does\s+not|doesn't|has\s+been\s+ruled\s+out)\b",
+    r"\s*[,;:(–—-]*\s*(?:(?:which|that)\s+is\s+)?(?:false|no|not)\s*[.)!]*\s*$",
+)
+_CHANGED_BEFORE = re.compile(rf"(?:{'|'.join(_BEFORE)}){_SIGNS}$", re.IGNORECASE)
+_CHANGED_AFTER = re.compile(rf"[)}}]*!|[*$)}}\]\"'_`]*(?:{'|'.join(_AFTER)})", re.IGNORECASE)
+WINDOW = 80
+"""Characters of the line on either side that are looked at."""
+
+
+def changed(before: str, after: str) -> bool:
+    """Whether the texts before and after a number make it another, or no answer at all."""
+    line, rest = before.rsplit("\n", 1)[-1][-WINDOW:], after.split("\n", 1)[0][:WINDOW]
+    return bool(_CHANGED_BEFORE.search(line) or _CHANGED_AFTER.match(rest))
+
+
+_OF_DATA = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera", "p": "peta"}
+_SCALED = {"W": "watt", "Hz": "hertz", "J": "joule", "N": "newton", "Pa": "pascal", "V": "volt", "eV": "electronvolt", "A": "ampere"}
+"""Units of which there are thousandths and millions, as they are written."""
+_SPELLINGS = {
+    "%": "% percent pct",
+    "$": "$ us$ usd dollar dollars buck bucks",
+    "€": "€ eur euro euros",
+    "£": "£ gbp pound pounds",
+    "lb": "lb lbs pound pounds",
+    "¢": "¢ cent cents",
+    "km": "km kilometre kilometres kilometer kilometers",
+    "m": "m metre metres meter meters",
+    "cm": "cm centimetre centimetres centimeter centimeters",
+    "mm": "mm millimetre millimetres millimeter millimeters",
+    "mi": "mi mile miles",
+    "yd": "yd yard yards",
+    "ft": "ft foot feet",
+    "in": "in inch inches",
+    "kg": "kg kgs kilo kilos kilogram kilograms kilogramme kilogrammes",
+    "g": "g gram grams gramme grammes",
+    "mg": "mg milligram milligrams",
+    "t": "t tonne tonnes",
+    "oz": "oz ounce ounces",
+    "l": "l litre litres liter liters",
+    "ml": "ml millilitre millilitres milliliter milliliters",
+    "s": "s sec secs second seconds",
+    "min": "min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "d": "d day days",
+    "wk": "wk wks week weeks",
+    "yr": "yr yrs year years",
+    "°": "° deg degree degrees",
+    "°c": "°c ℃ celsius",
+    "°f": "°f ℉ fahrenheit",
+    "w": "w watt watts",
+    "kw": "kw kilowatt kilowatts",
+    "v": "v volt volts",
+    "hz": "hz hertz",
+    "j": "j joule joules",
+    "n": "n newton newtons",
+    "ha": "ha hectare hectares",
+    **{f"{letter}byte": f"{letter}byte {letter}bytes {prefix}byte {prefix}bytes" for letter, prefix in _OF_DATA.items()},
+    **{f"{letter}bit": f"{letter}bit {letter}bits {prefix}bit {prefix}bits" for letter, prefix in _OF_DATA.items()},
+    **{f"mega {unit}": f"mega{name} mega{name}s" for unit, name in _SCALED.items()},
+    **{f"milli {unit}": f"milli{name} milli{name}s" for unit, name in _SCALED.items()},
+}
+_MEANINGS: dict[str, frozenset[str]] = {
+    word: frozenset(unit for unit, spellings in _SPELLINGS.items() if word in spellings.split())
+    for spellings in _SPELLINGS.values()
+    for word in spellings.split()
+}
+_POWERS = tuple(
+    (re.compile(pattern, re.IGNORECASE), spelling)
+    for pattern, spelling in (
+        (r"\bper\s+cent\b", "percent"),
+        (r"\bmph\b", "mi / h"),
+        (r"\bk(?:ph|mh)\b", "km / h"),
+        (r"\s*(?:/|\bper\b)\s*", " / "),
+        (r"\bsq([cdk]?m|ft|in|mi|yd)\b", r"\1 ^2"),
+        (r"\b(?:square|sq\.?)\s+(\w+)", r"\1 ^2"),
+        (r"\b(?:cubic|cu\.?)\s+(\w+)", r"\1 ^3"),
+        (r"²|\^2", " ^2"),
+        (r"³|\^3", " ^3"),
+        (r"\bdegrees?\s+(?=celsius|fahrenheit)|°\s*(?=celsius|fahrenheit)", ""),
+        (r"°\s+(?=[cf]\b)", "°"),
+    )
+)
+_PREFIXED = re.compile(r"(?P<prefix>[mM])(?P<unit>w|hz|j|n|pa|v|ev|a|g|s)", re.IGNORECASE)
+_DATA = re.compile(r"(?P<prefix>[kmgtp])(?P<unit>b)", re.IGNORECASE)
+
+
+def same_unit(one: str, other: str) -> bool:
+    """Whether two units, as they are written, mean the same; nothing for a number that has none."""
+    first, second = _words(one), _words(other)
+    return len(first) == len(second) and all(_meanings(a) & _meanings(b) for a, b in zip(first, second, strict=True))
+
+
+def unit_key(unit: str) -> tuple[frozenset[str], ...]:
+    """What spellings of one unit share; one that may mean two things is neither of them."""
+    return tuple(map(_meanings, _words(unit)))
+
+
+def known_unit(unit: str) -> bool:
+    """Whether every word of a unit is one that is known here."""
+    words = [word for word in _words(unit) if word not in ("/", "^2", "^3")]
+    return bool(words) and all(word.lower() in _MEANINGS or _PREFIXED.fullmatch(word) or _DATA.fullmatch(word) for word in words)
+
+
+def _words(unit: str) -> list[str]:
+    for pattern, spelling in _POWERS:
+        unit = pattern.sub(spelling, unit)
+    return unit.split()
+
+
+def _meanings(word: str) -> frozenset[str]:
+    """What a word may mean; one that is no known unit means itself, in the singular."""
+    if scaled := _PREFIXED.fullmatch(word):
+        return _thousandth_or_million(scaled["prefix"], scaled["unit"])
+    if data := _DATA.fullmatch(word):
+        prefix, of_bits, of_bytes = data["prefix"].lower(), f"{data['prefix']}bit".lower(), f"{data['prefix']}byte".lower()
+        exact = data["prefix"].isupper() or prefix == "k"
+        return frozenset([of_bytes] if exact and data["unit"] == "B" else [of_bits] if exact else [of_bits, of_bytes])
+    if word == "pA":
+        return frozenset(["picoampere"])
+    plain = word.lower()
+    return _MEANINGS.get(plain) or frozenset([plain.removesuffix("s") if len(plain) > 3 else plain])
+
+
+def _thousandth_or_million(prefix: str, unit: str) -> frozenset[str]:
+    """What `m` or `M` before a unit makes of it; either where the unit is not written as it should be."""
+    known = next((name for name in (*_SCALED, "g", "s") if name.lower() == unit.lower()), unit)
+    small, large = "mg" if known == "g" else f"milli {known}", f"mega {known}"
+    return frozenset([small, large] if unit != known else [large] if prefix == "M" else [small])

@@ -1,10 +1,14 @@
-"""Verifier of a final state: what a trajectory changed against what it should have changed.
+"""Verifiers of a trajectory's record other than its answer: the final state it reached, and the return it was paid.
 
-A state is tables of records of fields. What a trajectory did to it is the set of its changes: `table/key/field` with the value at the
-end, null where the field is gone. The task holds the reference's changes, found by carrying out its own calls. They are the
-task-relevant part of the state: exactly these must have been made. Changes beside them are counted and named; they fail a trajectory
-only in the strict form, because equality of whole states punishes what harms nobody (the reward of AutoForge, arXiv 2512.22857, is that
-equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing.
+A state is tables of records of fields; a trajectory's changes map `table/key/field` to the final value, null if the field is gone. The task
+holds the reference's changes, found by executing its own calls: exactly these must have been made. Extra changes are counted and named,
+but fail a trajectory only in the strict form, because equality of whole states punishes harmless changes (the reward of AutoForge, arXiv
+2512.22857, is that equality). A task whose reference changes nothing is judged by its answer, and by having changed nothing.
+
+The return is the sum of the rewards of all calls; a turn's own reward is ignored, because RL writes its composed reward there. It is a
+success from 1 on, or from the task's provenance key `success`. An environment that answered calls through to the end and paid nothing, not
+even 0, does not pay at all, and cannot be judged by it. If a limit ended the trajectory first, the reward may only have come at the end:
+that trajectory earned nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 
 from eval.graders.answers import exact_match
 from eval.graders.base import graded, invalid, why_not_finished
-from warehouse.records import Score, Task, Trajectory
+from warehouse.records import Score, StopReason, Task, Trajectory
 
 State = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Table → key of a record → field → value; JSON-able, and no value is null."""
@@ -110,3 +114,32 @@ def _flat(state: State) -> dict[str, Any]:
         for key, record in records.items()
         for field, value in record.items()
     }
+
+
+ANSWERED_CALL = "ok"
+"""The outcome of a call that the environment answered."""
+SUCCESS = "success"
+"""Where a task's provenance holds the return from which on it is solved."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentReward:
+    """`environment`: the return of the trajectory."""
+
+    name: str = "environment"
+    version: str = "2"
+
+    def verify(self, task: Task, trajectory: Trajectory) -> Score:
+        """The return; invalid after a fault, where the environment pays nothing, and where `success` is no number."""
+        if reason := why_not_finished(trajectory):
+            return invalid(self, trajectory, reason)
+        calls = [call for turn in trajectory.turns for call in turn.calls]
+        rewards = [call.reward for call in calls if call.reward is not None]
+        answered = any(call.outcome == ANSWERED_CALL for call in calls)
+        if not rewards and answered and trajectory.stop_reason is StopReason.ANSWERED:
+            return invalid(self, trajectory, "the environment paid nothing, not even 0")
+        least = task.provenance.get(SUCCESS, 1.0)
+        if isinstance(least, bool) or not isinstance(least, int | float):
+            return invalid(self, trajectory, f"the task is a success from {least!r:.40} on, which is no number")
+        value = float(sum(rewards))
+        return graded(self, trajectory, value, value >= least)

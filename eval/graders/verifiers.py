@@ -2,7 +2,7 @@
 
 A `Grader` is one rule, the same for rows of a file and for trajectories: it takes the answer, the accepted answers and options, and gives a
 value in [0, 1] and whether it is a success. What it cannot judge it says by ValueError. The built-in ones first take the answer out of the
-reply (`eval.graders.final_answer`), and each verdict records what was read.
+reply (`eval.graders.text`), and each verdict records what was read.
 
 Only the policy's own last answer action counts: never the prompt, an observation, or text around the answer. A trajectory
 ended by a fault is invalid and has no value; one without an answer is a failure with value 0.
@@ -24,13 +24,10 @@ from eval.graders.answers import answer_key, exact_match, f1, join_items, normal
 from eval.graders.base import Verifier, graded, invalid, why_not_finished
 from eval.graders.code import judged_program, passes, read_golds
 from eval.graders.dates import Granularity, read_date, same_date
-from eval.graders.environment_reward import EnvironmentReward
-from eval.graders.final_answer import final_answer, without_wrapping
 from eval.graders.mathematics import Extraction, expression_key, expression_of, same_mathematics
-from eval.graders.numbers import Tolerance, close_number, final_number, measure, same_number
-from eval.graders.state import StateVerifier
-from eval.graders.text import plain
-from eval.graders.units import unit_key
+from eval.graders.numbers import Tolerance, close_number, final_number, measure, same_number, unit_key
+from eval.graders.state import EnvironmentReward, StateVerifier
+from eval.graders.text import final_answer, plain, without_wrapping
 from warehouse.records import Score, Task, Trajectory
 
 Golds = Sequence[str | Sequence[str]]

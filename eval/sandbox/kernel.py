@@ -1,11 +1,15 @@
-"""Calls to the kernel that Python 3.11 has no function for, by ctypes; each raises OSError with the call's name.
+"""Kernel calls missing from Python 3.11, by ctypes, and the seccomp filter of system calls.
 
-Part of the launcher: imports the standard library alone, for a launcher starts for every program that runs.
+Each call raises OSError with its name. Part of the launcher, which starts once per program: imports the standard library alone.
+
+The filter is a BPF program. It refuses calls that computation has no use for and that kernel exploits are made of. Namespaces and limits
+already make most of them ineffective; the filter removes them. Instructions: (code, jump if true, jump if false, operand).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -111,3 +115,161 @@ def _check(result: int, call: str) -> None:
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+Instruction = tuple[int, int, int, int]
+
+_LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_OFFSET, _MACHINE_OFFSET, _FIRST_ARGUMENT_OFFSET, _SECOND_ARGUMENT_OFFSET = 0, 4, 16, 24
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_X32_CALLS = 0x40000000
+_AF_UNIX = 1
+
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""By machine: the kernel's number of it (AUDIT_ARCH_*), and its column in the tables of calls."""
+
+_CLONE, _CLONE3, _SOCKET, _FCNTL = (56, 220), (435, 435), (41, 198), (72, 25)
+
+_F_SETLEASE, _F_NOTIFY = 1024, 1026
+"""What `fcntl` has of the same kind as inotify: to be told of, and to hold up, what others do with a file or a folder."""
+
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    # looking into other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    # mounts, roots and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    # files of the host: to see when others read them, to hold them up, to hold up the disk
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
+    "flock": (73, 32),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    # keys, and interpreters and queues within the kernel
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    # memory that no limit on processes or files counts
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    # the machine itself
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "personality": (135, 92),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+}
+"""Calls that fail with EPERM: their numbers on x86_64 and on aarch64."""
+
+
+def call_filter(machine: str) -> bytes:
+    """The filter for `machine`, a key of the kernel's names for machines. Raises KeyError for one that is not known."""
+    audit, column = _MACHINES[machine]
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _MACHINE_OFFSET),
+        (_EQUALS, 1, 0, audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+        (_AT_LEAST, 0, 1, _X32_CALLS),
+        (_RETURN, 0, 0, _KILL),
+    ]
+    for numbers in REFUSED.values():
+        number = numbers[column]
+        if number is not None:
+            program += _fail(number, errno.EPERM)
+    program += _fail(_CLONE3[column], errno.ENOSYS)  # its flags lie in memory, out of a filter's sight; the C library then takes clone
+    program += _only_without(_CLONE[column], CLONE_NEWUSER | NAMESPACES)
+    program += _only_with(_SOCKET[column], _AF_UNIX)
+    program += _without_either(_FCNTL[column], _F_SETLEASE, _F_NOTIFY)
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+
+
+def _fail(number: int, error: int) -> list[Instruction]:
+    return [(_EQUALS, 0, 1, number), (_RETURN, 0, 0, _ERRNO | error)]
+
+
+def _only_without(number: int, bits: int) -> list[Instruction]:
+    """Refuse the call `number` where its first argument has any of `bits`, and decide it for good."""
+    return [
+        (_EQUALS, 0, 4, number),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),
+        (_HAS_BITS, 0, 1, bits),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _without_either(number: int, one: int, other: int) -> list[Instruction]:
+    """Refuse the call `number` where its second argument is one of two values, and decide it for good."""
+    return [
+        (_EQUALS, 0, 5, number),
+        (_LOAD, 0, 0, _SECOND_ARGUMENT_OFFSET),
+        (_EQUALS, 1, 0, one),
+        (_EQUALS, 0, 1, other),
+        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _only_with(number: int, value: int) -> list[Instruction]:
+    """Refuse the call `number` where its first argument is not `value`, and decide it for good."""
+    return [
+        (_EQUALS, 0, 4, number),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT_OFFSET),
+        (_EQUALS, 1, 0, value),
+        (_RETURN, 0, 0, _ERRNO | errno.EACCES),
+        (_RETURN, 0, 0, _ALLOW),
+    ]

@@ -118,7 +118,7 @@ def _report_suite(home: Path, suite: SuiteConfig, verifiers: Verifiers, policy: 
 
 
 def _check_suite(home: Path, suite: SuiteConfig, policy: str, command: str, as_json: bool) -> None:
-    from eval.suites.traits import TraitState
+    from eval.suites.validation import TraitState
     from flows.home import Home
     from flows.lakes import open_lake
     from flows.suites.checks import check_suite

@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from flows.doctor.machine import Check
-from rl.env_pool.addresses import reach
+from rl.ray_runtime import reach
 from warehouse.errors import first_line
 
 _CUDA_BUILDS = ("torchvision", "torchaudio", "torchcodec")

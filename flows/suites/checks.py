@@ -9,7 +9,7 @@ from rich.table import Table
 
 from eval.graders.choice import Verifiers
 from eval.suites.figures import Figure, headline
-from eval.suites.traits import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
+from eval.suites.validation import Trait, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
 from flows.screen import Screen
 from flows.suites.config import SuiteConfig
 from flows.suites.results import policies_on, read_coverage, read_trials

@@ -17,7 +17,7 @@ from eval.suites.figures import HEADLINES
 from flows.config import PROFILES, RESERVED, SUITE_NAME, EvaluationConfig, FlywheelConfig, read_table
 from flows.overrides import describe
 from rl.engines.config import Temperature
-from rl.env_pool.config import EnvironmentKindConfig
+from rl.envs.config import EnvironmentKindConfig
 from rl.rollouts.base import RolloutChoice
 from rl.rollouts.config import Limits, RolloutConfig
 from synth.questions.config import QuestionConfig

@@ -7,10 +7,8 @@ import math
 
 import ray
 
-from rl.env_pool.addresses import reach
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import Machine
+from rl.ray_runtime import RayConfig, RayRuntime, reach
 from warehouse.errors import RequestError
 
 

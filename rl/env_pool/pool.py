@@ -18,9 +18,9 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from rl.env_pool import circuit_breaker
 from rl.env_pool.batched_actor import BatchedActorClient, CallFailed
 from rl.env_pool.circuit_breaker import EnvironmentFigures
-from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import ENVIRONMENTS, EnvironmentFault, FaultKind, Observation, Step
+from rl.envs.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.worker_death import worker_died

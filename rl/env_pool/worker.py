@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from rl.content import mended
 from rl.env_pool.batched_actor import BatchedActor
-from rl.env_pool.config import EnvironmentKindConfig
 from rl.envs.base import (
     Environment,
     EnvironmentFactory,
@@ -31,6 +30,7 @@ from rl.envs.base import (
     fault_kind,
     find_environment,
 )
+from rl.envs.config import EnvironmentKindConfig
 from rl.memory import GIB
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from rl.content import ContentPart, ImageFault, mended
-from rl.env_pool.config import EnvironmentPoolConfig
+from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
 from rl.retrieval.search import Index
 from warehouse.plugins import Registry
@@ -199,3 +199,32 @@ def offered_tools(name: str, pool: EnvironmentPoolConfig, index: Index | None) -
         return first.tools
 
     return asyncio.run(ask())
+
+
+def check_environment(name: str, pool: EnvironmentPoolConfig) -> None:
+    """Check what can be checked of the environment `name` before anything starts: its factory, its options, and the code they name.
+
+    Raises:
+        RequestError: if any of it cannot be used.
+    """
+    ENVIRONMENTS.load_recorded(name, pool.listed)
+    kind, where = pool.kind(name), f"rollout.environments.kinds.{name}"
+    match kind.factory or name:
+        case "tools":
+            from rl.envs.tool_use import ToolsOptions
+            from rl.tools.file import check_tools_file
+
+            check_tools_file(read_options(ToolsOptions, kind.options, where).file)
+        case "judge":
+            from rl.envs.judge import SCORERS, JudgeOptions
+
+            SCORERS.load(read_options(JudgeOptions, kind.options, where).scorer)
+        case "tool_world":
+            from rl.envs.tool_world.conversation import SIMULATED_USERS
+            from rl.envs.tool_world.environment import WORLDS, ToolWorldOptions
+
+            options = read_options(ToolWorldOptions, kind.options, where)
+            for world in options.worlds.values():
+                WORLDS.load(world)
+            if options.user is not None:
+                SIMULATED_USERS.load(options.user.factory)

@@ -14,9 +14,8 @@ from weakref import WeakKeyDictionary
 
 from pydantic import PositiveInt
 
-from eval.graders.program import program_of
-from eval.sandbox.program import Ending, SandboxConfig, SandboxFault, SandboxResult
-from eval.sandbox.sandbox import Sandbox, python_program, require_isolation
+from eval.graders.code import program_of
+from eval.sandbox.sandbox import Ending, Sandbox, SandboxConfig, SandboxFault, SandboxResult, python_program, require_isolation
 from rl.envs.base import EnvironmentFault, Resources
 from rl.envs.tool_use import ToolEnvironment
 from rl.tools import ToolError, tool

@@ -14,10 +14,8 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
-from eval.graders.patches import make_patch
-from eval.graders.repository import LIMITS, RepositoryTask, read_task, run_tests, verify_patch
-from eval.sandbox.program import MIB, SandboxConfig, SandboxFault
-from eval.sandbox.sandbox import require_isolation
+from eval.graders.repository import LIMITS, RepositoryTask, make_patch, read_task, run_tests, verify_patch
+from eval.sandbox.sandbox import MIB, SandboxConfig, SandboxFault, require_isolation
 from rl.envs.base import EnvironmentFault, Observation, Resources, Step
 from rl.envs.tool_use import ToolEnvironment
 from rl.renderers.base import Action

@@ -9,8 +9,8 @@ from typing import Any
 import ray
 
 from rl.engines.weight_sync import WeightSyncHandle
-from rl.env_pool.config import RayConfig
 from rl.learner.base import Encoding, EngineWeights, Scores, Update
+from rl.ray_runtime import RayConfig
 from rl.training.batches import Row
 from rl.training.config import ReinforceConfig
 from rl.training.workers import GroupWorker, WorkerGroup

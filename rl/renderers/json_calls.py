@@ -26,7 +26,7 @@ from typing import Any
 from rl.renderers.arguments import parameters_of, read_json, read_json_at
 from rl.renderers.base import Action, ActionTurn, ParseError, Schema
 from rl.tools.arguments import ArgumentsSchema
-from rl.tools.results import ToolError
+from rl.tools.tool import ToolError
 from warehouse.errors import RequestError
 from warehouse.records import ANSWER
 from warehouse.replies import fences, split_reasoning

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from rl.engines.config import EngineConfig, Temperature
-from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
+from rl.envs.config import EnvironmentPoolConfig
+from rl.ray_runtime import RayConfig
 from rl.renderers.config import DialectConfig
 from rl.retrieval.config import SearchConfig
 from warehouse.settings import Section

@@ -28,9 +28,9 @@ from rl.engines.pool import EnginePool
 from rl.engines.weight_sync import PendingTransfer, Shapes, WeightSyncHandle, check_device
 from rl.env_pool.circuit_breaker import CircuitOpen, EnvironmentPoolFigures
 from rl.env_pool.pool import EnvironmentPool, PooledEnvironment
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import rollout_cpus
 from rl.policies.vision import Vision, load_vision
+from rl.ray_runtime import RayRuntime
 from rl.renderers.base import Dialect
 from rl.renderers.registry import open_dialect
 from rl.retrieval.indexes import build_indexes

@@ -5,7 +5,6 @@ Anything else that a tool raises is a fault of the tool, and makes the trajector
 """
 
 from rl.tools.python_tools import FunctionTool, tool
-from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResult
-from rl.tools.tool import Tool
+from rl.tools.tool import Tool, ToolError, ToolFault, ToolMiss, ToolResult
 
 __all__ = ["FunctionTool", "Tool", "ToolError", "ToolFault", "ToolMiss", "ToolResult", "tool"]

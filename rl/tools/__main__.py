@@ -16,8 +16,7 @@ from pathlib import Path
 from rl.terminal import say
 from rl.tools.calls import call_tool, dead_tools
 from rl.tools.file import load_tools, read_tools_file
-from rl.tools.results import ToolFault
-from rl.tools.tool import Tool
+from rl.tools.tool import Tool, ToolFault
 from warehouse.errors import RequestError
 
 
@@ -42,8 +41,7 @@ def _tools(file: Path) -> Iterator[Mapping[str, Tool]]:
     runtime = None
     workers = [tool.worker.cpus for tool in read_tools_file(file).tools.values() if tool.worker is not None]
     if workers:
-        from rl.env_pool.config import RayConfig
-        from rl.env_pool.ray_runtime import RayRuntime
+        from rl.ray_runtime import RayConfig, RayRuntime
 
         runtime = RayRuntime(RayConfig(), cpus=sum(workers))
     try:

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
-from rl.tools.results import ToolError
+from rl.tools.tool import ToolError
 from warehouse.errors import RequestError
 from warehouse.settings import first_error
 

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from rl.tools.config import CallRules
-from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off
-from rl.tools.tool import OpenTool, Tool
+from rl.tools.tool import OpenTool, Tool, ToolError, ToolFault, ToolMiss, ToolResponse, ToolTimeout, cut_off
 from warehouse.errors import RequestError, with_type
 
 T = TypeVar("T")

@@ -35,8 +35,7 @@ from shutil import which
 from pydantic import ValidationError
 
 from rl.tools.config import ServerConfig, ToolConfig, ToolsFile, WorkerConfig
-from rl.tools.mcp_server import McpServer
-from rl.tools.mcp_session import client_maker
+from rl.tools.mcp_server import McpServer, client_maker
 from rl.tools.python_tools import ToolSource
 from rl.tools.tool import Tool
 from rl.tools.worker import WorkerTool

@@ -25,8 +25,7 @@ from typing import Any, TypeVar, overload
 from rl.tools.arguments import Signature, read_signature
 from rl.tools.calls import in_thread, run, within
 from rl.tools.config import CallRules, ToolConfig
-from rl.tools.results import ToolFault, ToolResponse, to_response
-from rl.tools.tool import StatelessTool, Tool, check_name
+from rl.tools.tool import StatelessTool, Tool, ToolFault, ToolResponse, check_name, to_response
 from warehouse.errors import RequestError
 from warehouse.plugins import Registry
 from warehouse.settings import read_options

@@ -19,8 +19,7 @@ from typing import Any
 from rl.tools.calls import bounded_refusal, in_thread
 from rl.tools.config import CallRules, WorkerConfig
 from rl.tools.python_tools import FunctionTool, ToolSource
-from rl.tools.results import ToolError, ToolFault, ToolMiss, ToolResponse
-from rl.tools.tool import StatelessTool
+from rl.tools.tool import StatelessTool, ToolError, ToolFault, ToolMiss, ToolResponse
 from warehouse.digests import digest
 from warehouse.errors import RequestError, with_type
 

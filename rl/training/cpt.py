@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
+from rl.ray_runtime import RayConfig
 from rl.renderers.examples import EncodedExample
 from rl.renderers.plain_text import PlainText
 from rl.training.base import CHECKPOINTS, OnMetric, TrainResult

@@ -13,8 +13,8 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl.env_pool.config import RayConfig
 from rl.policies.policy import load_policy
+from rl.ray_runtime import RayConfig
 from rl.renderers.examples import EncodedExample
 from rl.training.attention import joins_rows, keeps_apart, set_attention
 from rl.training.base import (

@@ -21,9 +21,8 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.queue import Empty, Queue
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import learner_bundle
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.training.optimizer_config import LearnerConfig
 from rl.worker_death import worker_died
 

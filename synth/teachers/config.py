@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from rl.engines.config import EngineConfig
-from rl.env_pool.config import RayConfig
+from rl.ray_runtime import RayConfig
 from warehouse.settings import Section
 
 HOW_ASKED = (

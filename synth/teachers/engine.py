@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.engines.base import EngineFault, GenerationStop, Sampling
 from rl.engines.pool import EnginePool
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import engines, total_cpus
+from rl.ray_runtime import RayRuntime
 from synth.teachers.config import TeacherConfig
 from synth.teachers.source import BackgroundLoop, SourceError
 from synth.teachers.teacher import Ending, Fault, completion_id

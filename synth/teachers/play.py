@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from rl.env_pool.config import EnvironmentPoolConfig
 from rl.envs.base import Resources, find_environment, offered_tools
+from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Schema
 from rl.retrieval.indexes import Indexes
 from rl.rollouts.agent_loop import AgentLoop

@@ -14,7 +14,7 @@ from flows.runtime import SAFE_PATH
 from rl.engines.config import EngineConfig
 from rl.engines.vllm_engine import environment_variables
 from rl.env_pool.pool import PROCESS_ENVIRONMENT
-from rl.env_pool.ray_runtime import job_config
+from rl.ray_runtime import job_config
 from rl.tools.worker import PROCESS_ENVIRONMENT as OF_TOOLS
 
 HOSTILE = ("uvicorn", "ray", "json", "prefect", "eval", "flows", "rl", "warehouse", "sympy", "math_verify", "torch", "random", "pip")
@@ -29,7 +29,7 @@ server.subprocess.Popen = help_alone
 assert server.SubprocessASGIServer(port=1)._run_uvicorn_command().wait() == 0
 """
 MATHEMATICS = """
-from eval.graders.math_processes import compare
+from eval.graders.mathematics import compare
 assert compare("1/2", "0.5")
 """
 CLUSTER = """

@@ -17,9 +17,8 @@ from flows.doctor import Check, diagnose
 from flows.doctor.machine import processor, shared_memory
 from flows.doctor.model import model
 from flows.doctor.software import prefect_server, ray_cluster, versions
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.policies.config import PolicyConfig
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.rollouts.config import RolloutConfig
 
 

@@ -11,8 +11,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from eval.suites.traits import Trait, TraitState
-from eval.suites.validation import Tally, Validation
+from eval.suites.validation import Tally, Trait, TraitState, Validation
 from flows.cli import PlainFormatter
 from flows.cli.faults import exit_status, show_defect
 from flows.cli.output import print_schema

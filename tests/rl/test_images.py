@@ -14,7 +14,7 @@ from PIL import Image
 
 from rl.content import FORMATS, MAX_PIXELS, ImageFault, decode_image
 from rl.envs.base import FaultKind, fault_kind
-from rl.tools.results import ToolFault, ToolImageFault
+from rl.tools.tool import ToolFault, ToolImageFault
 from tests.rl.hostile_images import png
 
 MIB = 2**10

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rl.engines.config import EngineConfig
-from rl.env_pool.config import EnvironmentPoolConfig
+from rl.envs.config import EnvironmentPoolConfig
 from rl.placement import (
     Bundle,
     Machine,

@@ -19,11 +19,11 @@ from ray.util.placement_group import PlacementGroup, placement_group_table, remo
 
 from rl.engines.config import EngineConfig
 from rl.engines.replica import engine_group, engine_options
-from rl.env_pool.config import EnvironmentKindConfig, RayConfig
 from rl.env_pool.machines import machines
 from rl.env_pool.pool import worker_options
-from rl.env_pool.ray_runtime import RayRuntime
+from rl.envs.config import EnvironmentKindConfig
 from rl.placement import Bundle, NoRoom, Reservation, engines, learner, place
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.training.optimizer_config import LearnerConfig
 from rl.training.workers import learner_group
 from tests.rl.light_actor import LightActor

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from eval.sandbox.program import MIB, Program, SandboxConfig, SandboxFault
-from eval.sandbox.sandbox import Sandbox, python_program
+from eval.sandbox.sandbox import MIB, Program, Sandbox, SandboxConfig, SandboxFault, python_program
 from rl.envs.code import program_slot
 from rl.envs.tool_world.definition import ToolDefinition, WorldDefinition, misfit
 from rl.envs.tool_world.limits import CodeLimits
@@ -22,8 +21,7 @@ from rl.envs.tool_world.steps import Tables, carry_out
 from rl.tools import Tool, ToolError, ToolFault, ToolMiss
 from rl.tools.arguments import ArgumentsSchema
 from rl.tools.config import CallRules
-from rl.tools.results import ToolResponse, to_response
-from rl.tools.tool import StatelessTool, check_name
+from rl.tools.tool import StatelessTool, ToolResponse, check_name, to_response
 from warehouse.bounds import read_text_json
 
 LONGEST_RESULT = 8_000

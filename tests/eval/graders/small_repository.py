@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from eval.graders.patches import make_patch
-from eval.graders.repository import RepositoryTask
+from eval.graders.repository import RepositoryTask, make_patch
 
 FILES = {
     "shop/__init__.py": b"",

@@ -18,13 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.graders.code import CodeTests, judge_code, read_tests
-from eval.graders.code_examiner import GONE
-from eval.graders.code_tests import free_names, why_not_examined
-from eval.graders.plain_data import BadFrame, NotPlain, decode, encode
+from eval.graders.code_candidate import BadFrame, NotPlain, decode, encode
+from eval.graders.code_examiner import GONE, free_names, why_not_examined
 from eval.graders.rows import Judgement, verify_rows
 from eval.graders.verifiers import GRADERS, AnswerVerifier
-from eval.sandbox.program import SandboxConfig
-from eval.sandbox.sandbox import isolation
+from eval.sandbox.sandbox import SandboxConfig, isolation
 from tests.eval.graders.cheats import CHEATS, QUICK, SOLUTION, TESTS
 from warehouse.records import Outcome, StopReason, Task, Trajectory, Turn
 

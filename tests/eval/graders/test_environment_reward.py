@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from eval.graders.environment_reward import EnvironmentReward
+from eval.graders.state import EnvironmentReward
 from warehouse.records import Call, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from eval.graders import math_processes
-from eval.graders.math_processes import Undecided, compare
-from eval.graders.mathematics import Extraction, final_expression, same_mathematics
+from eval.graders import mathematics
+from eval.graders.mathematics import Extraction, Undecided, compare, final_expression, same_mathematics
 from tests.clock import processor_seconds
 
 
@@ -136,7 +135,7 @@ def test_what_is_written_without_latex_is_no_other_expression(gold: str, predict
 @pytest.mark.slow
 def test_what_hangs_is_killed_and_the_next_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare("\\frac{1}{2}", "\\frac{2}{4}")
-    monkeypatch.setattr(math_processes, "DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(mathematics, "DEADLINE_SECONDS", 1.0)
     for tower in ("9^{9^{9^{9}}}", "1000000000!", "\\sum_{n=1}^{10000000} \\sin(n^2)"):
         with pytest.raises(Undecided, match="too long"):  # none of them would end by itself
             compare("5", tower)
@@ -157,7 +156,7 @@ def test_threads_share_the_processes() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = math_processes._Pool()
+    pool = mathematics._Pool()
     assert pool.compare("x+1", "1+x")
     worker: Any = pool._idle.get()
     os.kill(worker._process.pid, signal.SIGKILL)
@@ -173,7 +172,7 @@ def _interrupt(*_: object) -> None:
 
 @pytest.mark.slow
 def test_a_comparison_that_is_interrupted_leaves_no_answer_to_the_next() -> None:
-    pool = math_processes._Pool()
+    pool = mathematics._Pool()
     assert pool.compare("x+1", "1+x")
     earlier = signal.signal(signal.SIGUSR1, _interrupt)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()

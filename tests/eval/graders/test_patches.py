@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.graders.patches import PatchError, apply_patch, make_patch
+from eval.graders.repository import PatchError, apply_patch, make_patch
 from tests.eval.graders.small_repository import FILES, GOLD, MENDED
 
 CONTENTS = st.lists(

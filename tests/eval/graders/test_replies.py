@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from eval.graders.final_answer import final_answer
-from eval.graders.program import program_of
+from eval.graders.code import program_of
 from eval.graders.rows import verify_rows
-from eval.graders.text import fold, lower
+from eval.graders.text import final_answer, fold, lower
 from eval.graders.verifiers import GRADERS
 from rl.envs.code import PythonEnvironment, PythonOptions
 from warehouse.records import Outcome

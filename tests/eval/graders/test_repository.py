@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.graders.patches import make_patch
-from eval.graders.repository import read_snapshot, read_task, verify_patch, why_not_admitted
+from eval.graders.repository import make_patch, read_snapshot, read_task, verify_patch, why_not_admitted
 from eval.sandbox.sandbox import isolation
 from tests.eval.graders.small_repository import FILES, GOLD, HIDDEN, MENDED, TASK
 from warehouse.errors import RequestError

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from eval.sandbox.program import SandboxConfig, SandboxResult
-from eval.sandbox.sandbox import Sandbox, isolation, python_program
+from eval.sandbox.sandbox import Sandbox, SandboxConfig, SandboxResult, isolation, python_program
 from tests.clock import processor_seconds
 from tests.eval.sandbox.canaries import Canaries
 from tests.eval.sandbox.escapes import ABUSES, ESCAPES, PRELUDE, REACHING

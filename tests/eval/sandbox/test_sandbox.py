@@ -18,9 +18,18 @@ import pytest
 from pydantic import ValidationError
 
 from eval.sandbox import sandbox
-from eval.sandbox.program import Ending, Program, SandboxConfig, SandboxFault, SandboxResult
-from eval.sandbox.sandbox import Sandbox, isolation, python_program, require_isolation
-from eval.sandbox.seccomp import REFUSED, call_filter
+from eval.sandbox.kernel import REFUSED, call_filter
+from eval.sandbox.sandbox import (
+    Ending,
+    Program,
+    Sandbox,
+    SandboxConfig,
+    SandboxFault,
+    SandboxResult,
+    isolation,
+    python_program,
+    require_isolation,
+)
 from warehouse.errors import RequestError
 
 needs_isolation = pytest.mark.skipif(not isolation().granted, reason=f"no sandbox here: {isolation().detail}")

@@ -6,8 +6,18 @@ import pytest
 
 from eval.statistics import Interval
 from eval.suites.figures import Figure
-from eval.suites.traits import TraitState, grading, label_quality, meaning, not_saturated, one_command, one_headline, size
-from eval.suites.validation import Tally, Validation
+from eval.suites.validation import (
+    Tally,
+    TraitState,
+    Validation,
+    grading,
+    label_quality,
+    meaning,
+    not_saturated,
+    one_command,
+    one_headline,
+    size,
+)
 
 GOOD = Validation(Tally(10, 0), {"empty": Tally(10, 0)}, Tally(10, 0))
 WRONG_LABEL = Validation(Tally(10, 1, ["7: 'x'"]), {"empty": Tally(10, 0)}, Tally(10, 0))

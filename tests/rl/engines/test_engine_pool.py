@@ -17,10 +17,9 @@ from transformers import PreTrainedModel
 from rl.engines.base import EngineFigures, EngineState, Generation, GenerationStop, PoolFigures, Sampling, WeightProbe
 from rl.engines.config import EngineConfig
 from rl.engines.pool import EnginePool
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.placement import engine_bundles
 from rl.policies.policy import load_policy
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.rollouts.base import RolloutRequest
 from rl.rollouts.config import RolloutConfig
 from rl.rollouts.rollout import Rollouts

@@ -12,8 +12,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from rl.env_pool.batched_actor import BatchedActor, BatchedActorClient, CallFailed, NotPicklable
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
+from rl.ray_runtime import RayConfig, RayRuntime
 
 pytestmark = pytest.mark.engine
 

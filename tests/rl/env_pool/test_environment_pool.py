@@ -13,10 +13,10 @@ import ray
 
 from flows.cli.faults import exit_status
 from rl.env_pool.circuit_breaker import CircuitBreaker, CircuitOpen, environment, tool
-from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import EnvironmentFault, FaultKind
+from rl.envs.config import EnvironmentPoolConfig
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.base import Action
 from rl.retrieval.indexes import build_indexes
 from rl.worker_death import WorkerDied

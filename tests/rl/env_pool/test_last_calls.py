@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from rl.env_pool.config import EnvironmentKindConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import EnvironmentFault, Resources, Step
+from rl.envs.config import EnvironmentKindConfig
 from rl.envs.tool_use import StatefulEnvironment
 from rl.renderers.base import Action
 from rl.retrieval.indexes import build_indexes

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rl.env_pool.process_folders import make_folder, remove_leftovers
+from rl.ray_runtime import make_folder, remove_leftovers
 
 
 def test_the_folder_of_a_process_that_is_gone_is_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:

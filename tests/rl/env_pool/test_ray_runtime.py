@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.operations.attempts import is_fault
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime, _start_fault
+from rl.ray_runtime import RayConfig, RayRuntime, _start_fault
 
 
 def test_a_process_of_rays_that_is_late_is_a_fault_and_another_error_is_not() -> None:

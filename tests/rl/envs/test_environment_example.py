@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rl.env_pool.config import EnvironmentPoolConfig, RayConfig
 from rl.env_pool.pool import EnvironmentPool
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.envs.base import BUILT_IN, Resources, find_environment
+from rl.envs.config import EnvironmentPoolConfig
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from warehouse.records import Task

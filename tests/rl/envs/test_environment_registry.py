@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from eval.sandbox.sandbox import isolation
-from rl.env_pool.config import EnvironmentPoolConfig
 from rl.envs.agentgym import SERVICES
 from rl.envs.base import BUILT_IN, ENVIRONMENTS, Resources, find_environment, offered_tools
+from rl.envs.config import EnvironmentPoolConfig
 from rl.envs.tool_use import ToolEnvironment
 from rl.retrieval.search import SearchIndex
 from synth.worlds.tool_tasks import generate_tasks

@@ -7,9 +7,9 @@ import pickle
 import duckdb
 import pytest
 
-from rl.env_pool.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import Environment, EnvironmentFault, FaultKind, Resources, Step, ToolOutcome, fault_kind, find_environment
+from rl.envs.config import EnvironmentKindConfig, EnvironmentPoolConfig
 from rl.renderers.base import Action
 from rl.retrieval.indexes import Indexes
 from rl.retrieval.search import SearchIndex

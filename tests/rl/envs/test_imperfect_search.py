@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from rl.env_pool.config import EnvironmentKindConfig
 from rl.env_pool.worker import EnvironmentWorker
 from rl.envs.base import Resources, ToolOutcome
+from rl.envs.config import EnvironmentKindConfig
 from rl.envs.search import SearchEnvironment, create
 from rl.renderers.base import Action
 from rl.retrieval.config import ImperfectSearchConfig, SearchConfig

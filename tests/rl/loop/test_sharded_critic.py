@@ -11,11 +11,10 @@ import pytest
 import torch
 from accelerate.utils import broadcast_object_list
 
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.learner.base import EngineWeights
 from rl.loop import ReinforceLoop
 from rl.policies.policy import load_policy
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.training.batches import rows_of
 from rl.training.config import CriticConfig, ReinforceConfig
 from rl.training.filters import Collected

@@ -14,9 +14,8 @@ import pytest
 from pydantic import ValidationError
 
 from rl.devices import torch_threads
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
 from rl.policies.policy import load_policy
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.renderers.examples import EncodedExample
 from rl.training.config import CorrectionConfig, CriticConfig, ReinforceConfig
 from rl.training.cpt import train_cpt

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rl.content import ImagePart, TextPart
 from rl.tools.config import CallLimits
-from rl.tools.results import CUT_MARK, ToolResponse, ToolResult, to_response
+from rl.tools.tool import CUT_MARK, ToolResponse, ToolResult, to_response
 from tests.rl.tools.examples import PNG, give
 
 LIMITS = CallLimits(max_characters=100, max_image_bytes=2000)

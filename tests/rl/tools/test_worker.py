@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from rl.env_pool.config import RayConfig
-from rl.env_pool.ray_runtime import RayRuntime
+from rl.ray_runtime import RayConfig, RayRuntime
 from rl.tools import Tool, ToolError, ToolFault
 from rl.tools.calls import CallOutcome, call_tool, check_health
 from rl.tools.config import ToolConfig

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rl.engines.base import EngineFault, Generation, GenerationStop, Sampling
 from rl.engines.config import EngineConfig
-from rl.env_pool.config import RayConfig
 from rl.policies.config import PolicyConfig
+from rl.ray_runtime import RayConfig
 from rl.renderers.base import Action
 from rl.renderers.tags import TagDialect
 from synth.has.decisions import Step, steps_of
@@ -89,8 +89,8 @@ def test_a_real_engine_proposes_the_same_for_the_same_seed(tmp_path: Path) -> No
     from transformers import AutoTokenizer
 
     from rl.engines.pool import EnginePool
-    from rl.env_pool.ray_runtime import RayRuntime
     from rl.policies.policy import create_policy
+    from rl.ray_runtime import RayRuntime
 
     config = PolicyConfig(
         layers=2, width=64, heads=2, key_value_heads=2, intermediate_size=128, vocabulary_size=400, max_position_embeddings=256

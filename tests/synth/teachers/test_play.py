@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rl.env_pool.config import EnvironmentPoolConfig
 from rl.envs.base import Observation, Resources, Step, ToolOutcome, offered_tools
+from rl.envs.config import EnvironmentPoolConfig
 from rl.renderers.base import Action, Schema
 from rl.retrieval.indexes import Indexes, build_indexes
 from rl.training.supervised_config import TaughtRunsConfig

@@ -1,10 +1,10 @@
-"""The configuration of environments, of the workers they run in, and of Ray."""
+"""Configuration of environments and of the workers they run in."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from warehouse.settings import Section
 
@@ -61,15 +61,3 @@ class EnvironmentPoolConfig(EnvironmentLimits):
         """Room in Ray's CPUs for all kinds with settings of their own, and for four without."""
         kinds = [self.kind(name) for name in self.kinds]
         return sum(kind.workers * kind.cpus for kind in kinds) + 4 * self.workers * self.cpus
-
-
-class RayConfig(Section):
-    """Where rollouts run."""
-
-    address: str | None = None
-    """A cluster, such as `ray://head:10001` or `auto`; None starts Ray on this machine."""
-    gpus: NonNegativeInt | None = None
-    """GPUs that Ray has on this machine; None: those that it finds, of which `CUDA_VISIBLE_DEVICES` may name some. A number tries, with
-    `--dry-run`, what another machine would have room for. A cluster says itself what it has."""
-    object_store_gib: PositiveFloat = 0.5
-    """Shared memory on this machine; the corpus's index must fit."""
