@@ -35,7 +35,6 @@ VECTORS: dict[str, list[Row]] = {
 VECTORS["qa_f1"] = VECTORS["qa_em"]
 OF_TEXTS = [pytest.param(kind, marks=pytest.mark.slow) if kind == "math" else kind for kind in VECTORS if kind != "code"]
 DOCS = Path(__file__).parents[3] / "docs" / "verifiers.md"
-NEGATIVES = Path(__file__).parents[1] / "negatives.jsonl"
 EXPECTED = {True: Outcome.SUCCESS, False: Outcome.FAILURE}
 
 
